@@ -1,0 +1,91 @@
+# kernel-rl: `make help` lists the targets.
+BUILD   ?= build
+CC      := gcc
+SAN     ?=
+OPT     ?= -O2 -g
+WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-format-truncation -Werror
+BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
+             -Isrc -pthread $(WARN) $(OPT)
+ifneq ($(SAN),)
+  BUILD := build/san
+  BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+  LDFLAGS += -fsanitize=$(SAN)
+endif
+LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lprotobuf-c -lsqlite3 -lzstd -lseccomp -lm -ldl -lpthread
+
+# Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
+MAIN    := src/cli/main.c
+RUNNER  := src/verify/runner.c
+LIB_SRC := $(filter-out %_test.c $(MAIN) $(RUNNER), $(wildcard src/*/*.c))
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+TEST_SRC := $(wildcard src/*/*_test.c)
+TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
+FUZZ_SRC := $(wildcard tests/fuzz/*.c)
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
+TOOL_SRC := $(wildcard tools/*.c)
+TOOL_BIN := $(TOOL_SRC:tools/%.c=$(BUILD)/tools/%)
+BENCH_SRC := $(wildcard bench/*.c)
+BENCH_BIN := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
+
+BIN     := $(BUILD)/kernelrl
+RUN_BIN := $(BUILD)/kernelrl-runner
+
+.DEFAULT_GOAL := build
+.PHONY: build all setup demo test test-fast doctor fmt tidy fuzz bench experiments embedded-model clean help
+build: $(BIN) $(RUN_BIN) ## build the program (default)
+all: build $(TOOL_BIN) $(BENCH_BIN)
+
+$(BUILD)/libkernelrl.a: $(LIB_OBJ)
+	@rm -f $@ && ar rcs $@ $^
+$(BIN): $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
+	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
+	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ -ldl -lpthread
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/src/cpu/%.o: OPT := -O3 -g
+$(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)
+$(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+$(BUILD)/bench/%: bench/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+# Fuzz targets compile the whole library with clang's coverage instrumentation.
+build/fuzz/obj/%.o: %.c
+	@mkdir -p $(@D) && clang $(filter-out -Wvla,$(BASEFLAGS)) -Wno-unknown-warning-option -O1 -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c -o $@ $<
+build/fuzz/libkernelrl.a: $(LIB_SRC:%.c=build/fuzz/obj/%.o)
+	@rm -f $@ && ar rcs $@ $^
+build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
+	@echo "  FUZZ $@" && clang $(filter-out -Wvla,$(BASEFLAGS)) -Wno-unknown-warning-option -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
+
+tests-bin: $(TEST_BIN)
+fuzz-bin: $(FUZZ_BIN)
+
+setup: ## install the missing system packages (root or sudo), or list them
+	@tools/setup
+demo: ## set up, build, then train the embedded model and show it learning
+	@tools/setup && $(MAKE) --no-print-directory build && tools/demo
+test: ## set up, build, run every test
+	@tools/setup test && $(MAKE) --no-print-directory build && tests/run
+test-fast: build ## unit tests only
+	@tests/run --fast
+doctor: build ## what this machine can do
+	@$(BIN) doctor
+fmt: ## format the sources
+	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'tests/*.c' 'tools/*.c' 'bench/*.c')
+tidy: ## style, include direction, banned calls
+	@tools/tidy
+fuzz: fuzz-bin ## build the fuzz targets and run each for a minute
+	@tests/fuzz/run 60
+bench: all ## measure this machine's rates
+	@bench/run
+experiments: build ## the long runs behind published tables (hours)
+	@tools/experiments
+embedded-model: all ## rebuild models/tiny from nothing (hours on two cores)
+	@tools/embedded_model
+clean: ## remove build products
+	rm -rf build
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
+
+-include $(shell find build -name '*.d' 2>/dev/null)

@@ -1,0 +1,165 @@
+/* Tests of the ground floor: arenas, strings, errors, random numbers, hashing, the pool, files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/fs.h"
+#include "base/hash.h"
+#include "base/pool.h"
+#include "base/rng.h"
+#include "base/str.h"
+
+static void arena_grows_and_resets(void **state) {
+    (void)state;
+    struct arena a = ARENA_INIT;
+    for (int i = 0; i < 1000; i++) {
+        char *p = arena_alloc(&a, (size_t)i);
+        assert_int_equal((uintptr_t)p % 16, 0);
+        for (int j = 0; j < i; j++) assert_int_equal(p[j], 0);
+        memset(p, 0xff, (size_t)i);
+    }
+    assert_string_equal(arena_printf(&a, "%d-%s", 7, "x"), "7-x");
+    arena_reset(&a);
+    size_t held = arena_bytes(&a);
+    for (int i = 0; i < 100; i++) assert_int_equal(*(char *)arena_alloc(&a, 10), 0);
+    assert_int_equal(arena_bytes(&a), held);
+    arena_free(&a);
+}
+
+static void str_builds(void **state) {
+    (void)state;
+    struct str s = STR_INIT;
+    assert_string_equal(str_c(&s), "");
+    for (int i = 0; i < 300; i++) str_addf(&s, "%d,", i);
+    assert_true(str_has_prefix(s.p, "0,1,2,"));
+    assert_true(str_has_suffix(s.p, "298,299,"));
+    char *p = str_steal(&s);
+    assert_int_equal(strlen(p), 10 * 2 + 90 * 3 + 200 * 4);
+    free(p);
+    int64_t i;
+    double d;
+    assert_true(parse_i64("-42", &i) && i == -42);
+    assert_false(parse_i64("42x", &i) || parse_i64("", &i) || parse_i64(" 1", &i) || parse_i64("99999999999999999999", &i));
+    assert_true(parse_f64("1e-4", &d) && d == 1e-4);
+    assert_false(parse_f64("fast", &d) || parse_f64("", &d) || parse_f64("1e999", &d));
+}
+
+static void err_context(void **state) {
+    (void)state;
+    struct err e;
+    assert_int_equal(FAIL(&e, ST_PARSE, "bad %d", 3), ST_PARSE);
+    assert_int_equal(err_note(&e, "file %s", "a.json"), ST_PARSE);
+    assert_string_equal(e.msg, "file a.json: bad 3");
+    char big[3000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = 0;
+    err_note(&e, "%s", big);
+    assert_int_equal(strlen(e.msg), sizeof e.msg - 1);
+    assert_int_equal(status_exit_code(ST_CONFIG), 2);
+}
+
+/* Known-answer vectors of Philox4x32-10 from the Random123 distribution. */
+static void rng_known_answers(void **state) {
+    (void)state;
+    uint32_t w[4];
+    rng_block(0, 0, 0, w);
+    assert_true(w[0] == 0x6627e8d5 && w[1] == 0xe169c58d && w[2] == 0xbc57ac4c && w[3] == 0x9b00dbd8);
+    rng_block(~0ull, ~0ull, ~0ull, w);
+    assert_true(w[0] == 0x408f276d && w[1] == 0x41c83b0e && w[2] == 0xa20bc7c6 && w[3] == 0x6d5451fd);
+    rng_block(0x299f31d0a4093822ull, 0x0370734413198a2eull, 0x85a308d3243f6a88ull, w);
+    assert_true(w[0] == 0xd16cfe09 && w[1] == 0x94fdcceb && w[2] == 0x5001e420 && w[3] == 0x24126ea1);
+    struct rng r = rng_make(1, 2);
+    double sum = 0, sq = 0;
+    for (int i = 0; i < 20000; i++) {
+        double x = rng_normal(&r);
+        sum += x;
+        sq += x * x;
+    }
+    assert_true(sum / 20000 < 0.03 && sum / 20000 > -0.03 && sq / 20000 > 0.95 && sq / 20000 < 1.05);
+    int seen[5] = {0}, items[5] = {0, 1, 2, 3, 4};
+    for (int i = 0; i < 1000; i++) seen[rng_below(&r, 5)]++;
+    for (int i = 0; i < 5; i++) assert_in_range(seen[i], 140, 260);
+    rng_shuffle(&r, items, 5, sizeof *items);
+    int total = 0;
+    for (int i = 0; i < 5; i++) total += 1 << items[i];
+    assert_int_equal(total, 31);
+}
+
+static void hash_is_stable(void **state) {
+    (void)state;
+    assert_string_equal(hash_hex("", 0).hex, "99aa06d3014798d86001c324468d497f");
+    assert_true(hash_str("a") != hash_str("b"));
+}
+
+static void count_range(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    int *hits = ctx;
+    for (int64_t i = begin; i < end; i++) hits[i]++;
+}
+
+static void pool_covers_each_item_once(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        struct pool *p = pool_create(threads);
+        for (int64_t n = 0; n < 70; n += 3)
+            for (int64_t grain = 1; grain < 20; grain += 6) {
+                int hits[70] = {0};
+                pool_for(p, n, grain, count_range, hits);
+                for (int i = 0; i < 70; i++) assert_int_equal(hits[i], i < n);
+            }
+        int many[64] = {0};
+        for (int i = 0; i < 20000; i++) pool_for(p, 64, 1, count_range, many);
+        for (int i = 0; i < 64; i++) assert_int_equal(many[i], 20000);
+        pool_destroy(p);
+    }
+}
+
+static void files(void **state) {
+    (void)state;
+    struct err e = {0};
+    char dir[] = "/tmp/kernelrl-fs-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/a/b/c", dir);
+    assert_int_equal(fs_mkdirs(path, &e), ST_OK);
+    assert_int_equal(fs_mkdirs(path, &e), ST_OK);
+    snprintf(path, sizeof path, "%s/a/f", dir);
+    assert_int_equal(fs_write_atomic(path, "hello", 5, &e), ST_OK);
+    char *text;
+    size_t n;
+    assert_int_equal(fs_read(path, 100, &text, &n, &e), ST_OK);
+    assert_int_equal(n, 5);
+    assert_string_equal(text, "hello");
+    free(text);
+    assert_int_equal(fs_read(path, 4, &text, &n, &e), ST_INVALID);
+    assert_int_equal(fs_read(dir, 4, &text, &n, &e), ST_IO);
+    char **names;
+    size_t count;
+    snprintf(path, sizeof path, "%s/a", dir);
+    assert_int_equal(fs_list(path, &names, &count, &e), ST_OK);
+    assert_int_equal(count, 2); /* no temporary file is left */
+    assert_string_equal(names[0], "b");
+    for (size_t i = 0; i < count; i++) free(names[i]);
+    free(names);
+    snprintf(path, sizeof path, "%s/a/f/g", dir);
+    assert_int_equal(fs_mkdirs(path, &e), ST_IO);
+    assert_int_equal(fs_write_atomic("/nonexistent/x", "", 0, &e), ST_IO);
+    assert_int_equal(fs_remove(dir, &e), ST_OK);
+    assert_false(fs_is_dir(dir));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arena_grows_and_resets), cmocka_unit_test(str_builds),
+        cmocka_unit_test(err_context),            cmocka_unit_test(rng_known_answers),
+        cmocka_unit_test(hash_is_stable),         cmocka_unit_test(pool_covers_each_item_once),
+        cmocka_unit_test(files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

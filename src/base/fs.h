@@ -1,0 +1,29 @@
+/* fs: whole files, directories, and writes that are either complete or absent. */
+#ifndef KERNELRL_FS_H
+#define KERNELRL_FS_H
+
+#include "base/err.h"
+
+/* Reads a whole file into malloc'ed memory with a NUL after it; fails above max_bytes. Caller frees *out. */
+enum status fs_read(const char *path, size_t max_bytes, char **out, size_t *len, struct err *e) MUST_USE;
+/* Writes PATH by way of a temporary file beside it, fsync and rename; nothing half-written is ever seen. */
+enum status fs_write_atomic(const char *path, const void *data, size_t n, struct err *e) MUST_USE;
+enum status fs_mkdirs(const char *path, struct err *e) MUST_USE;
+bool fs_is_file(const char *path);
+bool fs_is_dir(const char *path);
+/* Removes a file or a whole tree; a missing path is fine. Never follows symbolic links. */
+enum status fs_remove(const char *path, struct err *e) MUST_USE;
+/* Names in a directory (without . and ..), sorted by name. Caller frees each and the array. */
+enum status fs_list(const char *dir, char ***names, size_t *count, struct err *e) MUST_USE;
+/* A read-only map of a file. */
+struct fs_map {
+    const unsigned char *data;
+    size_t len;
+};
+enum status fs_map_open(const char *path, struct fs_map *m, struct err *e) MUST_USE;
+void fs_map_close(struct fs_map *m);
+/* Directory of the running binary's checkout or installation: where models/, problems/ and worker/ are found.
+ * KERNELRL_HOME if set, else the first ancestor of the executable that holds worker/. Returns a static string. */
+const char *fs_home(void);
+
+#endif

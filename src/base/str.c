@@ -1,0 +1,88 @@
+#include "base/str.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void str_reserve(struct str *s, size_t extra) {
+    if (s->len + extra + 1 <= s->cap) return;
+    size_t cap = s->cap ? s->cap * 2 : 64;
+    while (cap < s->len + extra + 1) cap *= 2;
+    s->p = xrealloc(s->p, cap);
+    s->cap = cap;
+}
+
+void str_add(struct str *s, const char *p, size_t n) {
+    str_reserve(s, n);
+    if (n) memcpy(s->p + s->len, p, n);
+    s->len += n;
+    s->p[s->len] = 0;
+}
+
+void str_adds(struct str *s, const char *cstr) { str_add(s, cstr, strlen(cstr)); }
+
+void str_addc(struct str *s, char c) { str_add(s, &c, 1); }
+
+void str_addf(struct str *s, const char *fmt, ...) {
+    va_list ap, ap2;
+    va_start(ap, fmt);
+    va_copy(ap2, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    ASSERT(n >= 0);
+    str_reserve(s, (size_t)n);
+    vsnprintf(s->p + s->len, (size_t)n + 1, fmt, ap2);
+    s->len += (size_t)n;
+    va_end(ap);
+    va_end(ap2);
+}
+
+void str_clear(struct str *s) {
+    s->len = 0;
+    if (s->p) s->p[0] = 0;
+}
+
+char *str_steal(struct str *s) {
+    char *p = s->p ? s->p : xstrdup("");
+    *s = STR_INIT;
+    return p;
+}
+
+void str_free(struct str *s) {
+    free(s->p);
+    *s = STR_INIT;
+}
+
+const char *str_c(const struct str *s) { return s->p ? s->p : ""; }
+
+bool str_has_prefix(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
+
+bool str_has_suffix(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && memcmp(s + n - m, suffix, m) == 0;
+}
+
+const char *mem_find(const char *hay, size_t n, const char *needle, size_t m) {
+    return m == 0 ? hay : memmem(hay, n, needle, m);
+}
+
+bool parse_i64(const char *s, int64_t *out) {
+    if (!*s || (*s != '-' && *s != '+' && (*s < '0' || *s > '9'))) return false;
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno || *end || end == s) return false;
+    *out = v;
+    return true;
+}
+
+bool parse_f64(const char *s, double *out) {
+    if (!*s || *s == ' ' || *s == '\t' || *s == '\n') return false;
+    char *end;
+    errno = 0;
+    double v = strtod(s, &end);
+    if ((errno == ERANGE && (v > 1 || v < -1)) || *end || end == s) return false;
+    *out = v;
+    return true;
+}

@@ -1,0 +1,31 @@
+/* str: a growing byte string, always NUL-terminated once written to. Owns its memory; str_free releases it. */
+#ifndef KERNELRL_STR_H
+#define KERNELRL_STR_H
+
+#include "base/base.h"
+
+struct str {
+    char *p;
+    size_t len, cap;
+};
+#define STR_INIT ((struct str){0})
+#define CLEANUP_STR __attribute__((cleanup(str_free)))
+
+void str_add(struct str *s, const char *p, size_t n);
+void str_adds(struct str *s, const char *cstr);
+void str_addc(struct str *s, char c);
+void str_addf(struct str *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void str_clear(struct str *s);          /* keeps the memory */
+char *str_steal(struct str *s);         /* caller frees; never NULL */
+void str_free(struct str *s);
+const char *str_c(const struct str *s); /* "" when empty */
+
+bool str_has_prefix(const char *s, const char *prefix);
+bool str_has_suffix(const char *s, const char *suffix);
+/* First occurrence of needle in hay[0..n), or NULL. */
+const char *mem_find(const char *hay, size_t n, const char *needle, size_t m);
+/* Number parsing that accepts the whole string or nothing. */
+bool parse_i64(const char *s, int64_t *out);
+bool parse_f64(const char *s, double *out);
+
+#endif

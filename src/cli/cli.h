@@ -1,0 +1,21 @@
+/* cli: the command line. One file a command (cmd_NAME.c). May include everything; nothing includes it. */
+#ifndef KERNELRL_CLI_H
+#define KERNELRL_CLI_H
+
+#include "base/err.h"
+
+/* X(function, name, one-line help). A command gets argv without the program name (argv[0] is the command) and returns
+ * the exit code: 0 success, 1 failure, 2 usage. */
+#define COMMAND_LIST(X)                                                                                                \
+    X(cmd_version, "version", "print the version")
+
+#define X(fn, name, help) int fn(int argc, char **argv);
+COMMAND_LIST(X)
+#undef X
+
+/* Prints "kernelrl: <message>" and returns the exit code of the error. */
+int cli_report(const struct err *e);
+/* Prints the usage line to stderr and returns 2. */
+int cli_usage(const char *usage);
+
+#endif
