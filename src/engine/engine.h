@@ -1,0 +1,60 @@
+/* engine: sampling. Owns KV blocks, batching, the sampler and stopping. May include model. Never sees text: stop
+ * strings go through a token-to-bytes callback. A sample is a function of (weights, prompt, seed, request id,
+ * parameters) and never of the batch around it. Start here, then engine.c. */
+#ifndef KERNELRL_ENGINE_H
+#define KERNELRL_ENGINE_H
+
+#include "base/err.h"
+#include "model/model.h"
+
+struct sample_params {
+    float temperature; /* 0: greedy */
+    int top_k;         /* 0: off */
+    float top_p;       /* 1: off */
+    int max_tokens;    /* new tokens at most */
+    const int32_t *stop_ids;
+    int n_stop_ids;
+    const char *const *stop_strings;
+    int n_stop_strings;
+    uint64_t seed;
+};
+
+enum stop_reason { STOP_TOKEN, STOP_STRING, STOP_LENGTH, STOP_CANCELLED };
+const char *stop_reason_name(enum stop_reason r);
+
+struct request {
+    const int32_t *prompt;
+    int n_prompt;
+    int n_samples;          /* share one prefill */
+    uint64_t id;            /* keys the random stream; sample i uses stream (id, i) */
+    struct sample_params params;
+};
+
+struct sample { /* arrays owned by the caller through sample_free */
+    int32_t *ids;   /* generated tokens, the stop token included */
+    float *logp;    /* log-probability of each at temperature 1 over the full vocabulary */
+    float *entropy; /* of each distribution, nats */
+    int n;
+    enum stop_reason stop;
+};
+void sample_free(struct sample *s);
+
+struct engine_options {
+    int64_t memory_bytes; /* KV budget, never exceeded; 0: a quarter of the machine's free memory */
+    int max_batch;        /* sequences decoded together; 0: 64 */
+    int32_t vocab_limit;  /* ids at or above are never sampled (rows beyond the tokenizer); 0: V */
+    const char *(*token_bytes)(void *ctx, int32_t id, size_t *n); /* for stop strings */
+    void *token_ctx;
+};
+struct engine;
+enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) MUST_USE;
+void engine_close(struct engine *en);
+
+/* Runs all requests; out[] receives n_samples samples per request, in request order. progress (may be NULL) is called
+ * after each step with tokens so far and sequences finished; returning false cancels: unfinished samples come back
+ * with STOP_CANCELLED. */
+typedef bool engine_progress_fn(void *ctx, int64_t tokens, int done, int total);
+enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
+                       engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,95 @@
+/* model: Qwen2 and Qwen3 dense decoders in Hugging Face layout. Owns configuration, weight binding, the forward and
+ * backward passes, LoRA and the KV cache. May include tensor and io. Start here, then forward.c.
+ * One forward serves sampling and training: the same ops in the same order on the same weights. */
+#ifndef KERNELRL_MODEL_H
+#define KERNELRL_MODEL_H
+
+#include "base/err.h"
+#include "base/pool.h"
+
+/* Dimension letters as in tensor.h. */
+struct model_config {
+    bool qwen3;               /* QK-norm, no QKV bias */
+    bool qkv_bias, tied;
+    int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
+    int32_t max_positions;
+    float rms_eps, rope_theta;
+    int32_t eos[8];
+    int n_eos;
+};
+
+struct model; /* weights (f32 master and packed copies), LoRA, gradients */
+
+/* Loads config.json and model.safetensors (or its shards). */
+enum status model_load(const char *dir, struct pool *pool, struct model **out, struct err *e) MUST_USE;
+/* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json. */
+enum status model_init(const char *config_json, uint64_t seed, struct pool *pool, struct model **out,
+                       struct err *e) MUST_USE;
+void model_free(struct model *m);
+const struct model_config *model_cfg(const struct model *m);
+/* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
+enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
+
+/* LoRA on q,k,v,o,gate,up,down: A uniform Kaiming, B zero; scale alpha/rank. */
+enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) MUST_USE;
+enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) MUST_USE;
+enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) MUST_USE;
+
+enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
+/* Allocates gradients (and nothing else) for the chosen parameters. */
+enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
+
+/* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model. */
+struct param {
+    const char *name; /* Hugging Face or PEFT name */
+    float *w, *g;
+    int64_t n;
+    int nd;
+    int64_t dim[2];
+};
+const struct param *model_params(struct model *m, int *count);
+/* Must be called after parameters changed, so that packed copies follow. */
+void model_params_changed(struct model *m);
+
+/* ---- training pass: packed segments -------------------------------------------------------------------------------
+ * A batch is a list of segments laid end to end over T rows. A segment continues the segment `prefix` (-1: none): its
+ * tokens attend to the whole prefix, then causally to themselves. A group's prompt is one segment; each of its samples
+ * is a segment that continues it, so the prompt is forwarded and back-propagated once. Prefixes come before their
+ * users and have no prefix themselves. */
+struct segment {
+    int64_t start, len; /* rows */
+    int prefix;         /* segment index or -1 */
+};
+struct train_batch {
+    const int32_t *ids;     /* [T] input token */
+    int64_t T;
+    const struct segment *seg;
+    int n_seg;
+    /* Rows whose next-token distribution is wanted: row rows[i] predicts targets[i]. The same row may occur often
+     * (the last prompt row predicts the first token of every sample). */
+    const int32_t *rows, *targets; /* [N] */
+    int64_t N;
+};
+/* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
+ * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. */
+enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
+                          struct err *e) MUST_USE;
+/* Adds to the gradients d(sum_i g[i] * logp[i]). Every loss is a per-token scalar g (see train/loss.h); to minimise
+ * a loss, g = dloss/dlogp. */
+enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) MUST_USE;
+void model_zero_grad(struct model *m);
+
+/* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
+struct kv_cache;
+/* Room for n_seqs sequences of up to max_len tokens; fails when over the memory it may take. */
+enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, struct kv_cache **out, struct err *e) MUST_USE;
+void kv_free(struct kv_cache *kv);
+void kv_reset(struct kv_cache *kv, int seq);
+void kv_copy(struct kv_cache *kv, int dst_seq, int src_seq); /* share a prompt with the samples of its group */
+int64_t kv_len(const struct kv_cache *kv, int seq);
+/* Appends n[i] tokens to sequence seq[i] for i < count (prefill and decode in one call; ids laid end to end) and
+ * writes the logits of each sequence's last token: logits [count, V]. Same bits as model_forward. */
+enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                       const int32_t *ids, float *logits, struct err *e) MUST_USE;
+
+#endif

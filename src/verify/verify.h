@@ -1,0 +1,94 @@
+/* verify: decides what a kernel is worth. Owns extraction checks, compilation and its cache, the jail, the reference
+ * worker, correctness and timing, and the verdict. May include base, io, problem. The answer never shares a process
+ * with the reference, the clock or the verdict. Start here, then verify.c. */
+#ifndef KERNELRL_VERIFY_H
+#define KERNELRL_VERIFY_H
+
+#include "base/err.h"
+#include "base/str.h"
+#include "problem/problem.h"
+#include "problem/spec.h"
+
+/* How far an answer got. */
+enum stage { STAGE_NONE, STAGE_EXTRACT, STAGE_LINT, STAGE_COMPILE, STAGE_RUN, STAGE_CORRECT, STAGE_TIMED };
+
+/* One list of outcomes serves status, feedback category, verdict class and metrics.
+ * X(name, text, stage passed, class): class C correct, W wrong, F format, B build, R runtime, H cheat (hostile),
+ * I infrastructure (missing, never zero: the caller retries or drops the sample). */
+#define OUTCOME_LIST(X)                                                                                                \
+    X(CORRECT, "correct", STAGE_TIMED, 'C')                                                                            \
+    X(NO_KERNEL, "no kernel found in the answer", STAGE_NONE, 'F')                                                     \
+    X(LINT, "uses something that is not allowed", STAGE_EXTRACT, 'B')                                                  \
+    X(COMPILE_ERROR, "does not compile", STAGE_LINT, 'B')                                                              \
+    X(COMPILE_TIMEOUT, "compiling took too long", STAGE_LINT, 'B')                                                     \
+    X(CRASH, "crashed", STAGE_COMPILE, 'R')                                                                            \
+    X(TIMEOUT, "ran too long", STAGE_COMPILE, 'R')                                                                     \
+    X(MEMORY_LIMIT, "used too much memory", STAGE_COMPILE, 'R')                                                        \
+    X(SANDBOX_VIOLATION, "tried something the sandbox forbids", STAGE_COMPILE, 'H')                                    \
+    X(WRONG_OUTPUT, "wrong output", STAGE_RUN, 'W')                                                                    \
+    X(NOT_FINITE, "output has NaN or infinity where the reference has none", STAGE_RUN, 'W')                           \
+    X(UNWRITTEN, "part of the output was never written", STAGE_RUN, 'W')                                               \
+    X(OUT_OF_BOUNDS, "wrote outside its buffers or into its inputs", STAGE_RUN, 'W')                                   \
+    X(UNSTABLE, "right at first, wrong in the timed calls", STAGE_CORRECT, 'H')                                        \
+    X(PROBLEM_ERROR, "the problem itself fails", STAGE_NONE, 'I')                                                      \
+    X(INFRASTRUCTURE, "the verifier failed", STAGE_NONE, 'I')
+
+enum outcome {
+#define X(name, text, stage, class) OUTCOME_##name,
+    OUTCOME_LIST(X)
+#undef X
+};
+const char *outcome_name(enum outcome o); /* "wrong_output" */
+const char *outcome_text(enum outcome o);
+char outcome_class(enum outcome o);
+enum stage outcome_stage(enum outcome o);
+
+struct verdict {
+    enum outcome outcome;
+    int tests_passed, tests_total;  /* (family, trial) pairs */
+    double speedup;                 /* eager time over candidate time; 0 unless correct and timed */
+    double speedup_low, speedup_high; /* 95 % interval */
+    double eager_ms, kernel_ms;     /* medians */
+    double max_error;               /* largest error normalised by output scale; NaN when not compared */
+    double compile_s, run_s, time_s; /* wall time of each stage */
+    bool cached;                    /* taken from the verdict cache */
+    char message[2000];             /* compiler text, or what differs; for feedback */
+};
+
+struct verify_options {
+    const char *python;        /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
+    const char *cache_dir;     /* compiled objects and verdicts; NULL: no cache on disk */
+    int threads;               /* threads for eager and candidate alike; 0: all CPUs */
+    int compile_jobs;          /* 0: all CPUs */
+    int trials;                /* correctness trials over all families; 0: 5 */
+    double compile_timeout_s, run_timeout_s; /* 0: 20 and 10 */
+    int64_t memory_bytes;      /* limit of the candidate; 0: 2 GiB over its arguments */
+    uint64_t seed;             /* secret; 0: from the system */
+    bool measure;              /* time correct kernels */
+    bool allow_weaker;         /* run without bubblewrap when it is missing */
+};
+
+struct verifier;
+/* Starts the reference worker and probes the jail. Errors say what to install. */
+enum status verifier_open(const struct verify_options *o, struct verifier **out, struct err *e) MUST_USE;
+void verifier_close(struct verifier *v); /* NULL is fine; kills all children */
+
+/* The interface of a problem, from the reference worker; cached by the code's hash for the verifier's life.
+ * The spec lives as long as the verifier. */
+enum status verifier_spec(struct verifier *v, const struct problem *p, const struct spec **out, struct err *e) MUST_USE;
+
+struct verify_item {
+    const struct problem *problem;
+    const char *source; /* the C translation unit; NULL: NO_KERNEL */
+    struct verdict verdict; /* out */
+};
+/* Judges a batch: compiles on all cores first, then runs and times one item at a time with the cores to itself.
+ * Equal (problem, source) pairs are judged once. A hostile or broken item never fails the batch; ST_OK unless the
+ * verifier itself is beyond repair. cancel, when not NULL, is polled between items. */
+enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
+                         struct err *e) MUST_USE;
+
+/* Verdict as one JSON object (docs/formats.md). */
+void verdict_to_json(const struct verdict *v, struct str *out);
+
+#endif
