@@ -1,0 +1,176 @@
+#include "rl/eval.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+
+enum { BOOTSTRAP_DRAWS = 2000, EVAL_BATCH = 64 /* samples in flight */ };
+
+/* A statistic of a multiset of problems, given as indices. */
+typedef double statistic(const void *ctx, const int *pick, int n);
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Percentile bootstrap over n items. */
+static struct interval bootstrap(statistic *f, const void *ctx, int n) {
+    struct interval r = {NAN, NAN, NAN};
+    if (n == 0) return r;
+    int *pick = xmalloc((size_t)n * sizeof *pick);
+    double *draw = xmalloc(BOOTSTRAP_DRAWS * sizeof *draw);
+    for (int i = 0; i < n; i++) pick[i] = i;
+    r.mean = f(ctx, pick, n);
+    struct rng rng = rng_make(0x626f6f74, (uint64_t)n);
+    int used = 0;
+    for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
+        for (int i = 0; i < n; i++) pick[i] = (int)rng_below(&rng, (uint64_t)n);
+        double v = f(ctx, pick, n);
+        if (isfinite(v)) draw[used++] = v;
+    }
+    qsort(draw, (size_t)used, sizeof *draw, by_value);
+    if (used > 0) {
+        r.low = draw[(int)(0.025 * (used - 1))];
+        r.high = draw[(int)ceil(0.975 * (used - 1))];
+    }
+    free(pick);
+    free(draw);
+    return r;
+}
+
+#define RATE(field)                                                                                                    \
+    static double rate_##field(const void *ctx, const int *pick, int n) {                                              \
+        const struct eval_problem *p = ctx;                                                                            \
+        double sum = 0;                                                                                                \
+        for (int i = 0; i < n; i++) sum += p[pick[i]].field;                                                           \
+        return sum / n;                                                                                                \
+    }
+RATE(parsed)
+RATE(compiled)
+RATE(correct)
+RATE(fast)
+
+static double geometric_speedup(const void *ctx, const int *pick, int n) {
+    const struct eval_problem *p = ctx;
+    double sum = 0;
+    int64_t count = 0;
+    for (int i = 0; i < n; i++) {
+        sum += p[pick[i]].log_speedup * p[pick[i]].n_correct;
+        count += p[pick[i]].n_correct;
+    }
+    return count ? exp(sum / (double)count) : NAN;
+}
+
+static void add_episode(struct eval_problem *p, const struct episode *ep) {
+    const struct verdict *v = &ep->verdict;
+    p->n++;
+    p->parsed += ep->kernel != NULL;
+    p->compiled += outcome_stage(v->outcome) >= STAGE_COMPILE;
+    if (v->outcome != OUTCOME_CORRECT) return;
+    p->correct += 1;
+    p->fast += v->speedup > 1;
+    if (v->speedup > 0) {
+        p->log_speedup += log(v->speedup);
+        p->n_correct++;
+    }
+}
+
+enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
+                     double temperature, int max_tokens, uint64_t seed, struct eval_result *out, struct err *e) {
+    *out = (struct eval_result){.n_problems = n, .n_samples = n_samples, .temperature = temperature};
+    out->items = xcalloc((size_t)n, sizeof *out->items);
+    int64_t tokens = 0;
+    int step = EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
+    for (int begin = 0; begin < n; begin += step) {
+        int chunk = n - begin < step ? n - begin : step;
+        struct group *groups = xcalloc((size_t)chunk, sizeof *groups);
+        struct rollout_params p = {.group_size = n_samples,
+                                   .max_tokens = max_tokens,
+                                   .temperature = temperature,
+                                   .seed = seed,
+                                   .stream = UINT64_C(0xe5a1000000) + (uint64_t)begin};
+        enum status st = rollout_run(a, problems + begin, chunk, &p, groups, NULL, e);
+        for (int i = 0; st == ST_OK && i < chunk; i++) {
+            struct eval_problem *ep = &out->items[begin + i];
+            ep->problem = problems[begin + i];
+            for (int j = 0; j < groups[i].n; j++) {
+                tokens += groups[i].ep[j].sample.n;
+                if (groups[i].ep[j].present) add_episode(ep, &groups[i].ep[j]);
+                else out->missing++;
+            }
+            if (ep->n > 0) {
+                ep->parsed /= ep->n;
+                ep->compiled /= ep->n;
+                ep->correct /= ep->n;
+                ep->fast /= ep->n;
+            }
+            if (ep->n_correct > 0) ep->log_speedup /= ep->n_correct;
+        }
+        groups_free(groups, chunk);
+        free(groups);
+        if (st != ST_OK) {
+            eval_free(out);
+            return st;
+        }
+    }
+    out->parsed = bootstrap(rate_parsed, out->items, n);
+    out->compiled = bootstrap(rate_compiled, out->items, n);
+    out->correct = bootstrap(rate_correct, out->items, n);
+    out->fast = bootstrap(rate_fast, out->items, n);
+    out->speedup = bootstrap(geometric_speedup, out->items, n);
+    out->mean_tokens = n ? (double)tokens / ((double)n * n_samples) : 0;
+    return ST_OK;
+}
+
+void eval_free(struct eval_result *r) {
+    free(r->items);
+    *r = (struct eval_result){0};
+}
+
+static double mean_exp(const void *ctx, const int *pick, int n) {
+    const double *d = ctx;
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += d[pick[i]];
+    return exp(sum / n);
+}
+
+struct interval eval_paired_speed(const struct eval_result *before, const struct eval_result *after, int *n_paired) {
+    ASSERT(before->n_problems == after->n_problems);
+    double *d = xmalloc((size_t)before->n_problems * sizeof *d + 1);
+    int n = 0;
+    for (int i = 0; i < before->n_problems; i++) {
+        const struct eval_problem *b = &before->items[i], *x = &after->items[i];
+        if (b->n_correct > 0 && x->n_correct > 0) d[n++] = x->log_speedup - b->log_speedup;
+    }
+    struct interval r = bootstrap(mean_exp, d, n);
+    free(d);
+    *n_paired = n;
+    return r;
+}
+
+static void json_interval(struct str *s, const char *name, struct interval v) {
+    if (isnan(v.mean)) str_addf(s, ", \"%s\": null", name);
+    else str_addf(s, ", \"%s\": {\"mean\": %.6g, \"low\": %.6g, \"high\": %.6g}", name, v.mean, v.low, v.high);
+}
+
+void eval_to_json(const struct eval_result *r, struct str *out) {
+    str_addf(out, "{\"problems\": %d, \"samples\": %d, \"temperature\": %g, \"missing\": %d, \"mean_tokens\": %.1f",
+             r->n_problems, r->n_samples, r->temperature, r->missing, r->mean_tokens);
+    json_interval(out, "parse", r->parsed);
+    json_interval(out, "compile", r->compiled);
+    json_interval(out, "correct", r->correct);
+    json_interval(out, "fast_1", r->fast);
+    json_interval(out, "speedup", r->speedup);
+    str_adds(out, ", \"items\": [");
+    for (int i = 0; i < r->n_problems; i++) {
+        const struct eval_problem *p = &r->items[i];
+        str_addf(out, "%s{\"problem\": \"%s\", \"n\": %d, \"parse\": %.4g, \"compile\": %.4g, \"correct\": %.4g, "
+                      "\"fast_1\": %.4g, \"speedup\": %.4g}",
+                 i ? ", " : "", p->problem->key, p->n, p->parsed, p->compiled, p->correct, p->fast,
+                 p->n_correct ? exp(p->log_speedup) : 0.0);
+    }
+    str_adds(out, "]}");
+}

@@ -1,0 +1,39 @@
+/* eval: how good a policy is on a problem set. Rates are means over problems of the mean over samples, so every problem
+ * counts the same; intervals are 95 % percentile bootstraps over problems (2,000 draws, fixed seed). */
+#ifndef KERNELRL_EVAL_H
+#define KERNELRL_EVAL_H
+
+#include "rl/rollout.h"
+
+struct interval {
+    double mean, low, high;
+};
+struct eval_problem { /* per problem, over its samples */
+    const struct problem *problem;
+    int n;                               /* samples with a verdict */
+    double parsed, compiled, correct, fast; /* rates; fast_1: correct and faster than eager */
+    int n_correct;
+    double log_speedup;                  /* mean ln(speed-up) over correct samples; 0 when none */
+};
+struct eval_result {
+    struct eval_problem *items; /* owned */
+    int n_problems, n_samples;
+    double temperature;
+    struct interval parsed, compiled, correct, fast, speedup; /* speedup: geometric mean over correct samples */
+    double mean_tokens;
+    int missing; /* samples without a verdict */
+};
+
+/* n_samples answers per problem at the temperature (0: greedy, then n_samples should be 1). */
+enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
+                     double temperature, int max_tokens, uint64_t seed, struct eval_result *out,
+                     struct err *e) MUST_USE;
+void eval_free(struct eval_result *r);
+
+/* Geometric mean over the problems solved in both of (speed-up after / speed-up before). */
+struct interval eval_paired_speed(const struct eval_result *before, const struct eval_result *after, int *n_paired);
+
+/* One JSON object, problems included (docs/formats.md). */
+void eval_to_json(const struct eval_result *r, struct str *out);
+
+#endif
