@@ -10,20 +10,35 @@
 #include "train/adamw.h"
 
 struct run;
-/* Creates or re-opens DIR and takes its lock. */
-enum status run_open(const char *dir, bool tensorboard, struct run **out, struct err *e) MUST_USE;
-void run_close(struct run *r);
+/* Creates or re-opens DIR, takes its lock, opens its log and stores the resolved configuration. */
+enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboard, struct run **out,
+                     struct err *e) MUST_USE;
+void run_close(struct run *r); /* NULL is fine */
 const char *run_dir(const struct run *r);
 
-/* The last complete checkpoint: path and the step after it; *found false when there is none. */
-enum status run_last_checkpoint(const struct run *r, char **path, int64_t *next_step, bool *found,
+struct run_checkpoint {
+    bool found;
+    char path[4096];
+    int64_t next_step, opt_step;
+};
+/* The last complete checkpoint recorded in checkpoints.jsonl whose files are still there. */
+enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) MUST_USE;
+enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
                                 struct err *e) MUST_USE;
 /* Drops metrics and traces of steps >= step: they will be made again. */
 enum status run_truncate(struct run *r, int64_t step, struct err *e) MUST_USE;
 
-/* Saves weights (an adapter when LoRA is trained), the optimizer and the step; NAME is the step or "final". */
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, struct model *m, bool lora,
-                                const struct adamw *opt, struct err *e) MUST_USE;
+/* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
+ * tokenizer_dir: its tokenizer files are copied beside full weights. The directory appears complete or not at all. */
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+                                const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
+                                struct err *e) MUST_USE;
+/* The parts run_save_checkpoint is made of, for programs without a run (sft). */
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
+                             const char *dtype, const struct adamw *opt, const char *tokenizer_dir,
+                             struct err *e) MUST_USE;
+enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
+                            struct adamw *opt, struct err *e) MUST_USE;
 
 /* One line of metrics: names and values; goes to metrics.jsonl and, where the name maps, to TensorBoard. */
 struct metric {

@@ -1,0 +1,250 @@
+/* The whole loop, top to bottom: train_run opens everything, train_steps walks the steps, one_step is one step. */
+#include "rl/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "rl/eval.h"
+#include "rl/run.h"
+#include "rl/session.h"
+#include "rl/update.h"
+
+struct trainer {
+    const struct train_options *o;
+    struct session s;
+    struct run *run;
+    struct adamw *opt;
+    const struct problem **train, **test;
+    int n_train, n_test;
+    int64_t step, steps, opt_step;
+    double started_s;
+    int64_t first_step;
+};
+
+/* The i-th problem of the endless sequence of shuffled epochs: a pure function of the seed, so a resumed run sees the
+ * problems that the uninterrupted one would have seen. */
+static void pick_problems(const struct trainer *t, int64_t step, const struct problem **out) {
+    int64_t n = t->n_train, batch = t->o->batch_size, epoch = -1;
+    int32_t *order = xmalloc((size_t)n * sizeof *order);
+    for (int64_t i = 0; i < batch; i++) {
+        int64_t at = step * batch + i;
+        if (at / n != epoch) {
+            epoch = at / n;
+            for (int32_t k = 0; k < n; k++) order[k] = k;
+            struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x65706f6368) + (uint64_t)epoch);
+            if (t->o->shuffle) rng_shuffle(&r, order, (size_t)n, sizeof *order);
+        }
+        out[i] = t->train[order[at % n]];
+    }
+    free(order);
+}
+
+/* Advantages of every group; counts the ones that teach nothing. */
+static int assign_advantages(const struct train_options *o, struct group *groups, int n) {
+    int constant = 0;
+    double *score = xmalloc((size_t)o->group_size * sizeof *score), *adv = xmalloc((size_t)o->group_size * sizeof *adv);
+    bool *present = xmalloc((size_t)o->group_size * sizeof *present);
+    for (int i = 0; i < n; i++) {
+        struct group *g = &groups[i];
+        for (int j = 0; j < g->n; j++) {
+            score[j] = g->ep[j].reward.total;
+            present[j] = g->ep[j].present;
+        }
+        constant += !advantage_group((enum advantage_kind)o->advantage, score, present, g->n, adv);
+        for (int j = 0; j < g->n; j++) g->ep[j].advantage = adv[j];
+    }
+    free(score);
+    free(adv);
+    free(present);
+    return constant;
+}
+
+struct tally {
+    int n, missing, format, compiled, correct, fast, cheats, truncated;
+    double reward, reward_sq, log_speed, entropy;
+    int timed;
+    int64_t tokens;
+};
+
+static struct tally count(const struct group *groups, int n) {
+    struct tally c = {0};
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < groups[i].n; j++) {
+            const struct episode *ep = &groups[i].ep[j];
+            c.tokens += ep->sample.n;
+            c.truncated += ep->sample.stop == STOP_LENGTH;
+            for (int k = 0; k < ep->sample.n; k++) c.entropy += ep->sample.entropy[k];
+            if (!ep->present) {
+                c.missing++;
+                continue;
+            }
+            c.n++;
+            c.format += ep->format_ok;
+            c.compiled += outcome_stage(ep->verdict.outcome) >= STAGE_COMPILE;
+            c.cheats += outcome_class(ep->verdict.outcome) == 'H';
+            c.reward += ep->reward.total;
+            c.reward_sq += ep->reward.total * ep->reward.total;
+            if (ep->verdict.outcome != OUTCOME_CORRECT) continue;
+            c.correct++;
+            if (ep->verdict.speedup > 0) {
+                c.timed++;
+                c.fast += ep->verdict.speedup > 1;
+                c.log_speed += log(ep->verdict.speedup);
+            }
+        }
+    return c;
+}
+
+static enum status log_step(struct trainer *t, const struct tally *c, const struct update_stats *u, int constant,
+                            const struct rollout_times *times, double train_s, double total_s, struct err *e) {
+    double n = c->n ? c->n : NAN, tok = u->loss.n ? (double)u->loss.n : NAN, mean = c->reward / n;
+    double speed = c->timed ? exp(c->log_speed / c->timed) : NAN;
+    const struct metric m[] = {
+        {"reward/mean", mean},
+        {"reward/std", sqrt(fmax(0, c->reward_sq / n - mean * mean))},
+        {"kernel/format_rate", c->format / n},
+        {"kernel/compile_rate", c->compiled / n},
+        {"kernel/correct_rate", c->correct / n},
+        {"kernel/fast_1_rate", c->fast / n},
+        {"kernel/cheat_rate", c->cheats / n},
+        {"kernel/geomean_speedup", speed},
+        {"kernel/missing", c->missing},
+        {"batch/samples", c->n + c->missing},
+        {"batch/constant_groups", constant},
+        {"batch/groups_trained", u->groups_trained},
+        {"batch/truncated", c->truncated},
+        {"policy/entropy", c->tokens ? c->entropy / (double)c->tokens : NAN},
+        {"policy/answer_tokens", (double)c->tokens / fmax(1, c->n + c->missing)},
+        {"train/loss", u->loss.loss / tok},
+        {"train/kl_sampler_trainer", u->kl_before},
+        {"train/ratio_mean", u->loss.ratio / tok},
+        {"train/clip_fraction", u->loss.clipped / tok},
+        {"train/grad_norm", u->groups_trained ? u->grad_norm : NAN},
+        {"train/learning_rate", u->learning_rate},
+        {"train/tokens", (double)u->loss.n},
+        {"time/generate_s", times->generate_s},
+        {"time/verify_s", times->verify_s},
+        {"time/train_s", train_s},
+        {"time/total_s", total_s},
+        {"progress/fraction", (double)(t->step + 1) / (double)t->steps},
+    };
+    double elapsed = clock_now_s() - t->started_s;
+    double left = elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1);
+    log_info("step %lld/%lld  reward %.3f  correct %3.0f%%  faster %3.0f%%  speed-up %.2fx  entropy %.2f  %.1f s  "
+             "(%.0f s left)",
+             (long long)t->step + 1, (long long)t->steps, mean, 100 * c->correct / n, 100 * c->fast / n,
+             c->timed ? speed : 0, c->tokens ? c->entropy / (double)c->tokens : 0, total_s, left);
+    return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
+}
+
+/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
+static enum status one_step(struct trainer *t, struct err *e) {
+    const struct train_options *o = t->o;
+    int n = (int)o->batch_size;
+    double t0 = clock_now_s();
+    const struct problem **problems = xcalloc((size_t)n, sizeof *problems);
+    struct group *groups = xcalloc((size_t)n, sizeof *groups);
+    pick_problems(t, t->step, problems);
+    struct rollout_params p = session_rollout_params(o);
+    p.stream = (uint64_t)(t->step * n);
+    struct rollout_times times = {0};
+    struct update_stats u = {0};
+    enum status st;
+    TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
+    int constant = assign_advantages(o, groups, n);
+    double t1 = clock_now_s();
+    TRY_GOTO(update_policy(t->s.model, t->opt, o, groups, n, &t->opt_step, &u, e), out);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < groups[i].n; j++)
+            TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
+    struct tally c = count(groups, n);
+    st = log_step(t, &c, &u, constant, &times, clock_now_s() - t1, clock_now_s() - t0, e);
+out:
+    groups_free(groups, n);
+    free(groups);
+    free(problems);
+    return st;
+}
+
+static enum status evaluate(struct trainer *t, struct err *e) {
+    const struct train_options *o = t->o;
+    struct eval_result r;
+    TRY(eval_run(&t->s.actor, t->test, t->n_test, (int)o->eval_samples, o->temperature, (int)o->max_tokens,
+                 (uint64_t)o->seed, &r, e));
+    const struct metric m[] = {
+        {"eval/compile_rate", r.compiled.mean}, {"eval/correct_rate", r.correct.mean},
+        {"eval/fast_1_rate", r.fast.mean},      {"eval/geomean_speedup", r.speedup.mean},
+        {"eval/missing", r.missing},
+    };
+    log_info("eval on %d held-out problems: correct %.1f%%  faster %.1f%%  speed-up %.2fx", t->n_test,
+             100 * r.correct.mean, 100 * r.fast.mean, isnan(r.speedup.mean) ? 0 : r.speedup.mean);
+    eval_free(&r);
+    return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
+}
+
+static enum status save(struct trainer *t, const char *name, struct err *e) {
+    char step[32];
+    snprintf(step, sizeof step, "%06lld", (long long)t->step);
+    return run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0,
+                               t->opt, t->s.tokenizer_dir, e);
+}
+
+static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
+    const struct train_options *o = t->o;
+    t->started_s = clock_now_s();
+    t->first_step = t->step;
+    for (; t->step < t->steps;) {
+        if (cancel && *cancel) return FAIL(e, ST_CANCELLED, "interrupted");
+        TRY(one_step(t, e));
+        bool eval_now = o->eval_every > 0 && (t->step + 1) % o->eval_every == 0 && t->n_test > 0;
+        if (eval_now) TRY(evaluate(t, e));
+        t->step++;
+        if (o->save_every > 0 && t->step % o->save_every == 0 && t->step < t->steps) TRY(save(t, NULL, e));
+    }
+    return save(t, "final", e);
+}
+
+/* Weights, optimizer and position of the last checkpoint, when there is one. */
+static enum status resume(struct trainer *t, struct err *e) {
+    struct run_checkpoint c;
+    TRY(run_last_checkpoint(t->run, &c, e));
+    if (!c.found) return run_truncate(t->run, 0, e);
+    TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, e));
+    t->step = c.next_step;
+    t->opt_step = c.opt_step;
+    log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
+    return run_truncate(t->run, t->step, e);
+}
+
+enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
+                      struct err *e) {
+    struct trainer t = {.o = o};
+    enum status st;
+    TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
+    TRY_GOTO(session_open(o, cancel, &t.s, e), out);
+    TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
+    TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
+    int n_params;
+    const struct param *params = model_params(t.s.model, &n_params);
+    t.opt = adamw_create(params, n_params);
+    t.steps = (t.n_train * o->num_epochs + o->batch_size - 1) / o->batch_size;
+    if (o->max_steps > 0) t.steps = o->max_steps;
+    TRY_GOTO(resume(&t, e), out);
+    log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
+             t.n_test, (long long)o->batch_size, (long long)o->group_size, (long long)t.steps);
+    st = t.step >= t.steps ? ST_OK : train_steps(&t, cancel, e);
+    if (st == ST_OK) log_info("%s: done", o->log_path);
+out:
+    adamw_free(t.opt);
+    free(t.train);
+    free(t.test);
+    session_close(&t.s);
+    run_close(t.run);
+    return st;
+}

@@ -1,0 +1,12 @@
+/* loop: reinforcement learning from problems to a better model. */
+#ifndef KERNELRL_LOOP_H
+#define KERNELRL_LOOP_H
+
+#include "rl/options.h"
+
+/* Trains as the options say, in o->log_path; resumes when that directory holds checkpoints. cancel (may be NULL) is
+ * polled; a cancelled run saves nothing new and returns ST_CANCELLED: it resumes from its last checkpoint. */
+enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
+                      struct err *e) MUST_USE;
+
+#endif

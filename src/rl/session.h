@@ -1,0 +1,35 @@
+/* session: everything a policy needs to act and be judged, opened from options and closed together. */
+#ifndef KERNELRL_SESSION_H
+#define KERNELRL_SESSION_H
+
+#include "rl/options.h"
+#include "rl/rollout.h"
+
+struct session {
+    struct pool *pool;
+    struct model *model;
+    struct engine *engine;
+    struct tokenizer *tok;
+    char *tokenizer_dir; /* the model's directory */
+    struct verifier *verifier;
+    struct problem_set problems, generated;
+    struct actor actor;
+};
+/* Loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On failure everything is
+ * closed again by session_close, which the caller must call in every case. */
+enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                         struct err *e) MUST_USE;
+void session_close(struct session *s);
+
+/* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
+enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
+                             int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
+
+struct rollout_params session_rollout_params(const struct train_options *o);
+
+/* "qwen3", "qwen3_disable_thinking", ... or NULL for the model's own: Qwen2 is qwen2.5, Qwen3 is qwen3 with thinking
+ * and qwen3_disable_thinking without. */
+enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out,
+                          struct err *e) MUST_USE;
+
+#endif

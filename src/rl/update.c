@@ -1,0 +1,175 @@
+#include "rl/update.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A sample takes part when it was judged, has an advantage, and is not masked for being cut off. */
+static bool trains(const struct train_options *o, const struct episode *ep) {
+    return ep->present && ep->advantage != 0 && ep->sample.n > 0 &&
+           !(o->mask_truncated && ep->sample.stop == STOP_LENGTH);
+}
+
+static int64_t group_rows(const struct train_options *o, const struct group *g) {
+    int64_t rows = 0;
+    for (int j = 0; j < g->n; j++)
+        if (trains(o, &g->ep[j])) rows += g->ep[j].sample.n - 1;
+    return rows + (int64_t)g->prompt.len;
+}
+
+static bool group_trains(const struct train_options *o, const struct group *g) {
+    for (int j = 0; j < g->n; j++)
+        if (trains(o, &g->ep[j])) return true;
+    return false;
+}
+
+/* One micro-batch, laid out as model.h wants it: each prompt once, then its samples as segments that continue it. */
+struct micro {
+    int32_t *ids, *rows, *targets;
+    struct segment *seg;
+    float *logq, *adv, *logp, *entropy, *g;
+    double *scale; /* loss normaliser of each token */
+    int64_t T, N;
+    int n_seg;
+};
+
+static void micro_free(struct micro *b) {
+    free(b->ids);
+    free(b->rows);
+    free(b->targets);
+    free(b->seg);
+    free(b->logq);
+    free(b->adv);
+    free(b->logp);
+    free(b->entropy);
+    free(b->g);
+    free(b->scale);
+}
+
+static void micro_build(const struct train_options *o, struct group *const *groups, int n, int64_t batch_tokens,
+                        int batch_samples, struct micro *b) {
+    int64_t T = 0, N = 0, S = 0;
+    for (int i = 0; i < n; i++) {
+        T += group_rows(o, groups[i]);
+        S++;
+        for (int j = 0; j < groups[i]->n; j++)
+            if (trains(o, &groups[i]->ep[j])) {
+                N += groups[i]->ep[j].sample.n;
+                S++;
+            }
+    }
+    *b = (struct micro){
+        .ids = xmalloc((size_t)T * sizeof *b->ids),
+        .rows = xmalloc((size_t)N * sizeof *b->rows),
+        .targets = xmalloc((size_t)N * sizeof *b->targets),
+        .seg = xmalloc((size_t)S * sizeof *b->seg),
+        .logq = xmalloc((size_t)N * sizeof *b->logq),
+        .adv = xmalloc((size_t)N * sizeof *b->adv),
+        .logp = xmalloc((size_t)N * sizeof *b->logp),
+        .entropy = xmalloc((size_t)N * sizeof *b->entropy),
+        .g = xmalloc((size_t)N * sizeof *b->g),
+        .scale = xmalloc((size_t)N * sizeof *b->scale),
+    };
+    for (int i = 0; i < n; i++) {
+        const struct group *g = groups[i];
+        int prompt_seg = b->n_seg++;
+        b->seg[prompt_seg] = (struct segment){b->T, (int64_t)g->prompt.len, -1};
+        memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
+        b->T += (int64_t)g->prompt.len;
+        int64_t last_prompt_row = b->T - 1;
+        for (int j = 0; j < g->n; j++) {
+            const struct episode *ep = &g->ep[j];
+            if (!trains(o, ep)) continue;
+            int len = ep->sample.n;
+            double scale = o->loss_norm == NORM_TOKENS      ? 1.0 / (double)batch_tokens
+                           : o->loss_norm == NORM_SEQUENCES ? 1.0 / ((double)batch_samples * len)
+                                                            : 1.0 / ((double)batch_samples * (double)o->max_tokens);
+            for (int t = 0; t < len; t++, b->N++) {
+                b->rows[b->N] = (int32_t)(t == 0 ? last_prompt_row : b->T + t - 1);
+                b->targets[b->N] = ep->sample.ids[t];
+                b->logq[b->N] = ep->sample.logp[t];
+                b->adv[b->N] = (float)ep->advantage;
+                b->scale[b->N] = scale;
+            }
+            if (len == 1) continue; /* the only token is predicted by the prompt */
+            b->seg[b->n_seg++] = (struct segment){b->T, len - 1, prompt_seg};
+            memcpy(b->ids + b->T, ep->sample.ids, (size_t)(len - 1) * sizeof *b->ids);
+            b->T += len - 1;
+        }
+    }
+    ASSERT(b->T == T && b->N == N);
+}
+
+static enum status micro_train(struct model *m, const struct train_options *o, struct micro *b, bool on_policy,
+                               struct update_stats *s, struct err *e) {
+    struct train_batch batch = {b->ids, b->T, b->seg, b->n_seg, b->rows, b->targets, b->N};
+    TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
+    struct loss_params p = {(enum loss_kind)o->loss_fn, o->clip_low, o->clip_high};
+    for (int64_t i = 0; i < b->N; i++) {
+        loss_token_grad(&p, b->logp + i, b->logq + i, b->adv + i, 1, b->scale[i], b->g + i, &s->loss);
+        s->entropy += b->entropy[i];
+        if (on_policy) s->kl_before = fmax(s->kl_before, fabs((double)b->logp[i] - (double)b->logq[i]));
+    }
+    if (on_policy && s->kl_before != 0)
+        return FAIL(e, ST_FAILED,
+                    "the trainer's log-probabilities differ from the sampler's by up to %g before any update; sampling "
+                    "and training must agree bit for bit", s->kl_before);
+    s->rows += b->T;
+    return model_backward(m, &batch, b->g, e);
+}
+
+static double schedule(const struct train_options *o, int64_t opt_step) {
+    if (opt_step < o->warmup_steps) return o->learning_rate * (double)(opt_step + 1) / (double)o->warmup_steps;
+    return o->learning_rate;
+}
+
+enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
+                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
+    *out = (struct update_stats){0};
+    struct group **kept = xcalloc((size_t)n_groups, sizeof *kept);
+    int n_kept = 0;
+    for (int i = 0; i < n_groups; i++)
+        if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
+    out->groups_trained = n_kept;
+    enum status st = ST_OK;
+    int substeps = (int)i64_min(o->num_substeps, n_kept);
+    for (int sub = 0; sub < substeps; sub++) {
+        int begin = n_kept * sub / substeps, end = n_kept * (sub + 1) / substeps;
+        int64_t tokens = 0;
+        int samples = 0;
+        for (int i = begin; i < end; i++)
+            for (int j = 0; j < kept[i]->n; j++)
+                if (trains(o, &kept[i]->ep[j])) {
+                    tokens += kept[i]->ep[j].sample.n;
+                    samples++;
+                }
+        model_zero_grad(m);
+        for (int i = begin; i < end;) {
+            int64_t rows = group_rows(o, kept[i]);
+            int j = i + 1;
+            while (j < end && rows + group_rows(o, kept[j]) <= o->train_tokens) rows += group_rows(o, kept[j++]);
+            struct micro b;
+            micro_build(o, kept + i, j - i, tokens, samples, &b);
+            st = micro_train(m, o, &b, sub == 0, out, e);
+            micro_free(&b);
+            if (st != ST_OK) goto out;
+            i = j;
+        }
+        int n_params;
+        const struct param *params = model_params(m, &n_params);
+        out->grad_norm = adamw_grad_norm(params, n_params);
+        if (!isfinite(out->grad_norm)) {
+            st = FAIL(e, ST_FAILED, "the gradient is not finite at optimizer step %lld", (long long)*opt_step);
+            goto out;
+        }
+        double clip = o->max_grad_norm > 0 && out->grad_norm > o->max_grad_norm ? o->max_grad_norm / out->grad_norm : 1;
+        out->learning_rate = schedule(o, *opt_step);
+        struct adamw_config c = {out->learning_rate, o->adam_beta1, o->adam_beta2, o->adam_eps, o->weight_decay};
+        adamw_step(opt, params, n_params, &c, clip);
+        model_params_changed(m);
+        ++*opt_step;
+    }
+out:
+    free(kept);
+    return st;
+}
