@@ -6,10 +6,10 @@
 #include "text/tokenizer.h"
 
 enum chat_style {
-    CHAT_QWEN25,          /* inserts Qwen2.5's default system message when there is none */
-    CHAT_QWEN3,           /* thinking: generation prompt ends after "assistant\n" */
-    CHAT_QWEN3_NOTHINK,   /* an empty think block is prefilled */
-    CHAT_QWEN3_INSTRUCT,  /* Qwen3-2507-Instruct: no thinking, nothing prefilled */
+    CHAT_QWEN25,         /* inserts Qwen2.5's default system message when there is none */
+    CHAT_QWEN3,          /* thinking: generation prompt ends after "assistant\n" */
+    CHAT_QWEN3_NOTHINK,  /* an empty think block is prefilled */
+    CHAT_QWEN3_INSTRUCT, /* Qwen3-2507-Instruct: no thinking, nothing prefilled */
 };
 struct chat_message {
     const char *role;    /* system, user, assistant */
@@ -17,7 +17,8 @@ struct chat_message {
 };
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
 /* Text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
-void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt, struct str *out);
+void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
+                 struct str *out);
 /* The same as token ids. */
 void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
                  bool generation_prompt, struct ids *out);

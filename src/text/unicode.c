@@ -1,0 +1,123 @@
+#include "text/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+size_t utf8_char_len(const char *s, size_t n) {
+    const unsigned char *p = (const unsigned char *)s;
+    if (n == 0) return 0;
+    if (p[0] < 0x80) return 1;
+    /* The second byte's range depends on the first: that is where overlong forms and surrogates are excluded. */
+    size_t len;
+    unsigned lo = 0x80, hi = 0xBF;
+    if (p[0] >= 0xC2 && p[0] <= 0xDF) {
+        len = 2;
+    } else if (p[0] >= 0xE0 && p[0] <= 0xEF) {
+        len = 3;
+        if (p[0] == 0xE0) lo = 0xA0;
+        if (p[0] == 0xED) hi = 0x9F;
+    } else if (p[0] >= 0xF0 && p[0] <= 0xF4) {
+        len = 4;
+        if (p[0] == 0xF0) lo = 0x90;
+        if (p[0] == 0xF4) hi = 0x8F;
+    } else {
+        return 0;
+    }
+    if (n < len || p[1] < lo || p[1] > hi) return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((p[i] & 0xC0) != 0x80) return 0;
+    return len;
+}
+
+size_t utf8_valid_prefix(const char *p, size_t n) {
+    size_t i = 0;
+    while (i < n) {
+        uint64_t w; /* eight ASCII bytes at once: nearly all text is ASCII */
+        if (n - i >= 8 && (memcpy(&w, p + i, 8), (w & 0x8080808080808080u) == 0)) {
+            i += 8;
+            continue;
+        }
+        size_t len = utf8_char_len(p + i, n - i);
+        if (len == 0) break;
+        i += len;
+    }
+    return i;
+}
+
+bool unicode_is_plain(const char *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] >= 0xCC) return false; /* U+0300 is CC 80 */
+    return true;
+}
+
+/* A combining mark with its place, so that an unstable sort gives the stable (canonical) order. */
+struct mark {
+    utf8proc_int32_t cp;
+    uint32_t at;
+    int ccc;
+};
+
+static int mark_cmp(const void *a, const void *b) {
+    const struct mark *x = a, *y = b;
+    if (x->ccc != y->ccc) return x->ccc < y->ccc ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static int combining_class(utf8proc_int32_t cp) { return utf8proc_get_property(cp)->combining_class; }
+
+/* Canonical ordering of cp[0..n). utf8proc's own is a bubble sort, quadratic on long runs of marks. */
+static void canonical_order(utf8proc_int32_t *cp, size_t n) {
+    struct mark *run = NULL;
+    size_t cap = 0;
+    for (size_t i = 0; i < n;) {
+        if (combining_class(cp[i]) == 0) {
+            i++;
+            continue;
+        }
+        size_t m = 0;
+        for (; i + m < n; m++) {
+            int ccc = combining_class(cp[i + m]);
+            if (ccc == 0) break;
+            if (m == cap) {
+                cap = cap ? cap * 2 : 16;
+                run = xrealloc(run, cap * sizeof *run);
+            }
+            run[m] = (struct mark){cp[i + m], (uint32_t)m, ccc};
+        }
+        if (m > 1) {
+            qsort(run, m, sizeof *run, mark_cmp);
+            for (size_t k = 0; k < m; k++) cp[i + k] = run[k].cp;
+        }
+        i += m;
+    }
+    free(run);
+}
+
+void unicode_nfc(const char *p, size_t n, struct str *out) {
+    size_t cap = n + 32, len = 0;
+    CLEANUP_FREE utf8proc_int32_t *cp = xmalloc(cap * sizeof *cp);
+    for (size_t i = 0; i < n;) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)p + i, (utf8proc_ssize_t)(n - i), &c);
+        ASSERT(k > 0); /* the caller passes well-formed text */
+        i += (size_t)k;
+        if (cap - len < 32) { /* no character decomposes canonically into more than 4 */
+            cap *= 2;
+            cp = xrealloc(cp, cap * sizeof *cp);
+        }
+        int boundary = 0;
+        utf8proc_ssize_t m =
+            utf8proc_decompose_char(c, cp + len, (utf8proc_ssize_t)(cap - len), UTF8PROC_DECOMPOSE, &boundary);
+        ASSERT(m > 0 && m <= 32);
+        len += (size_t)m;
+    }
+    canonical_order(cp, len);
+    utf8proc_ssize_t composed = utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)len, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    ASSERT(composed >= 0);
+    for (utf8proc_ssize_t i = 0; i < composed; i++) {
+        utf8proc_uint8_t b[4];
+        utf8proc_ssize_t k = utf8proc_encode_char(cp[i], b);
+        str_add(out, (const char *)b, (size_t)k);
+    }
+}
