@@ -1,0 +1,708 @@
+#include "io/config.h"
+
+#include <inttypes.h>
+#include <libfyaml.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "io/json.h"
+
+enum { MAX_FILE_BYTES = 1 << 20, MAX_KEY_BYTES = 200, MAX_DEPTH = 16 };
+
+/* The section a short key may leave out. */
+static const char SHORT_SECTION[] = "dataset_builder.";
+
+/* ---- keys ---------------------------------------------------------------------------------------------------------
+ */
+
+static const struct config_key *find_exact(const struct config_schema *s, const char *name) {
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->key[i].name, name) == 0) return &s->key[i];
+    return NULL;
+}
+
+static const struct config_key *find_short(const struct config_schema *s, const char *name) {
+    const struct config_key *k = find_exact(s, name);
+    if (k) return k;
+    char full[sizeof SHORT_SECTION + MAX_KEY_BYTES];
+    if (snprintf(full, sizeof full, "%s%s", SHORT_SECTION, name) >= (int)sizeof full) return NULL;
+    return find_exact(s, full);
+}
+
+static bool is_section(const struct config_schema *s, const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < s->count; i++)
+        if (strncmp(s->key[i].name, name, n) == 0 && s->key[i].name[n] == '.') return true;
+    return false;
+}
+
+/* Edits (insert, delete, replace, swap of neighbours) that lead from a to b: optimal string alignment. */
+static size_t edit_distance(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    if (n > MAX_KEY_BYTES || m > MAX_KEY_BYTES) return MAX_KEY_BYTES;
+    size_t row[3][MAX_KEY_BYTES + 1];
+    for (size_t j = 0; j <= m; j++) row[0][j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *cur = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
+        cur[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = prev[j - 1] + (a[i - 1] != b[j - 1]);
+            if (prev[j] + 1 < best) best = prev[j] + 1;
+            if (cur[j - 1] + 1 < best) best = cur[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && prev2[j - 2] + 1 < best)
+                best = prev2[j - 2] + 1;
+            cur[j] = best;
+        }
+    }
+    return row[n % 3][m];
+}
+
+/* The known key nearest to name, by full path or by last part; NULL when none is near. */
+static const char *suggest(const struct config_schema *s, const char *name) {
+    const char *best = NULL, *dot = strrchr(name, '.'), *leaf = dot ? dot + 1 : name;
+    size_t limit = strlen(leaf) / 3 > 1 ? strlen(leaf) / 3 : 1, best_distance = limit + 1;
+    for (size_t i = 0; i < s->count; i++) {
+        const char *full = s->key[i].name, *d = strrchr(full, '.');
+        size_t distance = edit_distance(name, full), by_leaf = edit_distance(leaf, d ? d + 1 : full);
+        if (by_leaf < distance) distance = by_leaf;
+        if (distance >= best_distance) continue;
+        best_distance = distance;
+        best = full;
+    }
+    return best;
+}
+
+static enum status unknown_key(const struct config_schema *s, const char *where, const char *name, struct err *e) {
+    const char *near = suggest(s, name);
+    if (near) return FAIL(e, ST_CONFIG, "%s: unknown key \"%s\"; did you mean \"%s\"?", where, name, near);
+    return FAIL(e, ST_CONFIG, "%s: unknown key \"%s\"", where, name);
+}
+
+/* ---- allowed values -----------------------------------------------------------------------------------------------
+ */
+
+struct interval {
+    double lo, hi;
+    bool lo_open, hi_open;
+};
+
+/* "[1,4]", "(0,)", "(,8)"; a missing bound is infinite. The text is the schema's, so a mistake asserts. */
+static struct interval parse_interval(const char *text) {
+    struct interval r = {-INFINITY, INFINITY, true, true};
+    if (!text) return r;
+    char *end;
+    const char *p = text + 1;
+    ASSERT(text[0] == '[' || text[0] == '(');
+    if (*p != ',') {
+        r.lo = strtod(p, &end);
+        r.lo_open = text[0] == '(';
+        p = end;
+    }
+    ASSERT(*p == ',');
+    p++;
+    if (*p != ')' && *p != ']') {
+        r.hi = strtod(p, &end);
+        p = end;
+        r.hi_open = *p == ')';
+    }
+    ASSERT((*p == ')' || *p == ']') && p[1] == 0);
+    return r;
+}
+
+static bool in_interval(double v, const char *text) {
+    struct interval r = parse_interval(text);
+    return (r.lo_open ? v > r.lo : v >= r.lo) && (r.hi_open ? v < r.hi : v <= r.hi);
+}
+
+static void describe_interval(const char *text, struct str *out) {
+    struct interval r = parse_interval(text);
+    bool lo = isfinite(r.lo), hi = isfinite(r.hi);
+    if (lo && hi && !r.lo_open && !r.hi_open) {
+        str_addf(out, " from %g to %g", r.lo, r.hi);
+        return;
+    }
+    if (lo) str_addf(out, " %s %g", r.lo_open ? ">" : ">=", r.lo);
+    if (lo && hi) str_adds(out, " and");
+    if (hi) str_addf(out, " %s %g", r.hi_open ? "<" : "<=", r.hi);
+}
+
+/* Index of a name in "a|b|c", or -1. */
+static int choice_index(const char *allowed, const char *name) {
+    size_t n = strlen(name);
+    int i = 0;
+    for (const char *p = allowed; p; i++) {
+        const char *bar = strchr(p, '|');
+        size_t len = bar ? (size_t)(bar - p) : strlen(p);
+        if (len == n && memcmp(p, name, n) == 0) return i;
+        p = bar ? bar + 1 : NULL;
+    }
+    return -1;
+}
+
+static void add_choice(const char *allowed, int index, struct str *out) {
+    const char *p = allowed;
+    while (index-- > 0) {
+        p = strchr(p, '|');
+        ASSERT(p);
+        p++;
+    }
+    str_add(out, p, strcspn(p, "|"));
+}
+
+/* What a value of the key looks like: "a number > 0", "one of grpo, rloo". */
+static void describe_key(const struct config_key *k, struct str *out) {
+    switch (k->type) {
+    case CONFIG_BOOL: str_adds(out, "true or false"); break;
+    case CONFIG_INT:
+        str_adds(out, "a whole number");
+        describe_interval(k->allowed, out);
+        break;
+    case CONFIG_FLOAT:
+        str_adds(out, "a number");
+        describe_interval(k->allowed, out);
+        break;
+    case CONFIG_STRING: str_adds(out, "text"); break;
+    case CONFIG_ENUM:
+        str_adds(out, "one of ");
+        for (const char *p = k->allowed; *p; p++) str_adds(out, *p == '|' ? ", " : (char[]){*p, 0});
+        break;
+    case CONFIG_STRINGS: str_adds(out, "a list of texts"); break;
+    }
+    if (k->optional) str_adds(out, ", or null");
+}
+
+/* ---- storing one value --------------------------------------------------------------------------------------------
+ */
+
+/* A value as a source gave it. Exactly one of text and item is set, or is_null. */
+struct given {
+    const char *text;
+    const char *const *item; /* a list */
+    size_t count;
+    bool is_null; /* a plain null */
+};
+
+static bool parse_bool(const char *s, bool *out) {
+    static const char *const yes[] = {"true", "True", "TRUE"}, *const no[] = {"false", "False", "FALSE"};
+    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+        if (strcmp(s, yes[i]) == 0) return *out = true, true;
+        if (strcmp(s, no[i]) == 0) return *out = false, true;
+    }
+    return false;
+}
+
+static void *field(const struct config *c, const struct config_key *k) { return (char *)c->values + k->offset; }
+
+/* "a,b, c" or "[a, b]" into the arena; empty text gives an empty list. */
+static struct config_strings split_list(struct arena *a, const char *text) {
+    size_t n = strlen(text);
+    if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
+        text++;
+        n -= 2;
+    }
+    char *copy = arena_strndup(a, text, n);
+    if (copy[strspn(copy, " ")] == 0) return (struct config_strings){0};
+    size_t count = 1;
+    for (const char *p = copy; *p; p++) count += *p == ',';
+    const char **item = arena_array(a, const char *, count);
+    char *p = copy;
+    for (size_t i = 0; i < count; i++) {
+        char *comma = strchr(p, ','), *next = comma ? comma + 1 : NULL;
+        if (comma) *comma = 0;
+        p += strspn(p, " ");
+        for (size_t len = strlen(p); len > 0 && p[len - 1] == ' '; len--) p[len - 1] = 0;
+        item[i] = p;
+        p = next;
+    }
+    return (struct config_strings){item, count};
+}
+
+static bool store_list(struct config *c, const struct config_key *k, const struct given *g) {
+    struct config_strings *dst = field(c, k);
+    if (g->text) {
+        *dst = split_list(&c->arena, g->text);
+        return true;
+    }
+    const char **item = arena_array(&c->arena, const char *, g->count + 1);
+    for (size_t i = 0; i < g->count; i++) item[i] = arena_strdup(&c->arena, g->item[i]);
+    *dst = (struct config_strings){item, g->count};
+    return true;
+}
+
+static void store_unset(struct config *c, const struct config_key *k) {
+    void *dst = field(c, k);
+    switch (k->type) {
+    case CONFIG_INT: *(int64_t *)dst = CONFIG_UNSET_INT; break;
+    case CONFIG_FLOAT: *(double *)dst = CONFIG_UNSET_FLOAT; break;
+    case CONFIG_STRING: *(const char **)dst = NULL; break;
+    case CONFIG_ENUM: *(int *)dst = CONFIG_UNSET_ENUM; break;
+    default: ASSERT(!"keys of this type are never optional");
+    }
+}
+
+/* Stores the value when it fits the key. */
+static bool store(struct config *c, const struct config_key *k, const struct given *g) {
+    if (g->is_null) {
+        if (k->optional) store_unset(c, k);
+        return k->optional;
+    }
+    if (k->type == CONFIG_STRINGS) return store_list(c, k, g);
+    if (!g->text) return false;
+    void *dst = field(c, k);
+    int64_t i;
+    double d;
+    switch (k->type) {
+    case CONFIG_BOOL: return parse_bool(g->text, dst);
+    case CONFIG_INT:
+        /* CONFIG_UNSET_INT is no value. */
+        if (!parse_i64(g->text, &i) || i == CONFIG_UNSET_INT || !in_interval((double)i, k->allowed)) return false;
+        *(int64_t *)dst = i;
+        return true;
+    case CONFIG_FLOAT:
+        if (!parse_f64(g->text, &d) || !isfinite(d) || !in_interval(d, k->allowed)) return false;
+        *(double *)dst = d;
+        return true;
+    case CONFIG_ENUM: {
+        int index = choice_index(k->allowed, g->text);
+        if (index < 0) return false;
+        *(int *)dst = index;
+        return true;
+    }
+    default: *(const char **)dst = arena_strdup(&c->arena, g->text); return true;
+    }
+}
+
+static enum status bad_value(const struct config_key *k, const char *where, const char *got, struct err *e) {
+    CLEANUP_STR struct str want = STR_INIT;
+    describe_key(k, &want);
+    return FAIL(e, ST_CONFIG, "%s: %s: expected %s, got %s", where, k->name, str_c(&want), got);
+}
+
+static void set_source(struct config *c, const struct config_key *k, const char *source) {
+    c->source[k - c->schema->key] = source;
+}
+
+void config_init(struct config *c, const struct config_schema *schema, void *values) {
+    *c = (struct config){.schema = schema, .values = values};
+    memset(values, 0, schema->values_bytes);
+    c->source = arena_array(&c->arena, const char *, schema->count + 1);
+    for (size_t i = 0; i < schema->count; i++) {
+        const struct config_key *k = &schema->key[i];
+        struct given g = {.text = k->def};
+        if (k->optional && strcmp(k->def, "null") == 0) g = (struct given){.is_null = true};
+        ASSERT(strlen(k->name) <= MAX_KEY_BYTES);
+        bool fits = store(c, k, &g);
+        ASSERT(fits && "a default breaks its key's rule");
+        c->source[i] = "default";
+    }
+}
+
+void config_free(struct config *c) {
+    arena_free(&c->arena);
+    *c = (struct config){0};
+}
+
+/* ---- YAML ---------------------------------------------------------------------------------------------------------
+ */
+
+struct yaml {
+    struct config *c;
+    const char *name, *text;
+    size_t len;
+    bool *seen; /* per key: set by this file */
+};
+
+/* Appends the source line and a caret to the message: "   12 | learning_rate: fast". line and column count from 0. */
+static enum status with_caret(const struct yaml *y, int line, int column, struct err *e) {
+    const char *p = y->text, *end = y->text + y->len;
+    for (int i = 0; i < line && p < end; i++) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        p = nl ? nl + 1 : end;
+    }
+    const char *nl = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+    int n = (int)((nl ? nl : end) - p), at = column;
+    if (!e || n > 160 || at > n) return ST_CONFIG;
+    size_t used = strlen(e->msg);
+    /* Tabs stay tabs in front of the caret, so that it stands under its column. */
+    char pad[161];
+    for (int i = 0; i < at; i++) pad[i] = p[i] == '\t' ? '\t' : ' ';
+    pad[at] = 0;
+    snprintf(e->msg + used, sizeof e->msg - used, "\n%6d | %.*s\n       | %s^", line + 1, n, p, pad);
+    return ST_CONFIG;
+}
+
+/* Where a node stands; `fallback` is for nodes without text of their own (an empty value). */
+static struct fy_mark node_mark(struct fy_node *n, struct fy_mark fallback) {
+    struct fy_token *t = n && fy_node_is_scalar(n) ? fy_node_get_scalar_token(n) : NULL;
+    const struct fy_mark *m = t ? fy_token_start_mark(t) : NULL;
+    return m ? *m : fallback;
+}
+
+static const char *place(const struct yaml *y, struct fy_mark m) {
+    return arena_printf(&y->c->arena, "%s:%d:%d", y->name, m.line + 1, m.column + 1);
+}
+
+/* Copies a scalar. NULL when it holds a NUL byte, which no value may. */
+static const char *scalar_text(struct arena *a, struct fy_node *n) {
+    size_t len = 0;
+    const char *s = fy_node_get_scalar(n, &len);
+    if (s && memchr(s, 0, len)) return NULL;
+    return arena_strndup(a, s ? s : "", len);
+}
+
+static bool is_plain_null(struct fy_node *n) {
+    if (!n) return true;
+    if (!fy_node_is_scalar(n) || fy_node_is_alias(n) || fy_node_get_style(n) != FYNS_PLAIN) return false;
+    size_t len = 0;
+    const char *s = fy_node_get_scalar(n, &len);
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < ARRAY_LEN(nulls); i++)
+        if (len == strlen(nulls[i]) && (len == 0 || memcmp(s, nulls[i], len) == 0)) return true;
+    return false;
+}
+
+static enum status load_value(struct yaml *y, const struct config_key *k, struct fy_node *n, struct fy_mark key_mark,
+                              struct err *e) {
+    struct arena *a = &y->c->arena;
+    struct fy_mark m = node_mark(n, key_mark);
+    const char *where = place(y, m), *got = NULL;
+    size_t i = (size_t)(k - y->c->schema->key);
+    if (y->seen[i]) {
+        (void)FAIL(e, ST_CONFIG, "%s: %s: given twice in this file", where, k->name);
+        return with_caret(y, m.line, m.column, e);
+    }
+    y->seen[i] = true;
+
+    struct given g = {0};
+    if (is_plain_null(n)) {
+        g.is_null = true;
+        got = "null";
+    } else if (fy_node_is_alias(n)) {
+        got = "an alias (aliases are not supported here)";
+    } else if (fy_node_is_mapping(n)) {
+        got = "a map";
+    } else if (fy_node_is_sequence(n)) {
+        got = "a list";
+        size_t count = 0;
+        const char **item = arena_array(a, const char *, (size_t)fy_node_sequence_item_count(n) + 1);
+        void *it = NULL;
+        for (struct fy_node *x; (x = fy_node_sequence_iterate(n, &it));) {
+            item[count] = fy_node_is_scalar(x) && !fy_node_is_alias(x) ? scalar_text(a, x) : NULL;
+            if (!item[count++]) {
+                (void)bad_value(k, where, "a list with something else in it", e);
+                return with_caret(y, m.line, m.column, e);
+            }
+        }
+        g.item = item;
+        g.count = count;
+    } else {
+        g.text = scalar_text(a, n);
+        got = g.text ? arena_printf(a, "\"%.100s\"", g.text) : "text with a NUL byte";
+    }
+    bool usable = g.is_null || g.text || (g.item && k->type == CONFIG_STRINGS);
+    if (usable && store(y->c, k, &g)) {
+        set_source(y->c, k, where);
+        return ST_OK;
+    }
+    (void)bad_value(k, where, got, e);
+    return with_caret(y, m.line, m.column, e);
+}
+
+static enum status load_map(struct yaml *y, struct fy_node *map, const char *prefix, int depth, struct err *e) {
+    const struct config_schema *s = y->c->schema;
+    void *it = NULL;
+    for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));) {
+        struct fy_node *key = fy_node_pair_key(p), *value = fy_node_pair_value(p);
+        struct fy_mark m = node_mark(key, (struct fy_mark){0});
+        const char *leaf = key && fy_node_is_scalar(key) ? scalar_text(&y->c->arena, key) : NULL;
+        if (!leaf || depth > MAX_DEPTH) {
+            (void)FAIL(e, ST_CONFIG, "%s: %s", place(y, m), leaf ? "nested too deep" : "expected a key");
+            return with_caret(y, m.line, m.column, e);
+        }
+        const char *name = arena_printf(&y->c->arena, "%s%s", prefix, leaf);
+        const struct config_key *k = find_exact(s, name);
+        if (k) {
+            TRY(load_value(y, k, value, m, e));
+        } else if (is_section(s, name)) {
+            if (is_plain_null(value)) continue; /* a section with all its keys commented out */
+            if (!fy_node_is_mapping(value)) {
+                (void)FAIL(e, ST_CONFIG, "%s: %s: expected a map of keys", place(y, node_mark(value, m)), name);
+                return with_caret(y, m.line, m.column, e);
+            }
+            TRY(load_map(y, value, arena_printf(&y->c->arena, "%s.", name), depth + 1, e));
+        } else {
+            (void)unknown_key(s, place(y, m), name, e);
+            return with_caret(y, m.line, m.column, e);
+        }
+    }
+    return ST_OK;
+}
+
+/* The first error that libfyaml collected, in our form. Its lines and columns count from 1. */
+static enum status yaml_error(const struct yaml *y, struct fy_diag *diag, struct err *e) {
+    void *it = NULL;
+    const struct fy_diag_error *d = fy_diag_errors_iterate(diag, &it);
+    if (!d || !d->msg) return FAIL(e, ST_CONFIG, "%s: not a YAML document", y->name);
+    (void)FAIL(e, ST_CONFIG, "%s:%d:%d: %s", y->name, d->line, d->column, d->msg);
+    return with_caret(y, d->line - 1, d->column - 1, e);
+}
+
+static void discard(struct fy_diag *diag, void *user, const char *buf, size_t len) {
+    (void)diag;
+    (void)user;
+    (void)buf;
+    (void)len;
+}
+
+enum status config_load_text(struct config *c, const char *name, const char *text, size_t len, struct err *e) {
+    struct yaml y = {.c = c, .name = arena_strdup(&c->arena, name), .text = text, .len = len};
+    y.seen = arena_array(&c->arena, bool, c->schema->count + 1);
+    struct fy_diag_cfg dcfg;
+    fy_diag_cfg_default(&dcfg);
+    dcfg.output_fn = discard;
+    dcfg.fp = NULL;
+    struct fy_diag *diag = fy_diag_create(&dcfg);
+    ASSERT(diag);
+    fy_diag_set_collect_errors(diag, true);
+    struct fy_parse_cfg cfg = {.flags = FYPCF_JSON_NONE, .diag = diag};
+    struct fy_parser *parser = fy_parser_create(&cfg);
+    ASSERT(parser);
+    enum status st = ST_OK;
+    struct fy_document *doc = NULL;
+    if (len > 0 && fy_parser_set_string(parser, text, len) == 0) doc = fy_parse_load_document(parser);
+    if (len > 0 && fy_diag_got_error(diag)) {
+        st = yaml_error(&y, diag, e);
+    } else if (doc) {
+        struct fy_node *root = fy_document_root(doc);
+        struct fy_document *second = NULL;
+        if (is_plain_null(root))
+            ; /* only comments */
+        else if (!fy_node_is_mapping(root))
+            st = FAIL(e, ST_CONFIG, "%s: expected a map of keys at the top level", name);
+        else
+            st = load_map(&y, root, "", 0, e);
+        if (st == ST_OK) {
+            second = fy_parse_load_document(parser);
+            if (fy_diag_got_error(diag))
+                st = yaml_error(&y, diag, e);
+            else if (second)
+                st = FAIL(e, ST_CONFIG, "%s: expected one YAML document, found more", name);
+        }
+        if (second) fy_parse_document_destroy(parser, second);
+    }
+    if (doc) fy_parse_document_destroy(parser, doc);
+    fy_parser_destroy(parser);
+    fy_diag_destroy(diag);
+    return st;
+}
+
+enum status config_load(struct config *c, const char *path, struct err *e) {
+    CLEANUP_FREE char *text = NULL;
+    size_t len = 0;
+    TRY(fs_read(path, MAX_FILE_BYTES, &text, &len, e));
+    return config_load_text(c, path, text, len, e);
+}
+
+/* ---- command line -------------------------------------------------------------------------------------------------
+ */
+
+static const char CMDLINE[] = "command line";
+
+static enum status set_text(struct config *c, const struct config_key *k, const char *value, struct err *e) {
+    struct given g = {.text = value};
+    /* An optional string can be unset, so the word null is taken for that; quotes make it text. */
+    if (strcmp(value, "null") == 0 || (k->optional && (strcmp(value, "None") == 0 || strcmp(value, "~") == 0)))
+        g = (struct given){.is_null = true};
+    else if (k->type == CONFIG_STRING && strcmp(value, "\"null\"") == 0)
+        g.text = "null";
+    if (store(c, k, &g)) {
+        set_source(c, k, CMDLINE);
+        return ST_OK;
+    }
+    return bad_value(k, CMDLINE, g.is_null ? "null" : arena_printf(&c->arena, "\"%.100s\"", value), e);
+}
+
+enum status config_set(struct config *c, const char *assignment, struct err *e) {
+    const char *eq = strchr(assignment, '=');
+    if (!eq || eq == assignment)
+        return FAIL(e, ST_CONFIG, "%s: expected key=value, got \"%.100s\"", CMDLINE, assignment);
+    const char *name = arena_strndup(&c->arena, assignment, (size_t)(eq - assignment));
+    const struct config_key *k = find_short(c->schema, name);
+    if (!k) return unknown_key(c->schema, CMDLINE, name, e);
+    return set_text(c, k, eq + 1, e);
+}
+
+/* "--some-key[=value]" into its key; *value is NULL without '='. */
+static enum status parse_flag(struct config *c, const char *arg, const struct config_key **k, const char **value,
+                              struct err *e) {
+    const char *eq = strchr(arg, '=');
+    *value = eq ? eq + 1 : NULL;
+    char *name = arena_strndup(&c->arena, arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2));
+    for (char *p = name; *p; p++)
+        if (*p == '-') *p = '_';
+    *k = find_short(c->schema, name);
+    return *k ? ST_OK : unknown_key(c->schema, CMDLINE, name, e);
+}
+
+enum status config_args(struct config *c, int argc, char **argv, struct err *e) {
+    /* Two passes: files first, wherever they stand; then everything else. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < argc; i++) {
+            const char *arg = argv[i], *file = NULL;
+            if (strcmp(arg, "--config") == 0) {
+                if (i + 1 >= argc) return FAIL(e, ST_USAGE, "%s: --config: expected a file", CMDLINE);
+                file = argv[++i];
+            } else if (str_has_prefix(arg, "--config=")) {
+                file = arg + strlen("--config=");
+            }
+            if (file) {
+                if (pass == 0) TRY(config_load(c, file, e));
+                continue;
+            }
+            if (!str_has_prefix(arg, "--")) {
+                if (pass == 0) continue;
+                if (!strchr(arg, '='))
+                    return FAIL(e, ST_USAGE, "%s: expected key=value or --key value, got \"%.100s\"", CMDLINE, arg);
+                TRY(config_set(c, arg, e));
+                continue;
+            }
+            const struct config_key *k;
+            const char *value;
+            TRY(parse_flag(c, arg, &k, &value, e));
+            bool ignored;
+            if (!value && k->type == CONFIG_BOOL && (i + 1 >= argc || !parse_bool(argv[i + 1], &ignored)))
+                value = "true";
+            if (!value) {
+                if (i + 1 >= argc) return FAIL(e, ST_USAGE, "%s: %s: expected a value", CMDLINE, arg);
+                value = argv[++i];
+            }
+            if (pass == 1) TRY(set_text(c, k, value, e));
+        }
+    }
+    return ST_OK;
+}
+
+const char *config_source(const struct config *c, const char *key) {
+    const struct config_key *k = find_exact(c->schema, key);
+    ASSERT(k && "not a key of this schema");
+    return c->source[k - c->schema->key];
+}
+
+enum status config_reject(const struct config *c, const char *key, struct err *e, const char *fmt, ...) {
+    char msg[700];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    return FAIL(e, ST_CONFIG, "%s: %s: %s", config_source(c, key), key, msg);
+}
+
+/* ---- output -------------------------------------------------------------------------------------------------------
+ */
+
+static void dump_value(const struct config *c, const struct config_key *k, struct str *out) {
+    const void *v = field(c, k);
+    switch (k->type) {
+    case CONFIG_BOOL: str_adds(out, *(const bool *)v ? "true" : "false"); break;
+    case CONFIG_INT:
+        if (*(const int64_t *)v == CONFIG_UNSET_INT)
+            str_adds(out, "null");
+        else
+            str_addf(out, "%" PRId64, *(const int64_t *)v);
+        break;
+    case CONFIG_FLOAT:
+        if (isnan(*(const double *)v))
+            str_adds(out, "null");
+        else
+            js_add_number(out, *(const double *)v);
+        break;
+    case CONFIG_STRING: {
+        const char *s = *(const char *const *)v;
+        if (s)
+            js_add_quoted(out, s, strlen(s)); /* a JSON string is a YAML string */
+        else
+            str_adds(out, "null");
+        break;
+    }
+    case CONFIG_ENUM:
+        if (*(const int *)v == CONFIG_UNSET_ENUM)
+            str_adds(out, "null");
+        else
+            add_choice(k->allowed, *(const int *)v, out);
+        break;
+    case CONFIG_STRINGS: {
+        const struct config_strings *l = v;
+        str_addc(out, '[');
+        for (size_t i = 0; i < l->count; i++) {
+            if (i) str_adds(out, ", ");
+            js_add_quoted(out, l->item[i], strlen(l->item[i]));
+        }
+        str_addc(out, ']');
+        break;
+    }
+    }
+}
+
+/* All keys below prefix ("" or "section."), in schema order; a section appears where its first key stands. */
+static void dump_section(const struct config *c, const char *prefix, int indent, struct str *out) {
+    const struct config_schema *s = c->schema;
+    size_t n = strlen(prefix);
+    for (size_t i = 0; i < s->count; i++) {
+        const char *name = s->key[i].name;
+        if (strncmp(name, prefix, n) != 0) continue;
+        const char *leaf = name + n, *dot = strchr(leaf, '.');
+        if (!dot) {
+            str_addf(out, "%*s%s: ", indent, "", leaf);
+            dump_value(c, &s->key[i], out);
+            str_addc(out, '\n');
+            continue;
+        }
+        char section[MAX_KEY_BYTES + 2];
+        snprintf(section, sizeof section, "%.*s", (int)(dot + 1 - name), name);
+        size_t first = 0;
+        while (!str_has_prefix(s->key[first].name, section)) first++;
+        if (first != i) continue;
+        str_addf(out, "%*s%.*s:\n", indent, "", (int)(dot - leaf), leaf);
+        dump_section(c, section, indent + 2, out);
+    }
+}
+
+void config_dump(const struct config *c, struct str *out) { dump_section(c, "", 0, out); }
+
+static void help_key(const struct config_key *k, struct str *out) {
+    str_addf(out, "%s: ", k->name);
+    describe_key(k, out);
+    str_addf(out, "; default %s\n", k->def[0] ? k->def : "\"\"");
+    /* The doc, wrapped at 100 columns. */
+    int column = 0;
+    for (const char *p = k->doc; *p;) {
+        size_t word = strcspn(p, " \n");
+        if (column > 0 && column + 1 + (int)word > 96) {
+            str_addc(out, '\n');
+            column = 0;
+        }
+        str_adds(out, column ? " " : "    ");
+        str_add(out, p, word);
+        column += (int)word + (column ? 1 : 0);
+        p += word;
+        p += strspn(p, " \n");
+    }
+    str_addc(out, '\n');
+}
+
+enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) {
+    const struct config_key *k = key ? find_short(schema, key) : NULL;
+    if (k) {
+        help_key(k, out);
+        return ST_OK;
+    }
+    if (key && !is_section(schema, key)) return unknown_key(schema, "help", key, e);
+    size_t n = key ? strlen(key) : 0;
+    for (size_t i = 0; i < schema->count; i++)
+        if (!key || (strncmp(schema->key[i].name, key, n) == 0 && schema->key[i].name[n] == '.'))
+            help_key(&schema->key[i], out);
+    return ST_OK;
+}

@@ -1,0 +1,112 @@
+/* config: settings from YAML files and key=value arguments into a plain C struct, checked against a schema.
+ *
+ * A schema is a table of keys; each knows its type, default, allowed values, doc and place in the struct. Keys are
+ * dotted paths that follow the nesting of the struct and of the YAML file (dataset_builder.level). Order: defaults,
+ * then files, then the command line; the last one wins. Whatever is wrong is an error that says where:
+ *     configs/x.yaml:12:7: learning_rate: expected a number > 0, got "fast"
+ *        12 | learning_rate: fast
+ *           |                ^
+ *
+ *     struct demo { double learning_rate; struct { int64_t level; } dataset_builder; };
+ *     static const struct config_key demo_keys[] = {
+ *         KEY_FLOAT(struct demo, learning_rate, "1e-5", "(0,)", "Adam's step size."),
+ *         KEY_INT(struct demo, dataset_builder.level, "1", "[1,4]", "KernelBench level."),
+ *     };
+ *     static const struct config_schema demo_schema = {demo_keys, ARRAY_LEN(demo_keys), sizeof(struct demo)}; */
+#ifndef KERNELRL_CONFIG_H
+#define KERNELRL_CONFIG_H
+
+#include <math.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/str.h"
+
+enum config_type { CONFIG_BOOL, CONFIG_INT, CONFIG_FLOAT, CONFIG_STRING, CONFIG_ENUM, CONFIG_STRINGS };
+
+struct config_strings {
+    const char *const *item;
+    size_t count;
+};
+
+struct config_key {
+    const char *name; /* dotted path */
+    enum config_type type;
+    bool optional;       /* null is a value: see config_is_unset's constants */
+    size_t offset;       /* of the field in the values struct */
+    const char *def;     /* default, written as in YAML; "null" only when optional */
+    const char *allowed; /* numbers: an interval "[1,4]", "(0,)"; enums: "grpo|rloo"; NULL: anything */
+    const char *doc;     /* one or more full sentences */
+};
+
+struct config_schema {
+    const struct config_key *key;
+    size_t count;
+    size_t values_bytes; /* sizeof the values struct */
+};
+
+/* Rows of a schema; the compiler checks that the field has the type. An enum field is an int: the index of its name in
+ * `allowed`, which is the order of a C enum that belongs to it. A string is a const char *. */
+#define KEY_(S, field, ctype, type, optional, def, allowed, doc)                                             \
+    {                                                                                                        \
+#field, type, optional,                                                                              \
+            offsetof(S, field) +                                                                             \
+                0 * sizeof(char[__builtin_types_compatible_p(__typeof__(((S *)0)->field), ctype) ? 1 : -1]), \
+            def, allowed, doc                                                                                \
+    }
+#define KEY_BOOL(S, field, def, doc) KEY_(S, field, bool, CONFIG_BOOL, false, def, NULL, doc)
+#define KEY_INT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, false, def, allowed, doc)
+#define KEY_FLOAT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, false, def, allowed, doc)
+#define KEY_STRING(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, false, def, NULL, doc)
+#define KEY_ENUM(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, allowed, doc)
+#define KEY_STRINGS(S, field, def, doc) KEY_(S, field, struct config_strings, CONFIG_STRINGS, false, def, NULL, doc)
+/* Optional keys: null (also the empty value in YAML) unsets. Unset is CONFIG_UNSET_INT, NaN, NULL, CONFIG_UNSET_ENUM.
+ */
+#define KEY_INT_OPT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, true, def, allowed, doc)
+#define KEY_FLOAT_OPT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, true, def, allowed, doc)
+#define KEY_STRING_OPT(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, true, def, NULL, doc)
+#define KEY_ENUM_OPT(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, true, def, allowed, doc)
+#define CONFIG_UNSET_INT INT64_MIN
+#define CONFIG_UNSET_FLOAT ((double)NAN)
+#define CONFIG_UNSET_ENUM (-1)
+
+struct config {
+    const struct config_schema *schema;
+    void *values;        /* the caller's struct */
+    const char **source; /* per key: "default", "configs/x.yaml:12:7" or "command line" */
+    struct arena arena;  /* owns the strings in values */
+};
+
+/* Fills values with the defaults. Strings in it live until config_free. A default that breaks its own rule asserts. */
+void config_init(struct config *c, const struct config_schema *schema, void *values);
+void config_free(struct config *c);
+
+/* Loads a YAML file (at most 1 MiB). Keys must be written with their full path, nested or dotted. ST_IO, or ST_CONFIG
+ * for malformed YAML, unknown keys (with the nearest known one), keys given twice, wrong types and values out of range.
+ * On error, keys in front of the bad one are already set. */
+enum status config_load(struct config *c, const char *path, struct err *e) MUST_USE;
+/* The same from memory; `name` stands in messages. */
+enum status config_load_text(struct config *c, const char *name, const char *text, size_t len, struct err *e) MUST_USE;
+
+/* One "key=value". The value is written as in YAML without quotes; a list is a,b,c. A key may leave out its path: the
+ * top level is tried first, then dataset_builder (never multiturn_dataset_builder). ST_CONFIG. */
+enum status config_set(struct config *c, const char *assignment, struct err *e) MUST_USE;
+
+/* Arguments of a command, argv[0] not among them: `--config FILE` or `--config=FILE` (any number; loaded first, in
+ * order), key=value, `--some-key VALUE`, `--some-key=VALUE`, and `--some-key` alone for a bool (true). ST_USAGE for
+ * anything else. */
+enum status config_args(struct config *c, int argc, char **argv, struct err *e) MUST_USE;
+
+/* An error about the value of a key, with the place that set it in front. For rules across keys; key is a full name. */
+enum status config_reject(const struct config *c, const char *key, struct err *e, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+/* Where the value of a key (full name) came from. */
+const char *config_source(const struct config *c, const char *key);
+
+/* Appends all values as YAML that config_load takes back to equal values. */
+void config_dump(const struct config *c, struct str *out);
+/* Appends name, type, default, allowed values and doc of a key (full or short name), or of every key below a section,
+ * or of all keys for NULL. ST_CONFIG for an unknown key. */
+enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) MUST_USE;
+
+#endif
