@@ -19,7 +19,7 @@ struct arg {
     bool mutated;  /* a buffer that forward() changes: passed mutable and compared */
     int nd;
     int64_t dim[8];
-    int64_t count; /* elements */
+    int64_t count; /* elements; 1 for a scalar */
 };
 
 struct spec {
@@ -27,9 +27,21 @@ struct spec {
     int n_args;
 };
 
-/* Arguments in ABI order: inputs, parameters, buffers, outputs. Memory from the arena. */
+enum { SPEC_MAX_ARGS = 1024 };
+
+/* Arguments in ABI order: inputs, parameters, buffers, outputs; any other order is an error. The JSON is
+ * {"args": [{"name", "role", "type", "shape", "scalar", "mutated"}, ...]} (docs/formats.md, "Spec"). Names arrive as
+ * Python has them and leave as C identifiers that clash with nothing. Memory from the arena. */
 enum status spec_parse(struct arena *a, const char *json, size_t len, struct spec *out, struct err *e) MUST_USE;
 /* Appends the dimension macros and the prototype of kernel(). */
 void spec_render_c(const struct spec *s, struct str *out);
+/* The two halves of spec_render_c. An answer that defines prepared_bytes() or scratch_bytes() has a longer kernel(). */
+void spec_render_macros(const struct spec *s, struct str *out);
+void spec_render_prototype(const struct spec *s, bool prepared, bool scratch, struct str *out);
+/* Appends "const float *restrict x" for one argument. */
+void spec_render_arg(const struct arg *a, struct str *out);
+
+const char *arg_type_c(const struct arg *a); /* "float"; of a scalar "double", "int64_t" or "uint8_t" */
+size_t arg_bytes(const struct arg *a);       /* of the whole tensor; 8 for a scalar */
 
 #endif

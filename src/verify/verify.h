@@ -49,6 +49,7 @@ struct verdict {
     double speedup;                 /* eager time over candidate time; 0 unless correct and timed */
     double speedup_low, speedup_high; /* 95 % interval */
     double eager_ms, kernel_ms;     /* medians */
+    double prepare_ms;              /* the answer's optional prepare(), once per parameter set; 0 without one */
     double max_error;               /* largest error normalised by output scale; NaN when not compared */
     double compile_s, run_s, time_s; /* wall time of each stage */
     bool cached;                    /* taken from the verdict cache */
@@ -57,12 +58,12 @@ struct verdict {
 
 struct verify_options {
     const char *python;        /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
-    const char *cache_dir;     /* compiled objects and verdicts; NULL: no cache on disk */
+    const char *cache_dir;     /* compiled objects, at most 512 MiB; NULL: no cache on disk */
     int threads;               /* threads for eager and candidate alike; 0: all CPUs */
     int compile_jobs;          /* 0: all CPUs */
     int trials;                /* correctness trials over all families; 0: 5 */
     double compile_timeout_s, run_timeout_s; /* 0: 20 and 10 */
-    int64_t memory_bytes;      /* limit of the candidate; 0: 2 GiB over its arguments */
+    int64_t memory_bytes;      /* limit of the candidate over its arguments; 0: 2 GiB */
     uint64_t seed;             /* secret; 0: from the system */
     bool measure;              /* time correct kernels */
     bool allow_weaker;         /* run without bubblewrap when it is missing */
