@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 #include "base/arena.h"
@@ -46,7 +47,8 @@ static void str_builds(void **state) {
     int64_t i;
     double d;
     assert_true(parse_i64("-42", &i) && i == -42);
-    assert_false(parse_i64("42x", &i) || parse_i64("", &i) || parse_i64(" 1", &i) || parse_i64("99999999999999999999", &i));
+    assert_false(parse_i64("42x", &i) || parse_i64("", &i) || parse_i64(" 1", &i) ||
+                 parse_i64("99999999999999999999", &i));
     assert_true(parse_f64("1e-4", &d) && d == 1e-4);
     assert_false(parse_f64("fast", &d) || parse_f64("", &d) || parse_f64("1e999", &d));
 }
@@ -156,9 +158,12 @@ static void files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_grows_and_resets), cmocka_unit_test(str_builds),
-        cmocka_unit_test(err_context),            cmocka_unit_test(rng_known_answers),
-        cmocka_unit_test(hash_is_stable),         cmocka_unit_test(pool_covers_each_item_once),
+        cmocka_unit_test(arena_grows_and_resets),
+        cmocka_unit_test(str_builds),
+        cmocka_unit_test(err_context),
+        cmocka_unit_test(rng_known_answers),
+        cmocka_unit_test(hash_is_stable),
+        cmocka_unit_test(pool_covers_each_item_once),
         cmocka_unit_test(files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,12 +41,12 @@ static struct interval bootstrap(statistic *f, const void *ctx, int n) {
     return r;
 }
 
-#define RATE(field)                                                                                                    \
-    static double rate_##field(const void *ctx, const int *pick, int n) {                                              \
-        const struct eval_problem *p = ctx;                                                                            \
-        double sum = 0;                                                                                                \
-        for (int i = 0; i < n; i++) sum += p[pick[i]].field;                                                           \
-        return sum / n;                                                                                                \
+#define RATE(field)                                                       \
+    static double rate_##field(const void *ctx, const int *pick, int n) { \
+        const struct eval_problem *p = ctx;                               \
+        double sum = 0;                                                   \
+        for (int i = 0; i < n; i++) sum += p[pick[i]].field;              \
+        return sum / n;                                                   \
     }
 RATE(parsed)
 RATE(compiled)
@@ -98,8 +98,10 @@ enum status eval_run(const struct actor *a, const struct problem *const *problem
             ep->problem = problems[begin + i];
             for (int j = 0; j < groups[i].n; j++) {
                 tokens += groups[i].ep[j].sample.n;
-                if (groups[i].ep[j].present) add_episode(ep, &groups[i].ep[j]);
-                else out->missing++;
+                if (groups[i].ep[j].present)
+                    add_episode(ep, &groups[i].ep[j]);
+                else
+                    out->missing++;
             }
             if (ep->n > 0) {
                 ep->parsed /= ep->n;
@@ -152,8 +154,10 @@ struct interval eval_paired_speed(const struct eval_result *before, const struct
 }
 
 static void json_interval(struct str *s, const char *name, struct interval v) {
-    if (isnan(v.mean)) str_addf(s, ", \"%s\": null", name);
-    else str_addf(s, ", \"%s\": {\"mean\": %.6g, \"low\": %.6g, \"high\": %.6g}", name, v.mean, v.low, v.high);
+    if (isnan(v.mean))
+        str_addf(s, ", \"%s\": null", name);
+    else
+        str_addf(s, ", \"%s\": {\"mean\": %.6g, \"low\": %.6g, \"high\": %.6g}", name, v.mean, v.low, v.high);
 }
 
 void eval_to_json(const struct eval_result *r, struct str *out) {
@@ -167,8 +171,9 @@ void eval_to_json(const struct eval_result *r, struct str *out) {
     str_adds(out, ", \"items\": [");
     for (int i = 0; i < r->n_problems; i++) {
         const struct eval_problem *p = &r->items[i];
-        str_addf(out, "%s{\"problem\": \"%s\", \"n\": %d, \"parse\": %.4g, \"compile\": %.4g, \"correct\": %.4g, "
-                      "\"fast_1\": %.4g, \"speedup\": %.4g}",
+        str_addf(out,
+                 "%s{\"problem\": \"%s\", \"n\": %d, \"parse\": %.4g, \"compile\": %.4g, \"correct\": %.4g, "
+                 "\"fast_1\": %.4g, \"speedup\": %.4g}",
                  i ? ", " : "", p->problem->key, p->n, p->parsed, p->compiled, p->correct, p->fast,
                  p->n_correct ? exp(p->log_speedup) : 0.0);
     }

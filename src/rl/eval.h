@@ -10,10 +10,10 @@ struct interval {
 };
 struct eval_problem { /* per problem, over its samples */
     const struct problem *problem;
-    int n;                               /* samples with a verdict */
+    int n;                                  /* samples with a verdict */
     double parsed, compiled, correct, fast; /* rates; fast_1: correct and faster than eager */
     int n_correct;
-    double log_speedup;                  /* mean ln(speed-up) over correct samples; 0 when none */
+    double log_speedup; /* mean ln(speed-up) over correct samples; 0 when none */
 };
 struct eval_result {
     struct eval_problem *items; /* owned */

@@ -30,7 +30,7 @@ struct trainer {
 /* The i-th problem of the endless sequence of shuffled epochs: a pure function of the seed, so a resumed run sees the
  * problems that the uninterrupted one would have seen. */
 static void pick_problems(const struct trainer *t, int64_t step, const struct problem **out) {
-    int64_t n = t->n_train, batch = t->o->batch_size, epoch = -1;
+    int64_t n = t->n_train, batch = t->o->dataset_builder.batch_size, epoch = -1;
     int32_t *order = xmalloc((size_t)n * sizeof *order);
     for (int64_t i = 0; i < batch; i++) {
         int64_t at = step * batch + i;
@@ -38,7 +38,7 @@ static void pick_problems(const struct trainer *t, int64_t step, const struct pr
             epoch = at / n;
             for (int32_t k = 0; k < n; k++) order[k] = k;
             struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x65706f6368) + (uint64_t)epoch);
-            if (t->o->shuffle) rng_shuffle(&r, order, (size_t)n, sizeof *order);
+            if (t->o->dataset_builder.shuffle) rng_shuffle(&r, order, (size_t)n, sizeof *order);
         }
         out[i] = t->train[order[at % n]];
     }
@@ -48,8 +48,9 @@ static void pick_problems(const struct trainer *t, int64_t step, const struct pr
 /* Advantages of every group; counts the ones that teach nothing. */
 static int assign_advantages(const struct train_options *o, struct group *groups, int n) {
     int constant = 0;
-    double *score = xmalloc((size_t)o->group_size * sizeof *score), *adv = xmalloc((size_t)o->group_size * sizeof *adv);
-    bool *present = xmalloc((size_t)o->group_size * sizeof *present);
+    double *score = xmalloc((size_t)o->dataset_builder.group_size * sizeof *score),
+           *adv = xmalloc((size_t)o->dataset_builder.group_size * sizeof *adv);
+    bool *present = xmalloc((size_t)o->dataset_builder.group_size * sizeof *present);
     for (int i = 0; i < n; i++) {
         struct group *g = &groups[i];
         for (int j = 0; j < g->n; j++) {
@@ -120,7 +121,7 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
         {"batch/groups_trained", u->groups_trained},
         {"batch/truncated", c->truncated},
         {"policy/entropy", c->tokens ? c->entropy / (double)c->tokens : NAN},
-        {"policy/answer_tokens", (double)c->tokens / fmax(1, c->n + c->missing)},
+        {"policy/answer_tokens", (double)c->tokens / (double)i64_max(1, c->n + c->missing)},
         {"train/loss", u->loss.loss / tok},
         {"train/kl_sampler_trainer", u->kl_before},
         {"train/ratio_mean", u->loss.ratio / tok},
@@ -138,7 +139,7 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
     double left = elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1);
     log_info("step %lld/%lld  reward %.3f  correct %3.0f%%  faster %3.0f%%  speed-up %.2fx  entropy %.2f  %.1f s  "
              "(%.0f s left)",
-             (long long)t->step + 1, (long long)t->steps, mean, 100 * c->correct / n, 100 * c->fast / n,
+             (long long)t->step + 1, (long long)t->steps, mean, 100.0 * c->correct / n, 100.0 * c->fast / n,
              c->timed ? speed : 0, c->tokens ? c->entropy / (double)c->tokens : 0, total_s, left);
     return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
 }
@@ -146,7 +147,7 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
 static enum status one_step(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
-    int n = (int)o->batch_size;
+    int n = (int)o->dataset_builder.batch_size;
     double t0 = clock_now_s();
     const struct problem **problems = xcalloc((size_t)n, sizeof *problems);
     struct group *groups = xcalloc((size_t)n, sizeof *groups);
@@ -159,7 +160,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
     int constant = assign_advantages(o, groups, n);
     double t1 = clock_now_s();
-    TRY_GOTO(update_policy(t->s.model, t->opt, o, groups, n, &t->opt_step, &u, e), out);
+    TRY_GOTO(update_policy(t->s.model, t->opt, t->s.pool, o, groups, n, &t->opt_step, &u, e), out);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < groups[i].n; j++)
             TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
@@ -178,8 +179,10 @@ static enum status evaluate(struct trainer *t, struct err *e) {
     TRY(eval_run(&t->s.actor, t->test, t->n_test, (int)o->eval_samples, o->temperature, (int)o->max_tokens,
                  (uint64_t)o->seed, &r, e));
     const struct metric m[] = {
-        {"eval/compile_rate", r.compiled.mean}, {"eval/correct_rate", r.correct.mean},
-        {"eval/fast_1_rate", r.fast.mean},      {"eval/geomean_speedup", r.speedup.mean},
+        {"eval/compile_rate", r.compiled.mean},
+        {"eval/correct_rate", r.correct.mean},
+        {"eval/fast_1_rate", r.fast.mean},
+        {"eval/geomean_speedup", r.speedup.mean},
         {"eval/missing", r.missing},
     };
     log_info("eval on %d held-out problems: correct %.1f%%  faster %.1f%%  speed-up %.2fx", t->n_test,
@@ -215,9 +218,8 @@ static enum status resume(struct trainer *t, struct err *e) {
     struct run_checkpoint c;
     TRY(run_last_checkpoint(t->run, &c, e));
     if (!c.found) return run_truncate(t->run, 0, e);
-    TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, e));
+    TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
     t->step = c.next_step;
-    t->opt_step = c.opt_step;
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
     return run_truncate(t->run, t->step, e);
 }
@@ -233,11 +235,13 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
     t.opt = adamw_create(params, n_params);
-    t.steps = (t.n_train * o->num_epochs + o->batch_size - 1) / o->batch_size;
+    t.steps =
+        (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
-             t.n_test, (long long)o->batch_size, (long long)o->group_size, (long long)t.steps);
+             t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
+             (long long)t.steps);
     st = t.step >= t.steps ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:

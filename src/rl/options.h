@@ -1,60 +1,57 @@
-/* options: every key of `train`, `eval` and `sft`, with its default, range and meaning in one table each. */
+/* options: every key of `train` (and `eval`) and of `sft`, with default, range and meaning in one table each
+ * (options.c). Field paths are the keys. */
 #ifndef KERNELRL_OPTIONS_H
 #define KERNELRL_OPTIONS_H
 
-#include "base/err.h"
 #include "io/config.h"
 #include "rl/advantage.h"
 #include "rl/reward.h"
 #include "train/loss.h"
 
-struct train_options {
-    /* model */
-    char *model_name, *load_checkpoint_path, *renderer_name;
-    int64_t lora_rank;
-    double lora_alpha;
-    /* optimisation */
-    double learning_rate, weight_decay, max_grad_norm, adam_beta1, adam_beta2, adam_eps;
-    int64_t warmup_steps, num_substeps, max_steps;
-    int64_t loss_fn, advantage, loss_norm;
-    double clip_low, clip_high;
-    bool remove_constant_reward_groups, mask_truncated;
-    /* sampling */
-    int64_t max_tokens, seed;
-    double temperature;
-    /* run */
-    char *log_path;
-    int64_t save_every, eval_every, eval_samples, threads, train_tokens;
-    bool tensorboard_enabled;
-    /* problems */
-    char *source;
-    int64_t generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs;
-    bool shuffle;
-    double test_fraction;
-    /* verification */
-    char *python, *cache_dir;
-    int64_t num_correct_trials, memory_mib;
-    double compile_timeout, run_timeout;
-    bool measure_performance, allow_weaker;
-    /* reward */
-    double w_format, w_compile, w_correct, w_speed, w_think, speed_cap;
-    int64_t speed_shape;
-    bool partial_correct, thinking;
-};
-
 enum loss_norm { NORM_TOKENS, NORM_SEQUENCES, NORM_CONSTANT };
 
-extern const struct config_key train_keys[];
-extern const int n_train_keys;
+struct adam_options {
+    double beta1, beta2, eps;
+};
+
+struct train_options {
+    const char *model_name, *load_checkpoint_path, *renderer_name, *log_path;
+    int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
+        threads, train_tokens;
+    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
+    struct adam_options adam;
+    int loss_fn;   /* enum loss_kind, without cross_entropy */
+    int advantage; /* enum advantage_kind */
+    int loss_norm;
+    bool mask_truncated, tensorboard_enabled, thinking;
+    struct {
+        const char *source;
+        int64_t generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs,
+            num_correct_trials;
+        double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
+            reward_speed_weight, reward_thinking_weight, speed_max_reward;
+        int speed_reward; /* enum speed_shape */
+        bool shuffle, measure_performance, partial_correctness;
+    } dataset_builder;
+    struct {
+        const char *python, *cache_dir;
+        double compile_timeout_s, run_timeout_s;
+        int64_t memory_mib;
+        bool allow_weaker;
+    } sandbox;
+};
+extern const struct config_schema train_schema;
+/* Rules between keys, after all values are set. */
+enum status train_options_check(const struct config *c, const struct train_options *o, struct err *e) MUST_USE;
 
 struct sft_options {
-    char *model_name, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *save_dtype;
-    int64_t lora_rank, batch_tokens, micro_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads;
-    int64_t save_every, log_every;
-    double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, adam_beta1, adam_beta2, adam_eps;
-    double stop_after_minutes;
+    const char *model_name, *init_config, *tokenizer, *data, *valid, *output, *renderer_name;
+    int save_dtype; /* 0 bf16, 1 f32 */
+    int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
+        save_every, log_every;
+    double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes;
+    struct adam_options adam;
 };
-extern const struct config_key sft_keys[];
-extern const int n_sft_keys;
+extern const struct config_schema sft_schema;
 
 #endif

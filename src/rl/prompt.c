@@ -42,13 +42,16 @@ void prompt_build(const struct prompt_input *in, struct arena *a, struct chat_me
         const struct prompt_attempt *t = &in->attempts[i];
         str_addf(&u, "\nAttempt %d:\n", i + 1);
         if (t->summary && *t->summary) str_addf(&u, "%s\n", t->summary);
-        if (t->kernel) prompt_answer(t->kernel, &u);
-        else str_adds(&u, "No kernel.");
+        if (t->kernel)
+            prompt_answer(t->kernel, &u);
+        else
+            str_adds(&u, "No kernel.");
         str_addf(&u, "\nResult: %s\n", t->feedback);
     }
     if (in->n_attempts > 0) str_adds(&u, "\nWrite a better kernel.\n");
     while (u.len > 0 && u.p[u.len - 1] == '\n') u.p[--u.len] = 0;
-    messages[0] = (struct chat_message){"system", in->think ? arena_printf(a, "%s%s", system_text, think_text) : system_text};
+    messages[0] =
+        (struct chat_message){"system", in->think ? arena_printf(a, "%s%s", system_text, think_text) : system_text};
     messages[1] = (struct chat_message){"user", arena_strndup(a, str_c(&u), u.len)};
     str_free(&u);
 }

@@ -16,7 +16,7 @@ enum { PROMPT_VERSION = 1, PROMPT_EXAMPLES_MAX = 3, PROMPT_ATTEMPTS_MAX = 8 };
 struct prompt_example { /* a retrieved pair */
     const char *code, *kernel;
 };
-struct prompt_attempt { /* an earlier turn */
+struct prompt_attempt {   /* an earlier turn */
     const char *kernel;   /* NULL: the answer held none */
     const char *summary;  /* the model's own words, or NULL */
     const char *feedback; /* feedback_render() */

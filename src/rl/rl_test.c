@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "rl/advantage.h"
@@ -49,10 +50,12 @@ static void parse_table(void **state) {
         struct parsed p;
         parse_completion(cases[i].text, strlen(cases[i].text), &p);
         const char *want = cases[i].kernel;
-        if (want ? !p.kernel.p || p.kernel.n != strlen(want) || memcmp(p.kernel.p, want, p.kernel.n) : p.kernel.p != NULL)
+        if (want ? !p.kernel.p || p.kernel.n != strlen(want) || memcmp(p.kernel.p, want, p.kernel.n)
+                 : p.kernel.p != NULL)
             fail_msg("case %zu: kernel \"%.*s\"", i, (int)p.kernel.n, p.kernel.p ? p.kernel.p : "");
         want = cases[i].thought;
-        if (want ? !p.thought.p || p.thought.n != strlen(want) || memcmp(p.thought.p, want, p.thought.n) : p.thought.p != NULL)
+        if (want ? !p.thought.p || p.thought.n != strlen(want) || memcmp(p.thought.p, want, p.thought.n)
+                 : p.thought.p != NULL)
             fail_msg("case %zu: thought \"%.*s\"", i, (int)p.thought.n, p.thought.p ? p.thought.p : "");
         if (p.format_ok != cases[i].format_ok) fail_msg("case %zu: format_ok %d", i, p.format_ok);
     }

@@ -21,11 +21,11 @@ struct actor {
 
 struct episode { /* one sample of one problem */
     struct sample sample;
-    char *text;           /* decoded completion without its stop token */
-    char *kernel;         /* NULL: none found */
+    char *text;   /* decoded completion without its stop token */
+    char *kernel; /* NULL: none found */
     bool format_ok, thought;
     struct verdict verdict;
-    bool present;         /* false: the verifier failed or was cancelled; the sample has no score */
+    bool present; /* false: the verifier failed or was cancelled; the sample has no score */
     struct reward reward;
     double advantage;
 };

@@ -19,12 +19,12 @@ const char *run_dir(const struct run *r);
 struct run_checkpoint {
     bool found;
     char path[4096];
-    int64_t next_step, opt_step;
+    int64_t next_step;
 };
 /* The last complete checkpoint recorded in checkpoints.jsonl whose files are still there. */
 enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) MUST_USE;
 enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
-                                struct err *e) MUST_USE;
+                                int64_t *opt_step, struct err *e) MUST_USE;
 /* Drops metrics and traces of steps >= step: they will be made again. */
 enum status run_truncate(struct run *r, int64_t step, struct err *e) MUST_USE;
 

@@ -104,7 +104,7 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
                                struct update_stats *s, struct err *e) {
     struct train_batch batch = {b->ids, b->T, b->seg, b->n_seg, b->rows, b->targets, b->N};
     TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
-    struct loss_params p = {(enum loss_kind)o->loss_fn, o->clip_low, o->clip_high};
+    struct loss_params p = {(enum loss_kind)(o->loss_fn + LOSS_REINFORCE), o->clip_low, o->clip_high};
     for (int64_t i = 0; i < b->N; i++) {
         loss_token_grad(&p, b->logp + i, b->logq + i, b->adv + i, 1, b->scale[i], b->g + i, &s->loss);
         s->entropy += b->entropy[i];
@@ -113,7 +113,8 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
     if (on_policy && s->kl_before != 0)
         return FAIL(e, ST_FAILED,
                     "the trainer's log-probabilities differ from the sampler's by up to %g before any update; sampling "
-                    "and training must agree bit for bit", s->kl_before);
+                    "and training must agree bit for bit",
+                    s->kl_before);
     s->rows += b->T;
     return model_backward(m, &batch, b->g, e);
 }
@@ -123,8 +124,9 @@ static double schedule(const struct train_options *o, int64_t opt_step) {
     return o->learning_rate;
 }
 
-enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
-                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
+enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool, const struct train_options *o,
+                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                          struct err *e) {
     *out = (struct update_stats){0};
     struct group **kept = xcalloc((size_t)n_groups, sizeof *kept);
     int n_kept = 0;
@@ -164,8 +166,8 @@ enum status update_policy(struct model *m, struct adamw *opt, const struct train
         }
         double clip = o->max_grad_norm > 0 && out->grad_norm > o->max_grad_norm ? o->max_grad_norm / out->grad_norm : 1;
         out->learning_rate = schedule(o, *opt_step);
-        struct adamw_config c = {out->learning_rate, o->adam_beta1, o->adam_beta2, o->adam_eps, o->weight_decay};
-        adamw_step(opt, params, n_params, &c, clip);
+        struct adamw_config c = {out->learning_rate, o->adam.beta1, o->adam.beta2, o->adam.eps, o->weight_decay};
+        adamw_step(opt, params, n_params, &c, clip, false, pool);
         model_params_changed(m);
         ++*opt_step;
     }

@@ -8,17 +8,18 @@
 
 struct update_stats {
     struct loss_stats loss;
-    double entropy;     /* sum over trained tokens */
-    double grad_norm;   /* before clipping; of the last substep */
+    double entropy;   /* sum over trained tokens */
+    double grad_norm; /* before clipping; of the last substep */
     double learning_rate;
-    double kl_before;   /* largest |logp - logq| seen before any update of this batch: 0 when sampler == trainer */
-    int64_t rows;       /* rows forwarded, prompts included */
+    double kl_before; /* largest |logp - logq| seen before any update of this batch: 0 when sampler == trainer */
+    int64_t rows;     /* rows forwarded, prompts included */
     int groups_trained;
 };
 
 /* Trains on the groups whose advantages are not all zero, in num_substeps optimizer steps. The batch is cut into
  * micro-batches of at most train_tokens rows (a group is never cut). *opt_step counts optimizer steps. */
-enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
-                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) MUST_USE;
+enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool, const struct train_options *o,
+                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                          struct err *e) MUST_USE;
 
 #endif

@@ -11,7 +11,7 @@ struct adamw_config {
 struct adamw {
     float **m, **v; /* first and second moments, one array per parameter */
     int n_params;
-    int64_t step;   /* updates done */
+    int64_t step; /* updates done */
 };
 /* Moments at zero for the parameters of model_params(). */
 struct adamw *adamw_create(const struct param *p, int n_params);

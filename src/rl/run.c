@@ -1,0 +1,307 @@
+#include "rl/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "io/safetensors.h"
+#include "io/tfevents.h"
+
+enum { LINE_MAX_BYTES = 16 << 20 };
+
+struct run {
+    char *dir;
+    int lock_fd;
+    struct jsonl_writer *metrics, *traces, *checkpoints;
+    struct tfevents *events;
+};
+
+static char *in_dir(const char *dir, const char *name) {
+    struct str s = STR_INIT;
+    str_addf(&s, "%s/%s", dir, name);
+    return str_steal(&s);
+}
+
+static enum status take_lock(struct run *r, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, ".lock");
+    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (r->lock_fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", r->dir, strerror(errno));
+    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return FAIL(e, ST_IO, "%s: another process is training in this run directory", r->dir);
+    return ST_OK;
+}
+
+static enum status open_writers(struct run *r, struct err *e) {
+    static const char *const names[] = {"metrics.jsonl", "traces.jsonl", "checkpoints.jsonl"};
+    struct jsonl_writer **const writers[] = {&r->metrics, &r->traces, &r->checkpoints};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        CLEANUP_FREE char *path = in_dir(r->dir, names[i]);
+        TRY(jsonl_append_open(path, writers[i], NULL, e));
+    }
+    return ST_OK;
+}
+
+enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboard, struct run **out, struct err *e) {
+    TRY(fs_mkdirs(dir, e));
+    struct run *r = xcalloc(1, sizeof *r);
+    r->dir = xstrdup(dir);
+    r->lock_fd = -1;
+    CLEANUP_FREE char *log = in_dir(dir, "logs.log"), *config = in_dir(dir, "config.yaml"),
+                      *tb = in_dir(dir, "tensorboard");
+    enum status st = take_lock(r, e);
+    if (st == ST_OK) st = fs_write_atomic(config, resolved_yaml, strlen(resolved_yaml), e);
+    if (st == ST_OK) st = log_open_file(log, e);
+    if (st == ST_OK) st = open_writers(r, e);
+    if (st == ST_OK && tensorboard) {
+        st = fs_mkdirs(tb, e);
+        if (st == ST_OK) st = tfevents_open(tb, &r->events, e);
+    }
+    if (st != ST_OK) {
+        run_close(r);
+        return st;
+    }
+    *out = r;
+    return ST_OK;
+}
+
+void run_close(struct run *r) {
+    if (!r) return;
+    jsonl_append_close(r->metrics);
+    jsonl_append_close(r->traces);
+    jsonl_append_close(r->checkpoints);
+    tfevents_close(r->events);
+    log_close_file();
+    if (r->lock_fd >= 0) close(r->lock_fd);
+    free(r->dir);
+    free(r);
+}
+
+const char *run_dir(const struct run *r) { return r->dir; }
+
+/* ---- checkpoints --------------------------------------------------------------------------------------------------*/
+
+static enum status copy_file(const char *from_dir, const char *to_dir, const char *name, struct err *e) {
+    CLEANUP_FREE char *from = in_dir(from_dir, name), *to = in_dir(to_dir, name), *text = NULL;
+    size_t n;
+    if (!fs_is_file(from)) return ST_OK;
+    TRY(fs_read(from, (size_t)256 << 20, &text, &n, e));
+    return fs_write_atomic(to, text, n, e);
+}
+
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
+                             const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+    TRY(fs_mkdirs(dir, e));
+    if (lora)
+        TRY(model_lora_save(m, dir, e));
+    else
+        TRY(model_save(m, dir, dtype, e));
+    static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
+                                                  "generation_config.json"};
+    for (size_t i = 0; !lora && tokenizer_dir && i < ARRAY_LEN(tokenizer_files); i++)
+        TRY(copy_file(tokenizer_dir, dir, tokenizer_files[i], e));
+    CLEANUP_FREE char *opt_path = in_dir(dir, "optimizer.safetensors"), *state_path = in_dir(dir, "state.json");
+    int n;
+    const struct param *p = model_params((struct model *)(uintptr_t)m, &n);
+    if (opt) TRY(adamw_save(opt, p, opt_path, e));
+    CLEANUP_STR struct str s = STR_INIT;
+    str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld}\n", (long long)next_step, (long long)opt_step);
+    return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
+}
+
+/* Reads tensors by parameter name into the parameters. */
+static enum status read_params(const char *path, const struct param *p, int n, struct err *e) {
+    struct st_file f;
+    TRY(st_open(path, &f, e));
+    enum status st = ST_OK;
+    for (int i = 0; st == ST_OK && i < n; i++) {
+        const struct st_tensor *t;
+        st = st_get(&f, p[i].name, p[i].nd, p[i].dim, &t, e);
+        if (st == ST_OK) st = st_check_finite(t, e);
+        if (st == ST_OK) st = st_read_f32(t, p[i].w, e);
+    }
+    st_close(&f);
+    return st;
+}
+
+enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
+                            struct adamw *opt, struct err *e) {
+    CLEANUP_FREE char *weights = in_dir(dir, lora ? "adapter_model.safetensors" : "model.safetensors");
+    CLEANUP_FREE char *opt_path = in_dir(dir, "optimizer.safetensors"), *state_path = in_dir(dir, "state.json");
+    CLEANUP_JSON json_t *state = NULL;
+    TRY(js_load(state_path, 1 << 16, &state, e));
+    TRY(js_get_i64(state, state_path, "next_step", next_step, e));
+    TRY(js_get_i64(state, state_path, "optimizer_step", opt_step, e));
+    int n;
+    const struct param *p = model_params(m, &n);
+    TRY(read_params(weights, p, n, e));
+    model_params_changed(m);
+    return opt ? adamw_load(opt, p, n, opt_path, e) : ST_OK;
+}
+
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+                                const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
+                                struct err *e) {
+    CLEANUP_STR struct str tmp = STR_INIT, final = STR_INIT, line = STR_INIT;
+    str_addf(&final, "%s/checkpoints/%s", r->dir, name);
+    str_addf(&tmp, "%s.tmp", final.p);
+    TRY(fs_remove(tmp.p, e));
+    enum status st = checkpoint_write(tmp.p, next_step, opt_step, m, lora, "f32", opt, tokenizer_dir, e);
+    if (st == ST_OK) st = fs_remove(final.p, e);
+    if (st == ST_OK && rename(tmp.p, final.p) != 0)
+        st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
+    if (st != ST_OK) {
+        if (fs_remove(tmp.p, NULL) != ST_OK) log_warn("%s: could not be removed", tmp.p);
+        return st;
+    }
+    js_begin(&line, NULL, '{');
+    js_put_str(&line, "name", name);
+    js_put_i64(&line, "next_step", next_step);
+    js_put_str(&line, "kind", lora ? "adapter" : "full");
+    js_put_i64(&line, "time", (int64_t)time(NULL));
+    js_end(&line, '}');
+    TRY(jsonl_append(r->checkpoints, line.p, line.len, e));
+    return jsonl_sync(r->checkpoints, e);
+}
+
+enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
+    *out = (struct run_checkpoint){0};
+    CLEANUP_FREE char *path = in_dir(r->dir, "checkpoints.jsonl");
+    if (!fs_is_file(path)) return ST_OK;
+    struct jsonl_reader *reader;
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    enum status st;
+    for (;;) {
+        const char *line, *name;
+        size_t n;
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        CLEANUP_JSON json_t *row = NULL;
+        int64_t next;
+        if ((st = js_parse(line, n, path, &row, e)) != ST_OK) break;
+        if ((st = js_get_str(row, path, "name", &name, e)) != ST_OK) break;
+        if ((st = js_get_i64(row, path, "next_step", &next, e)) != ST_OK) break;
+        char dir[sizeof out->path], probe[sizeof out->path + 16];
+        snprintf(dir, sizeof dir, "%s/checkpoints/%s", r->dir, name);
+        snprintf(probe, sizeof probe, "%s/state.json", dir);
+        if (strchr(name, '/') || !fs_is_file(probe) || next < out->next_step) continue;
+        out->found = true;
+        out->next_step = next;
+        memcpy(out->path, dir, sizeof dir);
+    }
+    jsonl_close(reader);
+    return st;
+}
+
+enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
+                                int64_t *opt_step, struct err *e) {
+    int64_t next;
+    TRY(checkpoint_read(c->path, &next, opt_step, m, lora, opt, e));
+    if (next != c->next_step)
+        return FAIL(e, ST_PARSE, "%s/state.json: next_step is %lld, checkpoints.jsonl says %lld", c->path,
+                    (long long)next, (long long)c->next_step);
+    return ST_OK;
+}
+
+/* ---- metrics and traces -------------------------------------------------------------------------------------------*/
+
+/* Rewrites NAME without the lines whose "step" is >= step. */
+static enum status truncate_file(struct run *r, const char *name, int64_t step, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, name);
+    CLEANUP_STR struct str kept = STR_INIT;
+    struct jsonl_reader *reader;
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    bool cut = false;
+    enum status st;
+    for (;;) {
+        const char *line;
+        size_t n;
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        CLEANUP_JSON json_t *row = NULL;
+        int64_t at;
+        if ((st = js_parse(line, n, path, &row, e)) != ST_OK) break;
+        if ((st = js_get_i64(row, path, "step", &at, e)) != ST_OK) break;
+        if (at >= step) {
+            cut = true;
+            continue;
+        }
+        str_add(&kept, line, n);
+        str_addc(&kept, '\n');
+    }
+    jsonl_close(reader);
+    if (st == ST_OK && cut) st = fs_write_atomic(path, str_c(&kept), kept.len, e);
+    return st;
+}
+
+enum status run_truncate(struct run *r, int64_t step, struct err *e) {
+    jsonl_append_close(r->metrics);
+    jsonl_append_close(r->traces);
+    jsonl_append_close(r->checkpoints);
+    r->metrics = r->traces = r->checkpoints = NULL;
+    TRY(truncate_file(r, "metrics.jsonl", step, e));
+    TRY(truncate_file(r, "traces.jsonl", step, e));
+    return open_writers(r, e);
+}
+
+/* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. */
+static void tensorboard_tag(const char *name, char *out, size_t cap) {
+    bool up = true;
+    size_t n = 0;
+    for (; *name && n + 1 < cap; name++) {
+        if (*name == '_') {
+            up = true;
+            continue;
+        }
+        out[n++] = up && *name >= 'a' && *name <= 'z' ? (char)(*name - 32) : *name;
+        up = *name == '/';
+    }
+    out[n] = 0;
+}
+
+enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int n, struct err *e) {
+    CLEANUP_STR struct str line = STR_INIT;
+    js_begin(&line, NULL, '{');
+    js_put_i64(&line, "step", step);
+    for (int i = 0; i < n; i++) js_put_f64(&line, m[i].name, m[i].value);
+    js_end(&line, '}');
+    TRY(jsonl_append(r->metrics, line.p, line.len, e));
+    for (int i = 0; r->events && i < n; i++) {
+        char tag[128];
+        tensorboard_tag(m[i].name, tag, sizeof tag);
+        if (isfinite(m[i].value)) TRY(tfevents_scalar(r->events, step, tag, m[i].value, e));
+    }
+    return r->events ? tfevents_flush(r->events, e) : ST_OK;
+}
+
+enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
+                      const struct episode *ep, struct err *e) {
+    CLEANUP_STR struct str line = STR_INIT, verdict = STR_INIT;
+    js_begin(&line, NULL, '{');
+    js_put_i64(&line, "step", step);
+    js_put_i64(&line, "group", group);
+    js_put_i64(&line, "sample", index);
+    js_put_str(&line, "problem", p->key);
+    js_put_str(&line, "text", ep->text);
+    js_put_str(&line, "stop", stop_reason_name(ep->sample.stop));
+    js_put_i64(&line, "tokens", ep->sample.n);
+    js_put_bool(&line, "format_ok", ep->format_ok);
+    js_begin(&line, "reward", '{');
+    js_put_f64(&line, "total", ep->present ? ep->reward.total : NAN);
+    js_put_f64(&line, "correct", ep->reward.correct);
+    js_put_f64(&line, "speed", ep->reward.speed);
+    js_end(&line, '}');
+    js_put_f64(&line, "advantage", ep->advantage);
+    verdict_to_json(&ep->verdict, &verdict);
+    str_adds(&line, ",\"verdict\":");
+    str_add(&line, str_c(&verdict), verdict.len);
+    js_end(&line, '}');
+    return jsonl_append(r->traces, line.p, line.len, e);
+}

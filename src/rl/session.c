@@ -1,0 +1,174 @@
+#include "rl/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "problem/generator.h"
+
+/* The training stream lies apart from the seeds that the embedded model's corpus uses. */
+#define GENERATOR_TRAIN_SEED UINT64_C(1000000)
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
+
+enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out, struct err *e) {
+    if (renderer && *renderer) return chat_style_parse(renderer, out, e);
+    *out = !qwen3 ? CHAT_QWEN25 : thinking ? CHAT_QWEN3 : CHAT_QWEN3_NOTHINK;
+    return ST_OK;
+}
+
+/* A model is a directory: as given, or under the installation (so that "models/tiny" works from anywhere). */
+static enum status find_model(const char *name, char **out, struct err *e) {
+    struct str s = STR_INIT;
+    str_adds(&s, name);
+    if (!fs_is_dir(s.p)) {
+        str_clear(&s);
+        str_addf(&s, "%s/%s", fs_home(), name);
+    }
+    if (!fs_is_dir(s.p)) {
+        str_free(&s);
+        return FAIL(e, ST_CONFIG,
+                    "model_name: no directory \"%s\"; give a folder with config.json, model.safetensors and "
+                    "tokenizer.json (a Hugging Face download)",
+                    name);
+    }
+    *out = str_steal(&s);
+    return ST_OK;
+}
+
+/* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
+static enum status load_start(const struct train_options *o, struct session *s, struct err *e) {
+    struct str adapter = STR_INIT;
+    const char *from = o->load_checkpoint_path;
+    if (from && *from) str_addf(&adapter, "%s/adapter_config.json", from);
+    bool is_adapter = from && *from && fs_is_file(adapter.p);
+    str_free(&adapter);
+    if (is_adapter && o->lora_rank == 0)
+        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
+    bool full = from && *from && !is_adapter;
+    TRY(model_load(full ? from : s->tokenizer_dir, s->pool, &s->model, e));
+    if (is_adapter) return model_lora_load(s->model, from, e);
+    if (o->lora_rank > 0)
+        return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
+    return ST_OK;
+}
+
+enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
+    *s = (struct session){0};
+    TRY(find_model(o->model_name, &s->tokenizer_dir, e));
+    s->pool = pool_create((int)o->threads);
+    TRY(load_start(o, s, e));
+    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
+    const struct model_config *c = model_cfg(s->model);
+    if (tokenizer_vocab(s->tok) > c->V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
+                    tokenizer_vocab(s->tok), c->V);
+    struct engine_options eo = {
+        .max_batch = 64, .vocab_limit = tokenizer_vocab(s->tok), .token_bytes = token_bytes, .token_ctx = s->tok};
+    TRY(engine_open(s->model, &eo, &s->engine, e));
+    struct verify_options vo = {.python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
+                                .cache_dir =
+                                    o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
+                                .threads = (int)o->threads,
+                                .trials = (int)o->dataset_builder.num_correct_trials,
+                                .compile_timeout_s = o->sandbox.compile_timeout_s,
+                                .run_timeout_s = o->sandbox.run_timeout_s,
+                                .memory_bytes = o->sandbox.memory_mib << 20,
+                                .measure = o->dataset_builder.measure_performance,
+                                .allow_weaker = o->sandbox.allow_weaker};
+    TRY(verifier_open(&vo, &s->verifier, e));
+    s->actor = (struct actor){.model = s->model,
+                              .engine = s->engine,
+                              .tok = s->tok,
+                              .verifier = s->verifier,
+                              .think = o->thinking,
+                              .cancel = cancel};
+    return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
+}
+
+void session_close(struct session *s) {
+    verifier_close(s->verifier);
+    if (s->engine) engine_close(s->engine);
+    if (s->tok) tokenizer_close(s->tok);
+    if (s->model) model_free(s->model);
+    pool_destroy(s->pool);
+    problem_set_free(&s->problems);
+    problem_set_free(&s->generated);
+    free(s->tokenizer_dir);
+    *s = (struct session){0};
+}
+
+static bool wanted(const struct train_options *o, const struct problem *p) {
+    if (o->dataset_builder.level > 0 && p->level != o->dataset_builder.level) return false;
+    if (o->dataset_builder.start_problem > 0 && p->problem_id < o->dataset_builder.start_problem) return false;
+    return o->dataset_builder.end_problem == 0 || p->problem_id <= o->dataset_builder.end_problem;
+}
+
+static enum status generate(const struct train_options *o, struct problem_set *out, struct err *e) {
+    struct generator *g;
+    TRY(generator_open(NULL, &g, e));
+    size_t n = (size_t)o->dataset_builder.generated_problems;
+    out->items = arena_array(&out->arena, struct problem, n);
+    out->count = n;
+    for (size_t i = 0; i < n; i++) {
+        struct gen_item item;
+        generator_make(g, GENERATOR_TRAIN_SEED + (uint64_t)o->seed, i, &out->arena, &item);
+        out->items[i] = item.problem;
+    }
+    generator_close(g);
+    return ST_OK;
+}
+
+enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
+                             int *n_train, const struct problem ***test, int *n_test, struct err *e) {
+    TRY(problem_set_load(o->dataset_builder.source, &s->problems, e));
+    if (o->dataset_builder.generated_problems > 0) TRY(generate(o, &s->generated, e));
+    size_t total = s->problems.count + s->generated.count;
+    *train = xcalloc(total, sizeof **train);
+    *test = xcalloc(total, sizeof **test);
+    *n_train = *n_test = 0;
+    bool has_split = false;
+    for (size_t i = 0; i < s->problems.count; i++) has_split |= s->problems.items[i].split == SPLIT_TEST;
+    for (size_t i = 0; i < s->problems.count; i++) {
+        const struct problem *p = &s->problems.items[i];
+        if (!wanted(o, p)) continue;
+        if (has_split && p->split == SPLIT_TEST)
+            (*test)[(*n_test)++] = p;
+        else
+            (*train)[(*n_train)++] = p;
+    }
+    /* A source without a split of its own holds out its last problems. */
+    int held = has_split || o->dataset_builder.test_fraction <= 0 || *n_train < 2
+                   ? 0
+                   : (int)(*n_train * o->dataset_builder.test_fraction);
+    if (!has_split && o->dataset_builder.test_fraction > 0 && *n_train > 1 && held == 0) held = 1;
+    for (int i = *n_train - held; i < *n_train; i++) (*test)[(*n_test)++] = (*train)[i];
+    *n_train -= held;
+    for (size_t i = 0; i < s->generated.count; i++) (*train)[(*n_train)++] = &s->generated.items[i];
+    if (*n_train == 0)
+        return FAIL(e, ST_CONFIG,
+                    "dataset_builder: no problem is left to train on (source \"%s\", level %lld, problems "
+                    "%lld to %lld)",
+                    o->dataset_builder.source && *o->dataset_builder.source ? o->dataset_builder.source : "builtin",
+                    (long long)o->dataset_builder.level, (long long)o->dataset_builder.start_problem,
+                    (long long)o->dataset_builder.end_problem);
+    return ST_OK;
+}
+
+struct rollout_params session_rollout_params(const struct train_options *o) {
+    return (struct rollout_params){
+        .group_size = (int)o->dataset_builder.group_size,
+        .max_tokens = (int)o->max_tokens,
+        .temperature = o->temperature,
+        .seed = (uint64_t)o->seed,
+        .weights = {.format = o->dataset_builder.reward_format_weight,
+                    .compile = o->dataset_builder.reward_compile_weight,
+                    .correct = o->dataset_builder.reward_correctness_weight,
+                    .speed = o->dataset_builder.reward_speed_weight,
+                    .think = o->dataset_builder.reward_thinking_weight,
+                    .shape = (enum speed_shape)o->dataset_builder.speed_reward,
+                    .speed_cap = o->dataset_builder.speed_max_reward,
+                    .partial_correct = o->dataset_builder.partial_correctness},
+    };
+}
