@@ -1,5 +1,7 @@
 /* chat: ChatML rendering for Qwen2.5 and Qwen3 (rl-free: roles in, token ids out). Only the template's own markers
- * become special tokens; message contents never do. */
+ * become special tokens; message contents never do. Follows the checkpoints' chat_template without its tool section.
+ * Qwen3's history loses the think blocks of the assistant's turns before the last user message that is no mere
+ * <tool_response>; later turns keep theirs, and a final assistant turn gets one even when it is empty. */
 #ifndef KERNELRL_CHAT_H
 #define KERNELRL_CHAT_H
 
@@ -15,11 +17,12 @@ struct chat_message {
     const char *role;    /* system, user, assistant */
     const char *content; /* UTF-8 */
 };
+/* Names: qwen2.5, qwen3, qwen3-nothink, qwen3-instruct. */
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
-/* Text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
+/* Appends the text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
                  struct str *out);
-/* The same as token ids. */
+/* Appends the same as token ids: those of the rendered text, except that markers inside contents stay text. */
 void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
                  bool generation_prompt, struct ids *out);
 

@@ -1,0 +1,166 @@
+/* ChatML as the chat templates of Qwen2.5 and Qwen3 render it (without tools). One walk over the conversation yields
+ * markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between two
+ * markers in one go, so the ids are those of the rendered string. */
+#include "text/chat.h"
+
+#include <string.h>
+
+static const char QWEN25_SYSTEM[] = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+
+enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) {
+    static const struct {
+        const char *name;
+        enum chat_style style;
+    } names[] = {{"qwen2.5", CHAT_QWEN25},
+                 {"qwen3", CHAT_QWEN3},
+                 {"qwen3-nothink", CHAT_QWEN3_NOTHINK},
+                 {"qwen3-instruct", CHAT_QWEN3_INSTRUCT}};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(name, names[i].name) != 0) continue;
+        *out = names[i].style;
+        return ST_OK;
+    }
+    return FAIL(e, ST_CONFIG, "chat style \"%s\": expected qwen2.5, qwen3, qwen3-nothink or qwen3-instruct", name);
+}
+
+/* A sink that holds text back until a marker or the end comes. */
+struct chat_out {
+    struct tokenizer *t; /* NULL: render */
+    struct str *text;    /* rendered text, or text held back */
+    struct ids *ids;
+};
+
+static void flush(struct chat_out *o) {
+    if (!o->t || o->text->len == 0) return;
+    tokenizer_encode(o->t, o->text->p, o->text->len, false, o->ids);
+    str_clear(o->text);
+}
+
+/* A marker is the template's own token; a tokenizer that lacks it spells it out. */
+static void marker(struct chat_out *o, const char *s) {
+    int32_t id = o->t ? tokenizer_id(o->t, s) : -1;
+    if (id < 0) {
+        str_adds(o->text, s);
+        return;
+    }
+    flush(o);
+    ids_add(o->ids, id);
+}
+
+static void open_turn(struct chat_out *o, const char *role) {
+    marker(o, "<|im_start|>");
+    str_adds(o->text, role);
+    str_addc(o->text, '\n');
+}
+
+static void close_turn(struct chat_out *o) {
+    marker(o, "<|im_end|>");
+    str_addc(o->text, '\n');
+}
+
+/* ---- Qwen3's thoughts in history ----------------------------------------------------------------------------------*/
+
+struct span {
+    const char *p;
+    size_t n;
+};
+
+static struct span trim_newlines(struct span s, bool left, bool right) {
+    while (left && s.n && *s.p == '\n') s.p++, s.n--;
+    while (right && s.n && s.p[s.n - 1] == '\n') s.n--;
+    return s;
+}
+
+/* Last occurrence of needle in s, or NULL. */
+static const char *find_last(struct span s, const char *needle) {
+    const char *hit = NULL;
+    size_t m = strlen(needle);
+    for (const char *p = s.p, *end = s.p + s.n; (p = mem_find(p, (size_t)(end - p), needle, m)) != NULL; p++) hit = p;
+    return hit;
+}
+
+/* Splits an assistant's message at its think block: the thought is what lies between the last <think> before the first
+ * </think> and it, the answer what follows the last </think>. Without one there is no thought. */
+static void split_thought(const char *content, struct span *thought, struct span *answer) {
+    struct span all = {content, strlen(content)};
+    *thought = (struct span){content, 0};
+    *answer = all;
+    const char *end = mem_find(all.p, all.n, "</think>", 8);
+    if (!end) return;
+    struct span head = trim_newlines((struct span){all.p, (size_t)(end - all.p)}, false, true);
+    const char *begin = find_last(head, "<think>");
+    if (begin) head = (struct span){begin + 7, head.n - (size_t)(begin + 7 - head.p)};
+    *thought = trim_newlines(head, true, true);
+    const char *rest = find_last(all, "</think>") + 8;
+    *answer = trim_newlines((struct span){rest, all.n - (size_t)(rest - all.p)}, true, false);
+}
+
+/* A user message that only carries tool results is no query. */
+static bool is_query(const struct chat_message *m) {
+    return strcmp(m->role, "user") == 0 &&
+           !(str_has_prefix(m->content, "<tool_response>") && str_has_suffix(m->content, "</tool_response>"));
+}
+
+static void qwen3_assistant(struct chat_out *o, const struct chat_message *m, bool after_query, bool last) {
+    struct span thought, answer;
+    split_thought(m->content, &thought, &answer);
+    open_turn(o, "assistant");
+    if (after_query && (last || thought.n)) {
+        marker(o, "<think>");
+        str_addc(o->text, '\n');
+        str_add(o->text, thought.p, thought.n);
+        str_addc(o->text, '\n');
+        marker(o, "</think>");
+        str_adds(o->text, "\n\n");
+        answer = trim_newlines(answer, true, false);
+    }
+    str_add(o->text, answer.p, answer.n);
+    close_turn(o);
+}
+
+/* ---- the walk -----------------------------------------------------------------------------------------------------*/
+
+static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, bool generation) {
+    bool thinking = style == CHAT_QWEN3 || style == CHAT_QWEN3_NOTHINK;
+    if (style == CHAT_QWEN25 && (n == 0 || strcmp(m[0].role, "system") != 0)) {
+        open_turn(o, "system");
+        str_adds(o->text, QWEN25_SYSTEM);
+        close_turn(o);
+    }
+    size_t last_query = n ? n - 1 : 0;
+    for (size_t i = n; i-- > 0;) {
+        if (!is_query(&m[i])) continue;
+        last_query = i;
+        break;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (thinking && strcmp(m[i].role, "assistant") == 0) {
+            qwen3_assistant(o, &m[i], i > last_query, i + 1 == n);
+            continue;
+        }
+        open_turn(o, m[i].role);
+        str_adds(o->text, m[i].content);
+        close_turn(o);
+    }
+    if (!generation) return;
+    open_turn(o, "assistant");
+    if (style == CHAT_QWEN3_NOTHINK) {
+        marker(o, "<think>");
+        str_adds(o->text, "\n\n");
+        marker(o, "</think>");
+        str_adds(o->text, "\n\n");
+    }
+}
+
+void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
+                 struct str *out) {
+    walk(&(struct chat_out){NULL, out, NULL}, style, m, n, generation_prompt);
+}
+
+void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
+                 bool generation_prompt, struct ids *out) {
+    CLEANUP_STR struct str held = STR_INIT;
+    struct chat_out o = {t, &held, out};
+    walk(&o, style, m, n, generation_prompt);
+    flush(&o);
+}
