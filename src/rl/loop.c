@@ -104,8 +104,9 @@ static struct tally count(const struct group *groups, int n) {
 
 static enum status log_step(struct trainer *t, const struct tally *c, const struct update_stats *u, int constant,
                             const struct rollout_times *times, double train_s, double total_s, struct err *e) {
-    double n = c->n ? c->n : NAN, tok = u->loss.n ? (double)u->loss.n : NAN, mean = c->reward / n;
-    double speed = c->timed ? exp(c->log_speed / c->timed) : NAN;
+    double n = c->n ? (double)c->n : (double)NAN, tok = u->loss.n ? (double)u->loss.n : (double)NAN,
+           mean = c->reward / n;
+    double speed = c->timed ? exp(c->log_speed / c->timed) : (double)NAN;
     const struct metric m[] = {
         {"reward/mean", mean},
         {"reward/std", sqrt(fmax(0, c->reward_sq / n - mean * mean))},
@@ -120,13 +121,13 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
         {"batch/constant_groups", constant},
         {"batch/groups_trained", u->groups_trained},
         {"batch/truncated", c->truncated},
-        {"policy/entropy", c->tokens ? c->entropy / (double)c->tokens : NAN},
+        {"policy/entropy", c->tokens ? c->entropy / (double)c->tokens : (double)NAN},
         {"policy/answer_tokens", (double)c->tokens / (double)i64_max(1, c->n + c->missing)},
         {"train/loss", u->loss.loss / tok},
         {"train/kl_sampler_trainer", u->kl_before},
         {"train/ratio_mean", u->loss.ratio / tok},
         {"train/clip_fraction", u->loss.clipped / tok},
-        {"train/grad_norm", u->groups_trained ? u->grad_norm : NAN},
+        {"train/grad_norm", u->groups_trained ? u->grad_norm : (double)NAN},
         {"train/learning_rate", u->learning_rate},
         {"train/tokens", (double)u->loss.n},
         {"time/generate_s", times->generate_s},

@@ -79,7 +79,8 @@ void run_close(struct run *r) {
     jsonl_append_close(r->metrics);
     jsonl_append_close(r->traces);
     jsonl_append_close(r->checkpoints);
-    tfevents_close(r->events);
+    struct err e;
+    if (tfevents_close(r->events, &e) != ST_OK) log_warn("%s", e.msg);
     log_close_file();
     if (r->lock_fd >= 0) close(r->lock_fd);
     free(r->dir);
@@ -276,7 +277,7 @@ enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int
     for (int i = 0; r->events && i < n; i++) {
         char tag[128];
         tensorboard_tag(m[i].name, tag, sizeof tag);
-        if (isfinite(m[i].value)) TRY(tfevents_scalar(r->events, step, tag, m[i].value, e));
+        if (isfinite(m[i].value)) tfevents_scalar(r->events, step, tag, m[i].value);
     }
     return r->events ? tfevents_flush(r->events, e) : ST_OK;
 }
@@ -294,7 +295,7 @@ enum status run_trace(struct run *r, int64_t step, int group, int index, const s
     js_put_i64(&line, "tokens", ep->sample.n);
     js_put_bool(&line, "format_ok", ep->format_ok);
     js_begin(&line, "reward", '{');
-    js_put_f64(&line, "total", ep->present ? ep->reward.total : NAN);
+    js_put_f64(&line, "total", ep->present ? ep->reward.total : (double)NAN);
     js_put_f64(&line, "correct", ep->reward.correct);
     js_put_f64(&line, "speed", ep->reward.speed);
     js_end(&line, '}');

@@ -31,6 +31,7 @@ struct micro {
     double *scale; /* loss normaliser of each token */
     int64_t T, N;
     int n_seg;
+    bool recorded; /* every sample carries the log-probabilities it was drawn with */
 };
 
 static void micro_free(struct micro *b) {
@@ -69,6 +70,7 @@ static void micro_build(const struct train_options *o, struct group *const *grou
         .entropy = xmalloc((size_t)N * sizeof *b->entropy),
         .g = xmalloc((size_t)N * sizeof *b->g),
         .scale = xmalloc((size_t)N * sizeof *b->scale),
+        .recorded = true,
     };
     for (int i = 0; i < n; i++) {
         const struct group *g = groups[i];
@@ -81,13 +83,14 @@ static void micro_build(const struct train_options *o, struct group *const *grou
             const struct episode *ep = &g->ep[j];
             if (!trains(o, ep)) continue;
             int len = ep->sample.n;
+            b->recorded &= ep->sample.logp != NULL;
             double scale = o->loss_norm == NORM_TOKENS      ? 1.0 / (double)batch_tokens
                            : o->loss_norm == NORM_SEQUENCES ? 1.0 / ((double)batch_samples * len)
                                                             : 1.0 / ((double)batch_samples * (double)o->max_tokens);
             for (int t = 0; t < len; t++, b->N++) {
                 b->rows[b->N] = (int32_t)(t == 0 ? last_prompt_row : b->T + t - 1);
                 b->targets[b->N] = ep->sample.ids[t];
-                b->logq[b->N] = ep->sample.logp[t];
+                b->logq[b->N] = ep->sample.logp ? ep->sample.logp[t] : 0;
                 b->adv[b->N] = (float)ep->advantage;
                 b->scale[b->N] = scale;
             }
@@ -106,9 +109,10 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
     TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
     struct loss_params p = {(enum loss_kind)(o->loss_fn + LOSS_REINFORCE), o->clip_low, o->clip_high};
     for (int64_t i = 0; i < b->N; i++) {
-        loss_token_grad(&p, b->logp + i, b->logq + i, b->adv + i, 1, b->scale[i], b->g + i, &s->loss);
+        loss_token_grad(&p, b->logp + i, b->recorded ? b->logq + i : NULL, b->adv + i, 1, b->scale[i], b->g + i,
+                        &s->loss);
         s->entropy += b->entropy[i];
-        if (on_policy) s->kl_before = fmax(s->kl_before, fabs((double)b->logp[i] - (double)b->logq[i]));
+        if (on_policy && b->recorded) s->kl_before = fmax(s->kl_before, fabs((double)b->logp[i] - (double)b->logq[i]));
     }
     if (on_policy && s->kl_before != 0)
         return FAIL(e, ST_FAILED,
@@ -173,5 +177,32 @@ enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool,
     }
 out:
     free(kept);
+    return st;
+}
+
+enum status update_nll(struct model *m, const struct train_options *o, struct group *groups, int n_groups, double *sum,
+                       int64_t *tokens, struct err *e) {
+    *sum = 0;
+    *tokens = 0;
+    enum status st = ST_OK;
+    for (int i = 0; i < n_groups && st == ST_OK;) {
+        struct group **part = xcalloc((size_t)n_groups, sizeof *part);
+        int64_t rows = 0;
+        int n = 0;
+        while (i + n < n_groups && (n == 0 || rows + group_rows(o, &groups[i + n]) <= o->train_tokens)) {
+            rows += group_rows(o, &groups[i + n]);
+            part[n] = &groups[i + n];
+            n++;
+        }
+        struct micro b;
+        micro_build(o, part, n, 1, 1, &b);
+        struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
+        st = model_forward(m, &batch, b.logp, NULL, NULL, e);
+        for (int64_t k = 0; st == ST_OK && k < b.N; k++) *sum -= (double)b.logp[k];
+        *tokens += b.N;
+        micro_free(&b);
+        free(part);
+        i += n;
+    }
     return st;
 }

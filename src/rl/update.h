@@ -22,4 +22,8 @@ enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool,
                           struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
                           struct err *e) MUST_USE;
 
+/* Negative log-likelihood of the groups' samples: sum over tokens, in nats, and the number of tokens. */
+enum status update_nll(struct model *m, const struct train_options *o, struct group *groups, int n_groups, double *sum,
+                       int64_t *tokens, struct err *e) MUST_USE;
+
 #endif
