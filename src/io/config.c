@@ -338,7 +338,12 @@ static enum status with_caret(const struct yaml *y, int line, int column, struct
 static struct fy_mark node_mark(struct fy_node *n, struct fy_mark fallback) {
     struct fy_token *t = n && fy_node_is_scalar(n) ? fy_node_get_scalar_token(n) : NULL;
     const struct fy_mark *m = t ? fy_token_start_mark(t) : NULL;
-    return m ? *m : fallback;
+    if (!m) return fallback;
+    struct fy_mark at = *m;
+    enum fy_node_style style = fy_node_get_style(n);
+    /* A quoted scalar's token begins behind its quote. */
+    if ((style == FYNS_SINGLE_QUOTED || style == FYNS_DOUBLE_QUOTED) && at.column > 0) at.column--;
+    return at;
 }
 
 static const char *place(const struct yaml *y, struct fy_mark m) {
