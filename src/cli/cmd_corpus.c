@@ -1,0 +1,69 @@
+/* kernelrl corpus: verified answers -> supervised rows. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "cli/cli.h"
+#include "io/config.h"
+#include "rl/corpus.h"
+
+struct corpus_args {
+    const char *from, *output, *python;
+    int64_t seed, answers;
+    double think, refine, examples;
+};
+#define T struct corpus_args
+static const struct config_key keys[] = {
+    KEY_STRING(T, from, "",
+               "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
+    KEY_STRING(T, output, "", "Rows to append to, .jsonl or .jsonl.zst."),
+    KEY_INT(T, seed, "0", "[0,)", "Seed of the choices."),
+    KEY_INT(T, answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
+    KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
+    KEY_FLOAT(T, refine, "0.25", "[0,1]", "Chance of a refinement row per problem."),
+    KEY_FLOAT(T, examples, "0.1", "[0,1]", "Chance of a row with one to three examples per problem."),
+    KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
+};
+#undef T
+static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct corpus_args)};
+
+static enum status run(const struct corpus_args *a, struct err *e) {
+    if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
+    struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
+    struct verifier *v;
+    TRY(verifier_open(&vo, &v, e));
+    struct corpus_options o = {.from = a->from,
+                               .output = a->output,
+                               .seed = (uint64_t)a->seed,
+                               .answers = (int)a->answers,
+                               .think = a->think,
+                               .refine = a->refine,
+                               .examples = a->examples};
+    struct corpus_counts n = {0};
+    enum status st = corpus_build(&o, v, &n, e);
+    verifier_close(v);
+    if (st == ST_OK)
+        log_info("%s: %lld problems: %lld plain rows, %lld think, %lld refinement, %lld with examples; %lld answers "
+                 "left out",
+                 a->output, (long long)n.problems, (long long)n.single, (long long)n.think, (long long)n.refine,
+                 (long long)n.examples, (long long)n.skipped);
+    return st;
+}
+
+int cmd_corpus(int argc, char **argv) {
+    struct corpus_args a;
+    struct config c;
+    struct err e = {0};
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        struct str s = STR_INIT;
+        if (config_help(&schema, NULL, &s, &e) == ST_OK)
+            printf("usage: kernelrl corpus from=FOLDER output=FILE.jsonl [key=value]...\n\n%s", str_c(&s));
+        str_free(&s);
+        return 0;
+    }
+    config_init(&c, &schema, &a);
+    enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    if (st == ST_OK) st = run(&a, &e);
+    config_free(&c);
+    return st == ST_OK ? 0 : cli_report(&e);
+}

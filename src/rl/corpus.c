@@ -1,0 +1,238 @@
+#include "rl/corpus.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "rl/feedback.h"
+#include "rl/prompt.h"
+
+enum { ROW_MAX = 4 << 20, ANSWERS_MAX = 32 };
+
+struct answer {
+    const char *style, *source;
+    bool broken;
+    struct verdict verdict;
+};
+struct entry { /* a problem with its answers */
+    const struct problem *problem;
+    struct answer *good[ANSWERS_MAX], *bad[ANSWERS_MAX];
+    int n_good, n_bad;
+};
+struct builder {
+    const struct corpus_options *o;
+    struct verifier *v;
+    struct arena arena; /* answers and entries */
+    struct problem_set set;
+    struct entry *entries; /* one a problem */
+    struct jsonl_writer *out;
+    struct rng rng;
+    struct corpus_counts n;
+};
+
+/* ---- reading ------------------------------------------------------------------------------------------------------*/
+
+static enum outcome outcome_by_name(const char *name) {
+    for (int i = 0; i <= OUTCOME_INFRASTRUCTURE; i++)
+        if (strcmp(outcome_name((enum outcome)i), name) == 0) return (enum outcome)i;
+    return OUTCOME_INFRASTRUCTURE;
+}
+
+static struct entry *entry_of(struct builder *b, const char *key) {
+    const struct problem *p = problem_find(&b->set, key);
+    return p ? &b->entries[p - b->set.items] : NULL;
+}
+
+static enum status read_answer(struct builder *b, const json_t *row, const char *where, struct err *e) {
+    const char *key, *style, *source, *outcome, *broken = NULL, *message = NULL;
+    double speedup = 0;
+    TRY(js_get_str(row, where, "key", &key, e));
+    TRY(js_get_str(row, where, "style", &style, e));
+    TRY(js_get_str(row, where, "source", &source, e));
+    TRY(js_get_str(row, where, "outcome", &outcome, e));
+    TRY(js_opt_str(row, where, "broken", &broken, e));
+    TRY(js_opt_str(row, where, "message", &message, e));
+    TRY(js_opt_f64(row, where, "speedup", &speedup, e));
+    struct entry *entry = entry_of(b, key);
+    if (!entry) return FAIL(e, ST_PARSE, "%s: key \"%s\" is not in problems.jsonl", where, key);
+    struct answer *a = arena_new(&b->arena, struct answer);
+    a->style = arena_strdup(&b->arena, style);
+    a->source = arena_strdup(&b->arena, source);
+    a->broken = broken != NULL;
+    a->verdict.outcome = outcome_by_name(outcome);
+    a->verdict.speedup = speedup;
+    if (message) snprintf(a->verdict.message, sizeof a->verdict.message, "%s", message);
+    bool right = a->verdict.outcome == OUTCOME_CORRECT;
+    if (outcome_class(a->verdict.outcome) == 'I' || right == a->broken)
+        b->n.skipped++; /* only what was verified */
+    else if (right && entry->n_good < ANSWERS_MAX)
+        entry->good[entry->n_good++] = a;
+    else if (!right && entry->n_bad < ANSWERS_MAX)
+        entry->bad[entry->n_bad++] = a;
+    return ST_OK;
+}
+
+static enum status read_all(struct builder *b, struct err *e) {
+    struct str path = STR_INIT;
+    str_addf(&path, "%s/problems.jsonl", b->o->from);
+    enum status st = problem_set_load(path.p, &b->set, e);
+    b->entries = st == ST_OK ? arena_array(&b->arena, struct entry, b->set.count) : NULL;
+    for (size_t i = 0; st == ST_OK && i < b->set.count; i++) b->entries[i].problem = &b->set.items[i];
+    str_clear(&path);
+    str_addf(&path, "%s/answers.jsonl", b->o->from);
+    struct jsonl_reader *r = NULL;
+    if (st == ST_OK) st = jsonl_open(path.p, ROW_MAX, &r, e);
+    while (st == ST_OK) {
+        const char *line;
+        size_t n;
+        if ((st = jsonl_next(r, &line, &n, e)) != ST_OK || !line) break;
+        char where[4200];
+        snprintf(where, sizeof where, "%s:%lld", path.p, (long long)jsonl_line(r));
+        CLEANUP_JSON json_t *row = NULL;
+        st = js_parse(line, n, where, &row, e);
+        if (st == ST_OK) st = read_answer(b, row, where, e);
+    }
+    jsonl_close(r);
+    str_free(&path);
+    return st;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------*/
+
+/* The thought of a think + answer row: what the module does, and the plan that the answer's first line names. */
+static void thought(const struct entry *en, const struct answer *a, struct str *out) {
+    str_adds(out, "<think>\n- operators: ");
+    for (const char *p = en->problem->ops ? en->problem->ops : ""; *p; p++)
+        if (*p == ' ')
+            str_adds(out, ", ");
+        else
+            str_addc(out, *p);
+    const char *plan = strstr(a->source, "// plan: ");
+    if (plan) str_addf(out, "\n- plan: %.*s", (int)strcspn(plan + 9, "\n"), plan + 9);
+    str_adds(out, "\n</think>\n\n");
+}
+
+static enum status write_row(struct builder *b, const struct prompt_input *in, const struct entry *en,
+                             const struct answer *a, struct err *e) {
+    struct arena tmp = ARENA_INIT;
+    struct chat_message m[2];
+    struct str line = STR_INIT, completion = STR_INIT;
+    prompt_build(in, &tmp, m);
+    if (in->think) thought(en, a, &completion);
+    prompt_answer(a->source, &completion);
+    js_begin(&line, NULL, '{');
+    js_begin(&line, "prompt", '[');
+    for (int i = 0; i < 2; i++) {
+        js_begin(&line, NULL, '{');
+        js_put_str(&line, "role", m[i].role);
+        js_put_str(&line, "content", m[i].content);
+        js_end(&line, '}');
+    }
+    js_end(&line, ']');
+    js_put_str(&line, "completion", str_c(&completion));
+    js_put_str(&line, "renderer", in->think ? "qwen3" : "qwen3_disable_thinking");
+    js_end(&line, '}');
+    enum status st = jsonl_append(b->out, line.p, line.len, e);
+    str_free(&line);
+    str_free(&completion);
+    arena_free(&tmp);
+    return st;
+}
+
+static bool chance(struct builder *b, double p) { return rng_next_f64(&b->rng) < p; }
+
+static struct answer *any(struct builder *b, struct answer *const *list, int n) {
+    return list[rng_below(&b->rng, (uint64_t)n)];
+}
+
+/* Whether two operator sequences share a word. */
+static bool shares_operator(const char *x, const char *y) {
+    if (!x || !y) return false;
+    for (const char *p = x; *p;) {
+        size_t n = strcspn(p, " ");
+        for (const char *q = y; *q;) {
+            size_t m = strcspn(q, " ");
+            if (n == m && memcmp(p, q, n) == 0) return true;
+            q += m + (q[m] == ' ');
+        }
+        p += n + (p[n] == ' ');
+    }
+    return false;
+}
+
+static enum status rows_with_examples(struct builder *b, const struct entry *en, struct prompt_input in,
+                                      struct err *e) {
+    struct prompt_example ex[PROMPT_EXAMPLES_MAX];
+    int want = 1 + (int)rng_below(&b->rng, PROMPT_EXAMPLES_MAX), n = 0;
+    for (int tries = 0; tries < 40 && n < want; tries++) {
+        struct entry *other = &b->entries[rng_below(&b->rng, b->set.count)];
+        if (other == en || other->n_good == 0) continue;
+        if (tries < 30 && !shares_operator(other->problem->ops, en->problem->ops)) continue;
+        ex[n++] = (struct prompt_example){other->problem->code, any(b, other->good, other->n_good)->source};
+    }
+    if (n == 0) return ST_OK;
+    in.examples = ex;
+    in.n_examples = n;
+    b->n.examples++;
+    return write_row(b, &in, en, any(b, en->good, en->n_good), e);
+}
+
+/* A failed attempt, or a correct one to be made faster, then a right answer. */
+static enum status rows_refine(struct builder *b, const struct entry *en, struct prompt_input in, struct err *e) {
+    const struct answer *from = en->n_bad > 0 ? any(b, en->bad, en->n_bad) : any(b, en->good, en->n_good), *to = NULL;
+    if (from->broken) {
+        for (int i = 0; i < en->n_good; i++)
+            if (strcmp(en->good[i]->style, from->style) == 0) to = en->good[i];
+    } else {
+        for (int i = 0; i < en->n_good; i++)
+            if (en->good[i]->verdict.speedup > 1.2 * from->verdict.speedup) to = en->good[i];
+    }
+    if (!to) return ST_OK;
+    struct str feedback = STR_INIT;
+    feedback_render(&from->verdict, &feedback);
+    struct prompt_attempt attempt = {.kernel = from->source, .feedback = str_c(&feedback)};
+    in.attempts = &attempt;
+    in.n_attempts = 1;
+    b->n.refine++;
+    enum status st = write_row(b, &in, en, to, e);
+    str_free(&feedback);
+    return st;
+}
+
+static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
+    if (en->n_good == 0) return ST_OK;
+    struct prompt_input in = {.problem = en->problem};
+    TRY(verifier_spec(b->v, en->problem, &in.spec, e));
+    b->n.problems++;
+    rng_shuffle(&b->rng, en->good, (size_t)en->n_good, sizeof en->good[0]);
+    for (int i = 0; i < b->o->answers && i < en->n_good; i++, b->n.single++) TRY(write_row(b, &in, en, en->good[i], e));
+    if (chance(b, b->o->refine)) TRY(rows_refine(b, en, in, e));
+    if (chance(b, b->o->examples)) TRY(rows_with_examples(b, en, in, e));
+    if (chance(b, b->o->think)) {
+        in.think = true;
+        b->n.think++;
+        TRY(write_row(b, &in, en, any(b, en->good, en->n_good), e));
+    }
+    return ST_OK;
+}
+
+enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct corpus_counts *out, struct err *e) {
+    struct builder b = {.o = o, .v = v, .rng = rng_make(o->seed, UINT64_C(0x636f7270))};
+    enum status st = read_all(&b, e);
+    if (st == ST_OK) st = jsonl_append_open(o->output, &b.out, NULL, e);
+    for (size_t i = 0; st == ST_OK && i < b.set.count; i++) {
+        if (i % 100 == 0) log_progress("corpus: %zu of %zu problems", i, b.set.count);
+        st = rows_of(&b, &b.entries[i], e);
+    }
+    log_progress_end();
+    jsonl_append_close(b.out);
+    problem_set_free(&b.set);
+    arena_free(&b.arena);
+    *out = b.n;
+    return st;
+}
