@@ -1,0 +1,177 @@
+/* Attention over packed sequences and its gradient. Contracts in tensor/ops.h; scratch sizes in attention.c.
+ * A work bin is a range of tasks; a task is (sequence, kv head, query rows). */
+
+ALWAYS_INLINE float *take(float **p, int64_t n) {
+    float *r = *p;
+    *p += (n + 15) & ~(int64_t)15;
+    return r;
+}
+
+/* Row of key j of a training sequence: the past first, then its own. */
+ALWAYS_INLINE int64_t key_row(const struct attn_seq *s, int64_t j) {
+    return j < s->past ? s->past_row + j : s->row + (j - s->past);
+}
+
+/* Transposed blocks [block][K][KV_BLOCK] of columns [c0, c0+K) of the rows of keys [0,n). Lanes beyond n keep what they
+ * held: callers never look at them, but zero them once so that nothing undefined is computed with. */
+static void gather_transposed(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0, int64_t K) {
+    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
+        float *blk = dst + j0 * K;
+        const int64_t m = i64_min(KV_BLOCK, n - j0);
+        if (m < KV_BLOCK) memset(blk, 0, (size_t)(K * KV_BLOCK) * sizeof(float));
+        for (int64_t d0 = 0; d0 < K; d0 += 16) {
+            const int64_t d1 = i64_min(K, d0 + 16);
+            for (int64_t j = 0; j < m; j++) {
+                const float *x = row_of(src, key_row(s, j0 + j)) + c0;
+                for (int64_t d = d0; d < d1; d++) blk[d * KV_BLOCK + j] = x[d];
+            }
+        }
+    }
+}
+
+/* Row-major [key][Kp], the padding zero. */
+static void gather_rows_padded(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0, int64_t K,
+                               int64_t Kp) {
+    for (int64_t j = 0; j < n; j++) {
+        const float *x = row_of(src, key_row(s, j)) + c0;
+        for (int64_t d = 0; d < Kp; d += 16) v_store(dst + j * Kp + d, d < K ? v_load_n(x + d, K - d) : v_zero());
+    }
+}
+
+/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
+static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const float *kt, int64_t n,
+                        int64_t K) {
+    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
+        const int64_t w = (i64_min(KV_BLOCK, n - j0) + 15) & ~(int64_t)15;
+        micro_block(nq, w, K, x, ldx, 1, kt + j0 * K, KV_BLOCK, out + j0, ld, NULL, INIT_ZERO);
+    }
+}
+
+static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct attn_work *p = ctx;
+    const int64_t K = p->s.K, Kp = kv_pad_dim(K), rep = p->s.H / p->s.G;
+    const int64_t cap = (p->max_keys + KV_BLOCK - 1) & ~(int64_t)(KV_BLOCK - 1);
+    float *mem = p->scratch + thread * p->scratch_floats;
+    float *kt_mem = take(&mem, cap * K), *v_mem = take(&mem, cap * Kp), *sc = take(&mem, ATTN_TILE * cap);
+    float *q = take(&mem, ATTN_TILE * K), *acc = take(&mem, ATTN_TILE * Kp);
+    for (int64_t i = p->cut[begin]; i < p->cut[end]; i++) {
+        const struct attn_task *task = &p->task[i];
+        const struct attn_seq *s = &p->seq[task->seq];
+        const int64_t g = task->g, n_keys = s->past + task->row1;
+        const float *kt, *v;
+        if (s->kblk) {
+            kt = s->kblk + g * p->s.cap_keys * K;
+            v = s->vblk + g * p->s.cap_keys * Kp;
+        } else {
+            gather_transposed(kt_mem, p->k, s, n_keys, g * K, K);
+            gather_rows_padded(v_mem, p->v, s, n_keys, g * K, K, Kp);
+            kt = kt_mem;
+            v = v_mem;
+        }
+        /* A tile is ATTN_TILE (row, head) pairs, heads of a row side by side: they share the keys. */
+        const int64_t first = task->row0 * rep, last = task->row1 * rep;
+        for (int64_t t0 = first; t0 < last; t0 += ATTN_TILE) {
+            const int64_t nq = i64_min(ATTN_TILE, last - t0), n = s->past + (t0 + nq - 1) / rep + 1;
+            float inv[ATTN_TILE];
+            for (int64_t r = 0; r < nq; r++)
+                memcpy(q + r * K, row_of(p->q, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K,
+                       (size_t)K * sizeof(float));
+            tile_scores(sc, cap, q, K, nq, kt, n, K);
+            for (int64_t r = 0; r < nq; r++) {
+                const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
+                float *x = sc + r * cap;
+                const float max = row_max(x, own);
+                const v16 m = v_set1(max);
+                v16 sum = v_zero();
+                for (int64_t j = 0; j < own; j += 16) { /* a key the row may not see gets weight 0 */
+                    v16 e = v_exp(v_sub(v_load(x + j), m));
+                    if (own - j < 16) e = v_first(e, own - j);
+                    v_store(x + j, e);
+                    sum = v_add(sum, e);
+                }
+                for (int64_t j = (own + 15) & ~(int64_t)15; j < n; j++) x[j] = 0;
+                inv[r] = 1.0f / v_sum(sum);
+                if (p->stats) {
+                    float *st = p->stats + ((s->row + row) * p->s.H + g * rep + (t0 + r) % rep) * 2;
+                    st[0] = max;
+                    st[1] = inv[r];
+                }
+            }
+            micro_block(nq, Kp, n, sc, cap, 1, v, Kp, acc, Kp, NULL, INIT_ZERO);
+            for (int64_t r = 0; r < nq; r++) {
+                float *o = row_of(p->o, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K;
+                for (int64_t d = 0; d < K; d += 16)
+                    v_store_n(o + d, v_mul(v_load(acc + r * Kp + d), v_set1(inv[r])), K - d);
+            }
+        }
+    }
+}
+
+/* One sequence and kv head: with P = softmax(q k^T), delta = dO . O:
+ *   dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q.   (q already holds the 1/sqrt(K).) */
+static void attention_grad_seq(const struct attn_work *p, const struct attn_seq *s, int64_t g, float *mem) {
+    const int64_t K = p->s.K, Kp = kv_pad_dim(K), rep = p->s.H / p->s.G, n_keys = s->past + s->len;
+    const int64_t cap = (n_keys + KV_BLOCK - 1) & ~(int64_t)(KV_BLOCK - 1);
+    float *kt = take(&mem, cap * K), *vt = take(&mem, cap * K), *kr = take(&mem, cap * Kp);
+    float *dk = take(&mem, cap * Kp), *dv = take(&mem, cap * Kp);
+    float *pr = take(&mem, ATTN_GRAD_TILE * cap), *ds = take(&mem, ATTN_GRAD_TILE * cap);
+    float *q = take(&mem, ATTN_GRAD_TILE * Kp), *d_o = take(&mem, ATTN_GRAD_TILE * Kp), *dq = take(&mem, ATTN_GRAD_TILE * Kp);
+    gather_transposed(kt, p->k, s, n_keys, g * K, K);
+    gather_transposed(vt, p->v, s, n_keys, g * K, K);
+    gather_rows_padded(kr, p->k, s, n_keys, g * K, K, Kp);
+    memset(dk, 0, (size_t)(n_keys * Kp) * sizeof(float));
+    memset(dv, 0, (size_t)(n_keys * Kp) * sizeof(float));
+    for (int64_t t0 = 0; t0 < s->len * rep; t0 += ATTN_GRAD_TILE) {
+        const int64_t nq = i64_min(ATTN_GRAD_TILE, s->len * rep - t0), n = s->past + (t0 + nq - 1) / rep + 1;
+        float delta[ATTN_GRAD_TILE];
+        for (int64_t r = 0; r < nq; r++) {
+            const int64_t row = s->row + (t0 + r) / rep, h = g * rep + (t0 + r) % rep;
+            const float *qs = row_of(p->q, row) + h * K, *os = row_of(p->o, row) + h * K, *gs = row_of(p->d_o, row) + h * K;
+            v16 dot = v_zero();
+            for (int64_t d = 0; d < Kp; d += 16) {
+                v16 gv = v_load_n(gs + d, K - d);
+                dot = v_fma(gv, v_load_n(os + d, K - d), dot);
+                v_store(d_o + r * Kp + d, gv);
+                v_store(q + r * Kp + d, v_load_n(qs + d, K - d));
+            }
+            delta[r] = v_sum(dot);
+        }
+        tile_scores(pr, cap, q, Kp, nq, kt, n, K);
+        tile_scores(ds, cap, d_o, Kp, nq, vt, n, K);
+        for (int64_t r = 0; r < nq; r++) {
+            const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
+            const float *st = p->stats + ((s->row + row) * p->s.H + g * rep + (t0 + r) % rep) * 2;
+            const v16 m = v_set1(st[0]), inv = v_set1(st[1]), dl = v_set1(delta[r]);
+            float *pp = pr + r * cap, *dd = ds + r * cap;
+            for (int64_t j = 0; j < own; j += 16) {
+                v16 w = v_mul(v_exp(v_sub(v_load(pp + j), m)), inv);
+                v16 x = v_mul(w, v_sub(v_load(dd + j), dl));
+                v_store(pp + j, own - j < 16 ? v_first(w, own - j) : w);
+                v_store(dd + j, own - j < 16 ? v_first(x, own - j) : x);
+            }
+            for (int64_t j = (own + 15) & ~(int64_t)15; j < n; j++) pp[j] = dd[j] = 0;
+        }
+        micro_block(nq, Kp, n, ds, cap, 1, kr, Kp, dq, Kp, NULL, INIT_ZERO);
+        micro_block(n, Kp, nq, pr, 1, cap, d_o, Kp, dv, Kp, NULL, INIT_LOAD);
+        micro_block(n, Kp, nq, ds, 1, cap, q, Kp, dk, Kp, NULL, INIT_LOAD);
+        for (int64_t r = 0; r < nq; r++)
+            memcpy(row_of(p->dq, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K, dq + r * Kp,
+                   (size_t)K * sizeof(float));
+    }
+    for (int64_t j = 0; j < n_keys; j++) {
+        float *a = row_of(p->dk, key_row(s, j)) + g * K, *b = row_of(p->dv, key_row(s, j)) + g * K;
+        for (int64_t d = 0; d < K; d += 16) {
+            v_store_n(a + d, v_add(v_load_n(a + d, K - d), v_load(dk + j * Kp + d)), K - d);
+            v_store_n(b + d, v_add(v_load_n(b + d, K - d), v_load(dv + j * Kp + d)), K - d);
+        }
+    }
+}
+
+/* A task is a family (a sequence and those that use its keys, in order) and a kv head: one thread adds up everything
+ * that reaches a key, so no two threads ever write the same row and the order is fixed. */
+static void attention_grad_bins(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct attn_work *p = ctx;
+    for (int64_t i = p->cut[begin]; i < p->cut[end]; i++)
+        for (int32_t s = p->task[i].seq; s >= 0; s = p->next[s])
+            attention_grad_seq(p, &p->seq[s], p->task[i].g, p->scratch + thread * p->scratch_floats);
+}

@@ -1,0 +1,405 @@
+/* The CPU backend: picks the kernels for this machine, cuts work over the pool's threads, keeps scratch memory. Work is
+ * always cut over outputs, never over a reduction, so every thread count gives the same bits. */
+#include "cpu/cpu.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/attention.h"
+
+struct cpu_backend {
+    struct backend be; /* first: ops cast back */
+    const struct cpu_kernels *k;
+    float *scratch, *partial;
+    int64_t scratch_floats, partial_floats;
+    struct attn_plan plan;
+};
+
+static struct cpu_backend *cpu_of(struct backend *be) { return (struct cpu_backend *)be; }
+
+/* ---- choice of instruction set ----------------------------------------------------------------------------------- */
+
+static const struct cpu_kernels *kernels_named(const char *name) {
+    if (strcmp(name, "reference") == 0) return &cpu_kernels_reference;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (strcmp(name, "avx2") == 0 && avx2) return &cpu_kernels_avx2;
+    if (strcmp(name, "avx512") == 0 && avx2 && __builtin_cpu_supports("avx512f")) return &cpu_kernels_avx512;
+#endif
+    return NULL;
+}
+
+static const struct cpu_kernels *_Atomic chosen;
+
+/* The best this machine has, or what KERNELRL_CPU names; an unusable name falls back here and is refused by
+ * cpu_backend_open. */
+const struct cpu_kernels *cpu_kernels_current(void) {
+    const struct cpu_kernels *k = atomic_load(&chosen);
+    if (k) return k;
+    const char *forced = getenv("KERNELRL_CPU");
+    if (forced && *forced) k = kernels_named(forced);
+    if (!k) k = kernels_named("avx512");
+    if (!k) k = kernels_named("avx2");
+    if (!k) k = &cpu_kernels_reference;
+    atomic_store(&chosen, k);
+    return k;
+}
+
+const char *cpu_isa_name(void) { return cpu_kernels_current()->name; }
+
+bool cpu_isa_force(const char *name) {
+    const struct cpu_kernels *k = kernels_named(name);
+    if (k) atomic_store(&chosen, k);
+    return k != NULL;
+}
+
+float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy) {
+    ASSERT(target >= 0 && target < V);
+    return cpu_kernels_current()->logprob_row(logits, V, target, entropy);
+}
+
+void exp_f32(float *y, const float *x, int64_t n) { cpu_kernels_current()->exp_f32(y, x, n); }
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void *cpu_alloc(struct backend *be, size_t bytes) {
+    (void)be;
+    return aligned_alloc(64, (bytes + 64) & ~(size_t)63);
+}
+
+static void cpu_free(struct backend *be, void *p) {
+    (void)be;
+    free(p);
+}
+
+/* Scratch grows to a high-water mark and stays: no allocation in steady state. */
+static float *grow(float **p, int64_t *have, int64_t want) {
+    if (*have < want) {
+        free(*p);
+        *p = xaligned((size_t)want * sizeof(float));
+        *have = want;
+    }
+    return *p;
+}
+
+static float *thread_scratch(struct cpu_backend *c, int64_t floats_each) {
+    return grow(&c->scratch, &c->scratch_floats, floats_each * pool_threads(c->be.pool));
+}
+
+static enum status cpu_sync(struct backend *be, struct err *e) {
+    (void)be;
+    (void)e;
+    return ST_OK; /* ops have finished when they return */
+}
+
+static void cpu_close(struct backend *be) {
+    if (!be) return;
+    struct cpu_backend *c = cpu_of(be);
+    free(c->scratch);
+    free(c->partial);
+    attn_plan_free(&c->plan);
+    free(c);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static void run_gemm(struct backend *be, struct gemm *g) {
+    if (g->M <= 0 || g->N <= 0) return;
+    const int64_t threads = pool_threads(be->pool), panels = (g->N + PANEL - 1) / PANEL;
+    /* Rows per item: one pass of a block of b over them should pay for fetching it; fewer only where the threads would
+     * otherwise get unequal shares. */
+    g->chunk = i64_min(g->M, 240);
+    for (;;) {
+        g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
+        const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
+        if (g->chunk <= 24 || 10 * items >= 9 * rounds * threads) break;
+        g->chunk = (g->chunk / 2 + 5) / 6 * 6;
+    }
+    if (g->b_ld) g->scratch = thread_scratch(cpu_of(be), GEMM_KC * PANEL);
+    pool_for(be->pool, panels * g->n_chunks, 1, cpu_of(be)->k->gemm, g);
+}
+
+static void cpu_weight_pack(struct backend *be, struct weight *w) {
+    const int64_t panels = (w->N + PANEL - 1) / PANEL;
+    if (!w->packed) w->packed = xaligned((size_t)(panels * PANEL * w->K) * sizeof(float));
+    struct pack_args a = {w->w, w->packed, w->N, w->K};
+    pool_for(be->pool, panels, 1, cpu_of(be)->k->pack, &a);
+}
+
+static void cpu_weight_free(struct backend *be, struct weight *w) {
+    (void)be;
+    free(w->packed);
+    w->packed = NULL;
+}
+
+static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
+                       bool accumulate) {
+    ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && w->packed && !(bias && accumulate));
+    struct gemm g = {.a = x.data, .a_rs = x.ld, .a_ks = 1, .b = w->packed, .c = y.data, .ldc = y.ld, .bias = bias,
+                     .accumulate = accumulate, .M = y.rows, .N = w->N, .K = w->K};
+    run_gemm(be, &g);
+}
+
+static void cpu_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
+                          bool accumulate) {
+    ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
+    struct gemm g = {.a = dy.data, .a_rs = dy.ld, .a_ks = 1, .b = w->w, .b_ld = w->K, .c = dx.data, .ldc = dx.ld,
+                     .accumulate = accumulate, .M = dx.rows, .N = w->K, .K = w->N};
+    run_gemm(be, &g);
+}
+
+static void cpu_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
+    ASSERT(dy.rows == x.rows);
+    if (x.rows == 0) return;
+    struct gemm g = {.a = dy.data, .a_rs = 1, .a_ks = dy.ld, .b = x.data, .b_ld = x.ld, .c = dw, .ldc = x.cols,
+                     .accumulate = true, .M = dy.cols, .N = x.cols, .K = x.rows};
+    run_gemm(be, &g);
+}
+
+/* ---- column sums and rows by index -------------------------------------------------------------------------------- */
+
+struct columns {
+    struct tensor x, y;
+    float *out;
+    const float *src;
+    const int32_t *ids;
+    float a, b;
+};
+
+static inline float *row_at(struct tensor t, int64_t r) { return (float *)t.data + r * t.ld; }
+
+static void add_columns(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct columns *p = ctx;
+    for (int64_t t = 0; t < p->x.rows; t++) {
+        const float *x = row_at(p->x, t);
+        for (int64_t j = begin; j < end; j++) p->out[j] += x[j];
+    }
+}
+
+static void cpu_bias_grad(struct backend *be, float *db, struct tensor dy) {
+    struct columns a = {.x = dy, .out = db};
+    pool_for(be->pool, dy.cols, 64, add_columns, &a);
+}
+
+static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct columns *p = ctx;
+    for (int64_t t = begin; t < end; t++)
+        memcpy(row_at(p->y, t), row_at(p->x, p->ids[t]), (size_t)p->y.cols * sizeof(float));
+}
+
+static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+    ASSERT(x.cols == y.cols);
+    struct columns a = {.x = x, .y = y, .ids = rows};
+    pool_for(be->pool, y.rows, 64, embed_rows, &a);
+}
+
+static void cpu_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
+    struct columns a = {.x = {(void *)(uintptr_t)table, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
+    pool_for(be->pool, x.rows, 64, embed_rows, &a);
+}
+
+/* Each thread owns a range of columns and walks all rows in order, so rows that meet in one output add up in a fixed
+ * order without sorting or atomics. */
+static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct columns *p = ctx;
+    for (int64_t t = 0; t < p->x.rows; t++) {
+        const float *x = row_at(p->x, t);
+        float *y = row_at(p->y, p->ids[t]);
+        for (int64_t j = begin; j < end; j++) y[j] += x[j];
+    }
+}
+
+static void cpu_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+    ASSERT(x.cols == y.cols);
+    struct columns a = {.x = x, .y = y, .ids = rows};
+    pool_for(be->pool, x.cols, 16, scatter_columns, &a);
+}
+
+static void cpu_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
+    cpu_scatter_add_rows(be, tensor_f32(dtable, INT64_MAX, dx.cols, dx.cols), dx, ids);
+}
+
+static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct columns *p = ctx;
+    for (int64_t t = begin; t < end; t++) {
+        const float *x = row_at(p->x, t);
+        float *y = row_at(p->y, t);
+        if (p->b == 0)
+            for (int64_t j = 0; j < p->x.cols; j++) y[j] = p->a * x[j];
+        else
+            for (int64_t j = 0; j < p->x.cols; j++) y[j] = p->a * x[j] + p->b * y[j];
+    }
+}
+
+static void cpu_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
+    ASSERT(x.rows == y.rows && x.cols == y.cols);
+    struct columns c = {.x = x, .y = y, .a = a, .b = b};
+    pool_for(be->pool, y.rows, 32, axpby_rows, &c);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void cpu_rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
+    ASSERT(y.rows == x.rows && y.cols == x.cols);
+    struct rmsnorm_args a = {.y = y, .x = x, .gain = gain, .eps = eps};
+    pool_for(be->pool, x.rows, 8, cpu_of(be)->k->rmsnorm, &a);
+}
+
+/* Adds the blocks' partial sums in ascending order. */
+static void fold_partial(float *out, const float *partial, int64_t blocks, int64_t n, int64_t stride) {
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t j = 0; j < n; j++) out[j] += partial[b * stride + j];
+}
+
+static void cpu_rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
+                             const float *gain, float eps, bool accumulate) {
+    ASSERT(dx.rows == x.rows && dy.rows == x.rows && dx.cols == x.cols && dy.cols == x.cols);
+    struct cpu_backend *c = cpu_of(be);
+    const int64_t blocks = (x.rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    struct rmsnorm_args a = {.x = x, .dy = dy, .dx = dx, .gain = gain, .eps = eps, .accumulate = accumulate};
+    if (dgain) a.partial = grow(&c->partial, &c->partial_floats, blocks * x.cols);
+    pool_for(be->pool, blocks, 1, c->k->rmsnorm_grad, &a);
+    if (dgain) fold_partial(dgain, a.partial, blocks, x.cols, x.cols);
+}
+
+static void cpu_rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
+    ASSERT(qk.rows == qkv.rows && qk.cols == (r->H + r->G) * r->K && qkv.cols >= qk.cols);
+    struct rope_work a = {.qk = qk, .qkv = qkv, .a = r};
+    pool_for(be->pool, qk.rows, 8, cpu_of(be)->k->rope, &a);
+}
+
+static void cpu_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
+                          const struct rope_args *r) {
+    ASSERT(dqkv.rows == qkv.rows && (dq_gain == NULL) == (dk_gain == NULL));
+    struct cpu_backend *c = cpu_of(be);
+    const int64_t blocks = (qkv.rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    struct rope_work a = {.dqkv = dqkv, .qkv = qkv, .a = r};
+    if (dq_gain) a.partial = grow(&c->partial, &c->partial_floats, blocks * 2 * r->K);
+    pool_for(be->pool, blocks, 1, c->k->rope_grad, &a);
+    if (dq_gain) {
+        fold_partial(dq_gain, a.partial, blocks, r->K, 2 * r->K);
+        fold_partial(dk_gain, a.partial + r->K, blocks, r->K, 2 * r->K);
+    }
+}
+
+static void cpu_swiglu(struct backend *be, struct tensor y, struct tensor gu) {
+    ASSERT(gu.cols == 2 * y.cols && gu.rows == y.rows);
+    struct swiglu_args a = {.y = y, .gu = gu};
+    pool_for(be->pool, y.rows, 4, cpu_of(be)->k->swiglu, &a);
+}
+
+static void cpu_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu) {
+    ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
+    struct swiglu_args a = {.gu = gu, .dy = dy, .dgu = dgu};
+    pool_for(be->pool, dy.rows, 4, cpu_of(be)->k->swiglu_grad, &a);
+}
+
+static void cpu_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
+    struct logprob_args a = {.logits = logits, .targets = targets, .logp = logp, .entropy = entropy};
+    pool_for(be->pool, logits.rows, 1, cpu_of(be)->k->logprob, &a);
+}
+
+static void cpu_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
+    struct logprob_args a = {.logits = logits, .targets = targets, .g = g};
+    pool_for(be->pool, logits.rows, 1, cpu_of(be)->k->logprob_grad, &a);
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+static void cpu_kv_write(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
+                         struct attn_shape s) {
+    (void)be;
+    const int64_t K = s.K, Kp = kv_pad_dim(K);
+    for (int i = 0; i < n_seq; i++)
+        for (int64_t r = 0; r < seq[i].len; r++) {
+            const int64_t key = seq[i].past + r;
+            ASSERT(key < s.cap_keys);
+            for (int64_t g = 0; g < s.G; g++) {
+                const float *kr = row_at(k, seq[i].row + r) + g * K, *vr = row_at(v, seq[i].row + r) + g * K;
+                float *kb = seq[i].kblk + (g * s.cap_keys + key / KV_BLOCK * KV_BLOCK) * K + key % KV_BLOCK;
+                float *vb = seq[i].vblk + (g * s.cap_keys + key) * Kp;
+                for (int64_t d = 0; d < K; d++) kb[d * KV_BLOCK] = kr[d];
+                memcpy(vb, vr, (size_t)K * sizeof(float));
+                memset(vb + K, 0, (size_t)(Kp - K) * sizeof(float));
+            }
+        }
+}
+
+static void cpu_attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
+                          struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols);
+    struct cpu_backend *c = cpu_of(be);
+    const int threads = pool_threads(be->pool);
+    attn_plan_forward(&c->plan, seq, n_seq, s, threads);
+    if (c->plan.n_tasks == 0) return;
+    struct attn_work w = {.q = q, .k = k, .v = v, .o = o, .stats = stats, .seq = seq, .n_seq = n_seq, .s = s,
+                          .task = c->plan.task, .cut = c->plan.cut, .max_keys = c->plan.max_keys};
+    w.scratch_floats = attn_scratch_floats(w.max_keys, s.K);
+    w.scratch = thread_scratch(c, w.scratch_floats);
+    pool_for(be->pool, threads, 1, c->k->attention, &w);
+}
+
+static void cpu_attention_grad(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv,
+                               struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
+                               struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols && d_o.cols == q.cols);
+    struct cpu_backend *c = cpu_of(be);
+    const int threads = pool_threads(be->pool);
+    attn_plan_grad(&c->plan, seq, n_seq, s, threads);
+    if (c->plan.n_tasks == 0) return;
+    struct attn_work w = {.q = q, .k = k, .v = v, .o = o, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv,
+                          .stats = (float *)(uintptr_t)stats, .seq = seq, .n_seq = n_seq, .s = s, .task = c->plan.task,
+                          .cut = c->plan.cut, .max_keys = c->plan.max_keys, .next = c->plan.next};
+    w.scratch_floats = attn_grad_scratch_floats(w.max_keys, s.K);
+    w.scratch = thread_scratch(c, w.scratch_floats);
+    pool_for(be->pool, threads, 1, c->k->attention_grad, &w);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err *e) {
+    const char *forced = getenv("KERNELRL_CPU");
+    if (forced && *forced && !kernels_named(forced))
+        return FAIL(e, ST_UNSUPPORTED, "KERNELRL_CPU=%s: expected reference, avx2 or avx512, and a CPU that has it",
+                    forced);
+    struct cpu_backend *c = xcalloc(1, sizeof *c);
+    c->k = cpu_kernels_current();
+    c->be = (struct backend){
+        .name = c->k->name,
+        .pool = pool,
+        .mem_alloc = cpu_alloc,
+        .mem_free = cpu_free,
+        .sync = cpu_sync,
+        .close = cpu_close,
+        .weight_pack = cpu_weight_pack,
+        .weight_free = cpu_weight_free,
+        .linear = cpu_linear,
+        .linear_dx = cpu_linear_dx,
+        .linear_dw = cpu_linear_dw,
+        .bias_grad = cpu_bias_grad,
+        .embed = cpu_embed,
+        .embed_grad = cpu_embed_grad,
+        .rmsnorm = cpu_rmsnorm,
+        .rmsnorm_grad = cpu_rmsnorm_grad,
+        .rope = cpu_rope,
+        .rope_grad = cpu_rope_grad,
+        .swiglu = cpu_swiglu,
+        .swiglu_grad = cpu_swiglu_grad,
+        .kv_write = cpu_kv_write,
+        .attention = cpu_attention,
+        .attention_grad = cpu_attention_grad,
+        .logprob = cpu_logprob,
+        .logprob_grad = cpu_logprob_grad,
+        .axpby = cpu_axpby,
+        .gather_rows = cpu_gather_rows,
+        .scatter_add_rows = cpu_scatter_add_rows,
+    };
+    *out = &c->be;
+    return ST_OK;
+}

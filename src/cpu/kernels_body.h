@@ -1,0 +1,31 @@
+/* All kernels of one instruction set. Included once by each isa_*.c, which defines KERNELS (the table's name) and
+ * KERNELS_NAME and sets the compiler's target first. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/v16.h"
+
+#include "cpu/gemm_body.h"
+
+#include "cpu/rows_body.h"
+
+#include "cpu/attention_body.h"
+
+const struct cpu_kernels KERNELS = {
+    .name = KERNELS_NAME,
+    .gemm = gemm_items,
+    .pack = pack_panels,
+    .rmsnorm = rmsnorm_rows,
+    .rmsnorm_grad = rmsnorm_grad_blocks,
+    .rope = rope_rows,
+    .rope_grad = rope_grad_blocks,
+    .swiglu = swiglu_rows,
+    .swiglu_grad = swiglu_grad_rows,
+    .attention = attention_bins,
+    .attention_grad = attention_grad_bins,
+    .logprob = logprob_rows,
+    .logprob_grad = logprob_grad_rows,
+    .logprob_row = logprob_row_isa,
+    .exp_f32 = exp_f32_isa,
+};

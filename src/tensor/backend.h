@@ -1,0 +1,88 @@
+/* backend: one table of functions per kind of device. The contract of each op is in ops.h. Ops return nothing: on a
+ * device they are queued, and what went wrong surfaces at sync. Shapes are asserted, not reported: model code derives
+ * them from a checked configuration. */
+#ifndef KERNELRL_BACKEND_H
+#define KERNELRL_BACKEND_H
+
+#include "base/err.h"
+#include "base/pool.h"
+#include "tensor/ops.h"
+
+/* A matrix [N,K] and the layout the backend multiplies with. `packed` belongs to the backend: made by weight_pack,
+ * refreshed by calling it again after w changed, released by weight_free. */
+struct weight {
+    float *w; /* [N,K], owned by the model */
+    int64_t N, K;
+    void *packed;
+};
+
+struct attn_shape {
+    int64_t H, G, K;
+    int64_t cap_keys; /* of a cache, see ops.h; 0 in training */
+};
+
+struct rope_args {
+    int64_t H, G, K;
+    const int32_t *pos;          /* [T] */
+    const float *cos_t, *sin_t;  /* [positions][K/2] */
+    const float *q_gain, *k_gain; /* [K], or NULL: no QK-norm */
+    float eps;
+};
+
+struct backend {
+    const char *name; /* "cpu-avx512", ... */
+    struct pool *pool;
+
+    /* Memory the ops can reach; NULL when there is none left. 64-byte aligned, contents undefined. */
+    void *(*mem_alloc)(struct backend *be, size_t bytes);
+    void (*mem_free)(struct backend *be, void *p);
+    enum status (*sync)(struct backend *be, struct err *e);
+    void (*close)(struct backend *be);
+
+    void (*weight_pack)(struct backend *be, struct weight *w);
+    void (*weight_free)(struct backend *be, struct weight *w);
+
+    void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
+                   bool accumulate);
+    void (*linear_dx)(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, bool accumulate);
+    void (*linear_dw)(struct backend *be, float *dw, struct tensor dy, struct tensor x);
+    void (*bias_grad)(struct backend *be, float *db, struct tensor dy);
+    void (*embed)(struct backend *be, struct tensor x, const float *table, const int32_t *ids);
+    void (*embed_grad)(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids);
+    void (*rmsnorm)(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps);
+    void (*rmsnorm_grad)(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
+                         const float *gain, float eps, bool accumulate);
+    void (*rope)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a);
+    void (*rope_grad)(struct backend *be, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
+                      const struct rope_args *a);
+    void (*swiglu)(struct backend *be, struct tensor y, struct tensor gu);
+    void (*swiglu_grad)(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu);
+    /* Stores the own rows of k [T,G*K] and v [T,G*K] behind the past keys of each sequence's cache. */
+    void (*kv_write)(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
+                     struct attn_shape s);
+    /* o, q [T,H*K]; k, v [T,G*K] (unused by sequences with a cache); stats [T,H,2] or NULL. */
+    void (*attention)(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
+                      struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
+    /* dq overwritten; dk, dv must hold zeros (or what is to be added to). Training sequences only; a sequence whose keys
+     * others use as their past comes before them. */
+    void (*attention_grad)(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o,
+                           struct tensor o, const float *stats, struct tensor q, struct tensor k, struct tensor v,
+                           const struct attn_seq *seq, int n_seq, struct attn_shape s);
+    /* logits [n,V] row by row; entropy may be NULL. */
+    void (*logprob)(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets);
+    void (*logprob_grad)(struct backend *be, struct tensor logits, const int32_t *targets, const float *g);
+    void (*axpby)(struct backend *be, struct tensor y, float a, struct tensor x, float b);
+    /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i. */
+    void (*gather_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+};
+
+/* The CPU backend. Picks avx512, avx2 or reference by what the CPU has; KERNELRL_CPU forces one (and fails when the CPU
+ * lacks it). The pool is borrowed. An instance is used by one thread at a time. */
+enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err *e) MUST_USE;
+/* "avx512", "avx2" or "reference": what the process uses. */
+const char *cpu_isa_name(void);
+/* Lets a test switch instruction sets for backends opened later; false when the CPU lacks it or the name is unknown. */
+bool cpu_isa_force(const char *name);
+
+#endif

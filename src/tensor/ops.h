@@ -1,0 +1,66 @@
+/* ops: what every backend computes, in words; backend.h holds the function table.
+ *
+ * Determinism classes. E: bits equal to the scalar C reference (src/cpu/ref.c, or KERNELRL_CPU=reference).
+ * I: the bits of a row depend on that row's inputs alone, never on the rows around it or on the thread count.
+ * T: within a stated error. Every op below is I; on the CPU all three instruction sets also agree bit for bit, because
+ * they follow one order of operations:
+ *   - a dot product is a chain of f32 fused multiply-adds over ascending index, begun at 0, the bias or the old value;
+ *   - a sum over a row is 16 strided partial sums (lane = index mod 16), folded 8+8, 4+4, 2+2, 1+1;
+ *   - exp is the polynomial of exp_f32 below; log is libm's double log rounded once.
+ * All values are float32. "overwrites" and "accumulates" say what happens to the output's old contents. 0 rows are fine
+ * everywhere. Outputs may not alias inputs unless said so.
+ *
+ * linear          y[t,n] = bias[n] + sum_k x[t,k] w[n,k]; accumulate: begins at y[t,n] instead (bias must be NULL).
+ *                 y [T,N], x [T,K], w packed from [N,K]. E, I.
+ * linear_dx       dx[t,k] = sum_n dy[t,n] w[n,k], n ascending; overwrites or accumulates. E, I.
+ * linear_dw       dw[n,k] += sum_t dy[t,n] x[t,k], t ascending. dw [N,K] contiguous rows. E.
+ * bias_grad       db[n] += sum_t dy[t,n], t ascending. E.
+ * embed           x[t,:] = table[ids[t],:]. E, I.   embed_grad: dtable[ids[t],:] += dx[t,:], t ascending. E.
+ * rmsnorm         y[t,:] = x[t,:] * (1/sqrt(mean(x[t,:]^2) + eps)) * gain. (Zhang & Sennrich 2019.) E, I.
+ * rmsnorm_grad    dx[t,:] (+)= gradient; dgain += sum over rows, in blocks of ROW_BLOCK rows whose partial sums are
+ *                 added in ascending order (so equal for every thread count). dgain may be NULL. E.
+ * rope            per head: optional QK-norm over K (gain q_gain/k_gain), then the half-split rotary embedding of
+ *                 Hugging Face Qwen2/3 (Su et al. 2021): (a,b) at (j, j+K/2) -> (a cos - b sin, b cos + a sin).
+ *                 Query heads are then multiplied by 1/sqrt(K), so attention needs no scale. Reads the fused projection
+ *                 [T,(H+2G)K], writes [T,(H+G)K]. E, I.
+ * rope_grad       in: gradients with respect to rope's output, in the first (H+G)K columns of dqkv; replaced there by
+ *                 gradients with respect to its input. Gain gradients accumulate as in rmsnorm_grad. E.
+ * swiglu          y[t,f] = silu(gate[t,f]) * up[t,f]; gate and up are the halves of gu [T,2F]. (Shazeer 2020.) E, I.
+ * attention       softmax(q k^T) v per query head over the keys of its sequence; see struct attn_seq. Keys lie in blocks
+ *                 of KV_BLOCK; the score is a dot product over d; all scores of a row, then max, exp(s-max), their sum
+ *                 l, sum_k p v over ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
+ * attention_grad  P recomputed from stats; dq overwritten, dk and dv accumulated over the users of a key in order of
+ *                 (sequence, query row, head). E.
+ * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
+ * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
+ * axpby           y = a*x + b*y elementwise; b = 0 ignores old y. E, I. */
+#ifndef KERNELRL_OPS_H
+#define KERNELRL_OPS_H
+
+#include "tensor/tensor.h"
+
+enum { ROW_BLOCK = 128, KV_BLOCK = 64 };
+
+/* log p(target) of a row of V logits, and the entropy of its distribution (may be NULL), in nats at temperature 1. The
+ * bits are those of model_forward's logp for the same logits, so a sampler that calls this records exactly what the
+ * trainer computes. */
+float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy);
+
+/* exp(x) within 2 ulp: 0 below -87.3, clamped above 88.3, NaN stays NaN. Same bits on every CPU. x and y may alias. */
+void exp_f32(float *y, const float *x, int64_t n);
+
+/* Keys of one sequence as its query rows see them: `past` keys, then its own rows causally. Query row `row + i` sees keys
+ * 0 .. past + i. */
+struct attn_seq {
+    int64_t row, len;  /* own rows of q (and of k, v, o) */
+    int64_t past;      /* keys in front of the own rows */
+    int64_t past_row;  /* training: the past keys are rows past_row .. past_row+past-1 */
+    float *kblk, *vblk; /* sampling: the sequence's cache for this layer, past and own keys in it; else NULL */
+};
+
+/* Cache layout of one (sequence, layer): for each kv head, keys in blocks of KV_BLOCK stored transposed
+ * [block][K][KV_BLOCK], and values row-major [key][Kp], Kp = K rounded up to 16 (padding zero). cap_keys is a multiple of
+ * KV_BLOCK; head g starts at g*cap_keys*K (keys) and g*cap_keys*Kp (values). */
+static inline int64_t kv_pad_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
+
+#endif
