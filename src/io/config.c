@@ -239,7 +239,7 @@ static void store_unset(struct config *c, const struct config_key *k) {
     case CONFIG_FLOAT: *(double *)dst = CONFIG_UNSET_FLOAT; break;
     case CONFIG_STRING: *(const char **)dst = NULL; break;
     case CONFIG_ENUM: *(int *)dst = CONFIG_UNSET_ENUM; break;
-    default: ASSERT(!"keys of this type are never optional");
+    default: ASSERT(false); /* no other type is ever optional */
     }
 }
 
