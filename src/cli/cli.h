@@ -7,6 +7,7 @@
 /* X(function, name, one-line help). A command gets argv without the program name (argv[0] is the command) and returns
  * the exit code: 0 success, 1 failure, 2 usage. */
 #define COMMAND_LIST(X)                                                                                                \
+    X(cmd_selfcheck, "selfcheck", "check the engine against another implementation's numbers")                         \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                                          \
     X(cmd_version, "version", "print the version")
 

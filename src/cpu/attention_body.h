@@ -14,7 +14,8 @@ ALWAYS_INLINE int64_t key_row(const struct attn_seq *s, int64_t j) {
 
 /* Transposed blocks [block][K][KV_BLOCK] of columns [c0, c0+K) of the rows of keys [0,n). Lanes beyond n keep what they
  * held: callers never look at them, but zero them once so that nothing undefined is computed with. */
-static void gather_transposed(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0, int64_t K) {
+static void gather_transposed(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0,
+                              int64_t K) {
     for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
         float *blk = dst + j0 * K;
         const int64_t m = i64_min(KV_BLOCK, n - j0);
@@ -30,8 +31,8 @@ static void gather_transposed(float *dst, struct tensor src, const struct attn_s
 }
 
 /* Row-major [key][Kp], the padding zero. */
-static void gather_rows_padded(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0, int64_t K,
-                               int64_t Kp) {
+static void gather_rows_padded(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0,
+                               int64_t K, int64_t Kp) {
     for (int64_t j = 0; j < n; j++) {
         const float *x = row_of(src, key_row(s, j)) + c0;
         for (int64_t d = 0; d < Kp; d += 16) v_store(dst + j * Kp + d, d < K ? v_load_n(x + d, K - d) : v_zero());
@@ -115,7 +116,8 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
     float *kt = take(&mem, cap * K), *vt = take(&mem, cap * K), *kr = take(&mem, cap * Kp);
     float *dk = take(&mem, cap * Kp), *dv = take(&mem, cap * Kp);
     float *pr = take(&mem, ATTN_GRAD_TILE * cap), *ds = take(&mem, ATTN_GRAD_TILE * cap);
-    float *q = take(&mem, ATTN_GRAD_TILE * Kp), *d_o = take(&mem, ATTN_GRAD_TILE * Kp), *dq = take(&mem, ATTN_GRAD_TILE * Kp);
+    float *q = take(&mem, ATTN_GRAD_TILE * Kp), *d_o = take(&mem, ATTN_GRAD_TILE * Kp),
+          *dq = take(&mem, ATTN_GRAD_TILE * Kp);
     gather_transposed(kt, p->k, s, n_keys, g * K, K);
     gather_transposed(vt, p->v, s, n_keys, g * K, K);
     gather_rows_padded(kr, p->k, s, n_keys, g * K, K, Kp);
@@ -126,7 +128,8 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
         float delta[ATTN_GRAD_TILE];
         for (int64_t r = 0; r < nq; r++) {
             const int64_t row = s->row + (t0 + r) / rep, h = g * rep + (t0 + r) % rep;
-            const float *qs = row_of(p->q, row) + h * K, *os = row_of(p->o, row) + h * K, *gs = row_of(p->d_o, row) + h * K;
+            const float *qs = row_of(p->q, row) + h * K, *os = row_of(p->o, row) + h * K,
+                        *gs = row_of(p->d_o, row) + h * K;
             v16 dot = v_zero();
             for (int64_t d = 0; d < Kp; d += 16) {
                 v16 gv = v_load_n(gs + d, K - d);

@@ -137,28 +137,56 @@ static void cpu_weight_free(struct backend *be, struct weight *w) {
 static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                        bool accumulate) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && w->packed && !(bias && accumulate));
-    struct gemm g = {.a = x.data, .a_rs = x.ld, .a_ks = 1, .b = w->packed, .c = y.data, .ldc = y.ld, .bias = bias,
-                     .accumulate = accumulate, .M = y.rows, .N = w->N, .K = w->K};
+    struct gemm g = {.a = x.data,
+                     .a_rs = x.ld,
+                     .a_ks = 1,
+                     .b = w->packed,
+                     .c = y.data,
+                     .ldc = y.ld,
+                     .bias = bias,
+                     .accumulate = accumulate,
+                     .M = y.rows,
+                     .N = w->N,
+                     .K = w->K};
     run_gemm(be, &g);
 }
 
 static void cpu_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
                           bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
-    struct gemm g = {.a = dy.data, .a_rs = dy.ld, .a_ks = 1, .b = w->w, .b_ld = w->K, .c = dx.data, .ldc = dx.ld,
-                     .accumulate = accumulate, .M = dx.rows, .N = w->K, .K = w->N};
+    struct gemm g = {.a = dy.data,
+                     .a_rs = dy.ld,
+                     .a_ks = 1,
+                     .b = w->w,
+                     .b_ld = w->K,
+                     .c = dx.data,
+                     .ldc = dx.ld,
+                     .accumulate = accumulate,
+                     .M = dx.rows,
+                     .N = w->K,
+                     .K = w->N};
     run_gemm(be, &g);
 }
 
 static void cpu_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
     ASSERT(dy.rows == x.rows);
     if (x.rows == 0) return;
-    struct gemm g = {.a = dy.data, .a_rs = 1, .a_ks = dy.ld, .b = x.data, .b_ld = x.ld, .c = dw, .ldc = x.cols,
-                     .accumulate = true, .M = dy.cols, .N = x.cols, .K = x.rows};
+    struct gemm g = {.a = dy.data,
+                     .a_rs = 1,
+                     .a_ks = dy.ld,
+                     .b = x.data,
+                     .b_ld = x.ld,
+                     .c = dw,
+                     .ldc = x.cols,
+                     .accumulate = true,
+                     .M = dy.cols,
+                     .N = x.cols,
+                     .K = x.rows};
     run_gemm(be, &g);
 }
 
-/* ---- column sums and rows by index -------------------------------------------------------------------------------- */
+/* ---- column sums and rows by index --------------------------------------------------------------------------------
+ */
 
 struct columns {
     struct tensor x, y;
@@ -230,7 +258,9 @@ static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) {
         const float *x = row_at(p->x, t);
         float *y = row_at(p->y, t);
-        if (p->b == 0)
+        if (p->a == 0 && p->b == 0)
+            memset(y, 0, (size_t)p->x.cols * sizeof(float));
+        else if (p->b == 0)
             for (int64_t j = 0; j < p->x.cols; j++) y[j] = p->a * x[j];
         else
             for (int64_t j = 0; j < p->x.cols; j++) y[j] = p->a * x[j] + p->b * y[j];
@@ -338,8 +368,17 @@ static void cpu_attention(struct backend *be, struct tensor o, float *stats, str
     const int threads = pool_threads(be->pool);
     attn_plan_forward(&c->plan, seq, n_seq, s, threads);
     if (c->plan.n_tasks == 0) return;
-    struct attn_work w = {.q = q, .k = k, .v = v, .o = o, .stats = stats, .seq = seq, .n_seq = n_seq, .s = s,
-                          .task = c->plan.task, .cut = c->plan.cut, .max_keys = c->plan.max_keys};
+    struct attn_work w = {.q = q,
+                          .k = k,
+                          .v = v,
+                          .o = o,
+                          .stats = stats,
+                          .seq = seq,
+                          .n_seq = n_seq,
+                          .s = s,
+                          .task = c->plan.task,
+                          .cut = c->plan.cut,
+                          .max_keys = c->plan.max_keys};
     w.scratch_floats = attn_scratch_floats(w.max_keys, s.K);
     w.scratch = thread_scratch(c, w.scratch_floats);
     pool_for(be->pool, threads, 1, c->k->attention, &w);
@@ -353,9 +392,22 @@ static void cpu_attention_grad(struct backend *be, struct tensor dq, struct tens
     const int threads = pool_threads(be->pool);
     attn_plan_grad(&c->plan, seq, n_seq, s, threads);
     if (c->plan.n_tasks == 0) return;
-    struct attn_work w = {.q = q, .k = k, .v = v, .o = o, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv,
-                          .stats = (float *)(uintptr_t)stats, .seq = seq, .n_seq = n_seq, .s = s, .task = c->plan.task,
-                          .cut = c->plan.cut, .max_keys = c->plan.max_keys, .next = c->plan.next};
+    struct attn_work w = {.q = q,
+                          .k = k,
+                          .v = v,
+                          .o = o,
+                          .d_o = d_o,
+                          .dq = dq,
+                          .dk = dk,
+                          .dv = dv,
+                          .stats = (float *)(uintptr_t)stats,
+                          .seq = seq,
+                          .n_seq = n_seq,
+                          .s = s,
+                          .task = c->plan.task,
+                          .cut = c->plan.cut,
+                          .max_keys = c->plan.max_keys,
+                          .next = c->plan.next};
     w.scratch_floats = attn_grad_scratch_floats(w.max_keys, s.K);
     w.scratch = thread_scratch(c, w.scratch_floats);
     pool_for(be->pool, threads, 1, c->k->attention_grad, &w);

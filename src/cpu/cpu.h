@@ -1,24 +1,25 @@
 /* cpu: the CPU backend. Owns the float32 ops. May include tensor and base. Start at cpu.c (threads, dispatch), then
- * gemm_body.h (the one micro-kernel), rows_body.h, attention_body.h. The *_body.h files are compiled once per instruction
- * set by isa_*.c over the 16-lane vector type of v16.h, so all instruction sets perform the same operations in the same
- * order and give equal bits. ref.c is the oracle of the tests: naive loops that share no code with the rest. */
+ * gemm_body.h (the one micro-kernel), rows_body.h, attention_body.h. The *_body.h files are compiled once per
+ * instruction set by isa_*.c over the 16-lane vector type of v16.h, so all instruction sets perform the same operations
+ * in the same order and give equal bits. ref.c is the oracle of the tests: naive loops that share no code with the
+ * rest. */
 #ifndef KERNELRL_CPU_H
 #define KERNELRL_CPU_H
 
 #include "tensor/backend.h"
 
-enum { PANEL = 64 };       /* outputs per packed weight panel */
-enum { GEMM_KC = 128 };    /* reduction steps between two spills of the accumulators */
-enum { ATTN_TILE = 12 };   /* (row, head) pairs that share one pass over the keys */
+enum { PANEL = 64 };     /* outputs per packed weight panel */
+enum { GEMM_KC = 128 };  /* reduction steps between two spills of the accumulators */
+enum { ATTN_TILE = 12 }; /* (row, head) pairs that share one pass over the keys */
 enum { ATTN_GRAD_TILE = 24 };
 
-/* c[m,n] = init + sum_k a[m,k] b[k,n], one f32 FMA per step, k ascending. Item i of the work list is a PANEL-wide column
- * strip times a chunk of rows. */
+/* c[m,n] = init + sum_k a[m,k] b[k,n], one f32 FMA per step, k ascending. Item i of the work list is a PANEL-wide
+ * column strip times a chunk of rows. */
 struct gemm {
     const float *a;
     int64_t a_rs, a_ks; /* strides of m and k */
     const float *b;
-    int64_t b_ld;  /* row-major b [K,N] with this stride; 0: b is packed in panels [N/PANEL][K][PANEL] */
+    int64_t b_ld; /* row-major b [K,N] with this stride; 0: b is packed in panels [N/PANEL][K][PANEL] */
     float *c;
     int64_t ldc;
     const float *bias; /* [N] or NULL */
@@ -74,8 +75,8 @@ struct attn_work {
 /* Work over a range of rows, items or bins: called through pool_for. */
 struct cpu_kernels {
     const char *name;
-    pool_fn *gemm, *pack, *rmsnorm, *rmsnorm_grad, *rope, *rope_grad, *swiglu, *swiglu_grad, *attention, *attention_grad,
-        *logprob, *logprob_grad;
+    pool_fn *gemm, *pack, *rmsnorm, *rmsnorm_grad, *rope, *rope_grad, *swiglu, *swiglu_grad, *attention,
+        *attention_grad, *logprob, *logprob_grad;
     float (*logprob_row)(const float *x, int64_t V, int32_t target, float *entropy);
     void (*exp_f32)(float *y, const float *x, int64_t n);
 };

@@ -1,6 +1,7 @@
 /* The one matrix micro-kernel and the loops around it. Every product in the engine, attention included, is a call of
  * `micro`: up to MICRO_ROWS rows times V16_NV*16 columns, the reduction index strictly ascending with one fused
- * multiply-add per step and output. Splitting the reduction spills the accumulators to c as f32, which changes no bit. */
+ * multiply-add per step and output. Splitting the reduction spills the accumulators to c as f32, which changes no bit.
+ */
 enum { MICRO_ROWS = 6 };
 enum micro_init { INIT_ZERO, INIT_BIAS, INIT_LOAD };
 
@@ -23,7 +24,8 @@ ALWAYS_INLINE void micro_body(const int mr, const int nv, int64_t kc, const floa
         for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++)
-                acc[i][j] = j == nv - 1 ? v_load_n(src + i * step + 16 * j, nc - 16 * j) : v_load(src + i * step + 16 * j);
+                acc[i][j] =
+                    j == nv - 1 ? v_load_n(src + i * step + 16 * j, nc - 16 * j) : v_load(src + i * step + 16 * j);
     }
     for (int64_t k = 0; k < kc; k++) {
         v16 bv[V16_NV];
@@ -42,19 +44,22 @@ ALWAYS_INLINE void micro_body(const int mr, const int nv, int64_t kc, const floa
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) {
-            if (j == nv - 1) v_store_n(c + i * ldc + 16 * j, acc[i][j], nc - 16 * j);
-            else v_store(c + i * ldc + 16 * j, acc[i][j]);
+            if (j == nv - 1)
+                v_store_n(c + i * ldc + 16 * j, acc[i][j], nc - 16 * j);
+            else
+                v_store(c + i * ldc + 16 * j, acc[i][j]);
         }
 }
 
-#define MICRO(mr, nv)                                                                                                  \
-    static __attribute__((noinline)) void micro_##mr##x##nv(int64_t kc, const float *a, int64_t rs, int64_t ks,        \
-                                                            const float *b, int64_t bks, float *c, int64_t ldc,        \
-                                                            int64_t nc, const float *bias, enum micro_init init) {     \
-        micro_body(mr, nv, kc, a, rs, ks, b, bks, c, ldc, nc, bias, init);                                             \
+#define MICRO(mr, nv)                                                                                              \
+    static __attribute__((noinline)) void micro_##mr##x##nv(int64_t kc, const float *a, int64_t rs, int64_t ks,    \
+                                                            const float *b, int64_t bks, float *c, int64_t ldc,    \
+                                                            int64_t nc, const float *bias, enum micro_init init) { \
+        micro_body(mr, nv, kc, a, rs, ks, b, bks, c, ldc, nc, bias, init);                                         \
     }
 #define MICRO_ALL(nv) MICRO(1, nv) MICRO(2, nv) MICRO(3, nv) MICRO(4, nv) MICRO(5, nv) MICRO(6, nv)
-#define MICRO_ROW(nv) {micro_1x##nv, micro_2x##nv, micro_3x##nv, micro_4x##nv, micro_5x##nv, micro_6x##nv}
+#define MICRO_ROW(nv) \
+    { micro_1x##nv, micro_2x##nv, micro_3x##nv, micro_4x##nv, micro_5x##nv, micro_6x##nv }
 MICRO_ALL(1)
 #if V16_NV == 4
 MICRO_ALL(2)

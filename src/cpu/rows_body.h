@@ -197,8 +197,7 @@ static void logprob_grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *x = row_of(p->logits, i);
         const float max = row_max(x, V), l = row_sumexp(x, V, max, NULL);
         const v16 m = v_set1(max), c = v_set1(-p->g[i] / l);
-        for (int64_t j = 0; j < V; j += 16)
-            v_store_n(x + j, v_mul(c, v_exp(v_sub(v_load_n(x + j, V - j), m))), V - j);
+        for (int64_t j = 0; j < V; j += 16) v_store_n(x + j, v_mul(c, v_exp(v_sub(v_load_n(x + j, V - j), m))), V - j);
         x[p->targets[i]] += p->g[i];
     }
 }

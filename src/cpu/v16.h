@@ -1,5 +1,5 @@
-/* v16: sixteen float lanes: one AVX-512 register, two AVX2 registers, or an array. Every function gives the same bits in
- * all three. Included by isa_*.c only, after V16_AVX512, V16_AVX2 or nothing was defined. */
+/* v16: sixteen float lanes: one AVX-512 register, two AVX2 registers, or an array. Every function gives the same bits
+ * in all three. Included by isa_*.c only, after V16_AVX512, V16_AVX2 or nothing was defined. */
 #ifndef KERNELRL_V16_H
 #define KERNELRL_V16_H
 
@@ -96,18 +96,16 @@ ALWAYS_INLINE v16 v_first(v16 a, int64_t n) {
 typedef struct {
     float f[16];
 } v16;
-#define V16_LANES(expr)                                                                                                \
-    v16 r_;                                                                                                            \
-    for (int i = 0; i < 16; i++) r_.f[i] = (expr);                                                                     \
+#define V16_LANES(expr)                            \
+    v16 r_;                                        \
+    for (int i = 0; i < 16; i++) r_.f[i] = (expr); \
     return r_
 ALWAYS_INLINE v16 v_zero(void) { V16_LANES(0.0f); }
 ALWAYS_INLINE v16 v_set1(float x) { V16_LANES(x); }
 ALWAYS_INLINE v16 v_load(const float *p) { V16_LANES(p[i]); }
 ALWAYS_INLINE void v_store(float *p, v16 a) { memcpy(p, a.f, sizeof a.f); }
 ALWAYS_INLINE v16 v_load_n(const float *p, int64_t n) { V16_LANES(i < n ? p[i] : 0.0f); }
-ALWAYS_INLINE void v_store_n(float *p, v16 a, int64_t n) {
-    memcpy(p, a.f, (size_t)(n < 16 ? n : 16) * sizeof(float));
-}
+ALWAYS_INLINE void v_store_n(float *p, v16 a, int64_t n) { memcpy(p, a.f, (size_t)(n < 16 ? n : 16) * sizeof(float)); }
 ALWAYS_INLINE v16 v_fma(v16 a, v16 b, v16 c) { V16_LANES(__builtin_fmaf(a.f[i], b.f[i], c.f[i])); }
 ALWAYS_INLINE v16 v_add(v16 a, v16 b) { V16_LANES(a.f[i] + b.f[i]); }
 ALWAYS_INLINE v16 v_sub(v16 a, v16 b) { V16_LANES(a.f[i] - b.f[i]); }
@@ -146,8 +144,8 @@ ALWAYS_INLINE float v_maximum(v16 a) {
     return t[0];
 }
 
-/* exp(x) = 2^n e^r, n = round(x / ln 2), |r| <= ln2/2, e^r by its Taylor series to r^7 (next term 5e-9 relative). ln 2 is
- * split in two so that r keeps its low bits. Contract in tensor/ops.h (exp_f32). */
+/* exp(x) = 2^n e^r, n = round(x / ln 2), |r| <= ln2/2, e^r by its Taylor series to r^7 (next term 5e-9 relative). ln 2
+ * is split in two so that r keeps its low bits. Contract in tensor/ops.h (exp_f32). */
 ALWAYS_INLINE v16 v_exp(v16 x) {
     const v16 magic = v_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
     v16 xc = v_min(v_set1(88.3f), x);

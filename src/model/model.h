@@ -9,7 +9,7 @@
 
 /* Dimension letters as in tensor.h. */
 struct model_config {
-    bool qwen3;               /* QK-norm, no QKV bias */
+    bool qwen3; /* QK-norm, no QKV bias */
     bool qkv_bias, tied;
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
     int32_t max_positions;
@@ -22,7 +22,8 @@ struct model; /* weights (f32 master and packed copies), LoRA, gradients */
 
 /* Loads config.json and model.safetensors (or its shards). */
 enum status model_load(const char *dir, struct pool *pool, struct model **out, struct err *e) MUST_USE;
-/* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json. */
+/* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json: its path, or its text (starts with '{').
+ */
 enum status model_init(const char *config_json, uint64_t seed, struct pool *pool, struct model **out,
                        struct err *e) MUST_USE;
 void model_free(struct model *m);
@@ -61,7 +62,7 @@ struct segment {
     int prefix;         /* segment index or -1 */
 };
 struct train_batch {
-    const int32_t *ids;     /* [T] input token */
+    const int32_t *ids; /* [T] input token */
     int64_t T;
     const struct segment *seg;
     int n_seg;
@@ -74,6 +75,8 @@ struct train_batch {
  * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
+/* Logits of every row, [T,V]: for checks and small batches; training never holds them all. Forgets the last forward. */
+enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;
 /* Adds to the gradients d(sum_i g[i] * logp[i]). Every loss is a per-token scalar g (see train/loss.h); to minimise
  * a loss, g = dloss/dlogp. */
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) MUST_USE;
@@ -82,7 +85,8 @@ void model_zero_grad(struct model *m);
 /* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
 struct kv_cache;
 /* Room for n_seqs sequences of up to max_len tokens; fails when over the memory it may take. */
-enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, struct kv_cache **out, struct err *e) MUST_USE;
+enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, struct kv_cache **out,
+                      struct err *e) MUST_USE;
 void kv_free(struct kv_cache *kv);
 void kv_reset(struct kv_cache *kv, int seq);
 void kv_copy(struct kv_cache *kv, int dst_seq, int src_seq); /* share a prompt with the samples of its group */

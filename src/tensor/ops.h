@@ -26,14 +26,13 @@
  * rope_grad       in: gradients with respect to rope's output, in the first (H+G)K columns of dqkv; replaced there by
  *                 gradients with respect to its input. Gain gradients accumulate as in rmsnorm_grad. E.
  * swiglu          y[t,f] = silu(gate[t,f]) * up[t,f]; gate and up are the halves of gu [T,2F]. (Shazeer 2020.) E, I.
- * attention       softmax(q k^T) v per query head over the keys of its sequence; see struct attn_seq. Keys lie in blocks
- *                 of KV_BLOCK; the score is a dot product over d; all scores of a row, then max, exp(s-max), their sum
- *                 l, sum_k p v over ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
- * attention_grad  P recomputed from stats; dq overwritten, dk and dv accumulated over the users of a key in order of
- *                 (sequence, query row, head). E.
+ * attention       softmax(q k^T) v per query head over the keys of its sequence; see struct attn_seq. Keys lie in
+ * blocks of KV_BLOCK; the score is a dot product over d; all scores of a row, then max, exp(s-max), their sum l, sum_k
+ * p v over ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I. attention_grad  P recomputed
+ * from stats; dq overwritten, dk and dv accumulated over the users of a key in order of (sequence, query row, head). E.
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
- * axpby           y = a*x + b*y elementwise; b = 0 ignores old y. E, I. */
+ * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I. */
 #ifndef KERNELRL_OPS_H
 #define KERNELRL_OPS_H
 
@@ -49,18 +48,18 @@ float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy
 /* exp(x) within 2 ulp: 0 below -87.3, clamped above 88.3, NaN stays NaN. Same bits on every CPU. x and y may alias. */
 void exp_f32(float *y, const float *x, int64_t n);
 
-/* Keys of one sequence as its query rows see them: `past` keys, then its own rows causally. Query row `row + i` sees keys
- * 0 .. past + i. */
+/* Keys of one sequence as its query rows see them: `past` keys, then its own rows causally. Query row `row + i` sees
+ * keys 0 .. past + i. */
 struct attn_seq {
-    int64_t row, len;  /* own rows of q (and of k, v, o) */
-    int64_t past;      /* keys in front of the own rows */
-    int64_t past_row;  /* training: the past keys are rows past_row .. past_row+past-1 */
+    int64_t row, len;   /* own rows of q (and of k, v, o) */
+    int64_t past;       /* keys in front of the own rows */
+    int64_t past_row;   /* training: the past keys are rows past_row .. past_row+past-1 */
     float *kblk, *vblk; /* sampling: the sequence's cache for this layer, past and own keys in it; else NULL */
 };
 
 /* Cache layout of one (sequence, layer): for each kv head, keys in blocks of KV_BLOCK stored transposed
- * [block][K][KV_BLOCK], and values row-major [key][Kp], Kp = K rounded up to 16 (padding zero). cap_keys is a multiple of
- * KV_BLOCK; head g starts at g*cap_keys*K (keys) and g*cap_keys*Kp (values). */
+ * [block][K][KV_BLOCK], and values row-major [key][Kp], Kp = K rounded up to 16 (padding zero). cap_keys is a multiple
+ * of KV_BLOCK; head g starts at g*cap_keys*K (keys) and g*cap_keys*Kp (values). */
 static inline int64_t kv_pad_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
 
 #endif

@@ -3,7 +3,8 @@
  *
  * Dimension letters, fixed for the whole program:
  *   T rows (tokens of a packed batch)   S sequences     D hidden        F feed-forward   V vocabulary
- *   H query heads   G key/value heads   K head dim      L layers        R LoRA rank      N, M outputs, rows of a matmul */
+ *   H query heads   G key/value heads   K head dim      L layers        R LoRA rank      N, M outputs, rows of a matmul
+ */
 #ifndef KERNELRL_TENSOR_H
 #define KERNELRL_TENSOR_H
 

@@ -1,0 +1,341 @@
+/* kernelrl selfcheck golden DIR: the engine against numbers of another implementation.
+ * DIR holds config.json, model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i,
+ * logits_i, hidden_i (final norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i,
+ * adv_i; loss, grad.NAME, after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is
+ * either checked or reported as unknown; one line each group with the largest error and its limit. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/str.h"
+#include "cli/cli.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+#include "train/adamw.h"
+
+#define LR 1e-2
+#define BETA1 0.9
+#define BETA2 0.95
+#define ADAM_EPS 1e-8
+#define WEIGHT_DECAY 0.01
+
+struct check {
+    const char *dir;
+    struct pool *pool;
+    struct arena arena;
+    struct st_file f;
+    bool *used; /* per tensor of f */
+    int n_seq;
+    int32_t **ids;
+    int64_t *len;
+    int failed;
+};
+
+static void verdict(struct check *c, const char *what, double worst, double limit) {
+    const bool ok = worst <= limit; /* false for NaN */
+    printf("%-34s %12.3e  limit %8.1e  %s\n", what, worst, limit, ok ? "ok" : "FAIL");
+    c->failed += !ok;
+}
+
+/* NaN sticks. */
+static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
+
+static const struct st_tensor *find(struct check *c, const char *name) {
+    const struct st_tensor *t = st_find(&c->f, name);
+    if (t) c->used[t - c->f.tensor] = true;
+    return t;
+}
+
+static const char *indexed(struct check *c, const char *what, int i) {
+    return arena_printf(&c->arena, "%s_%d", what, i);
+}
+
+/* A required tensor of n floats in the arena. */
+static enum status read_floats(struct check *c, const char *name, int64_t n, float **out, struct err *e) {
+    const struct st_tensor *t = find(c, name);
+    if (!t) return FAIL(e, ST_INVALID, "%s/expected.safetensors: no tensor %s", c->dir, name);
+    if (t->numel != n)
+        return FAIL(e, ST_INVALID, "%s: %s: expected %lld values, got %lld", t->file, name, (long long)n,
+                    (long long)t->numel);
+    *out = arena_array(&c->arena, float, n);
+    return st_read_f32(t, *out, e);
+}
+
+static enum status read_ids(struct check *c, const struct st_tensor *t, int32_t **out, struct err *e) {
+    int64_t *wide = arena_array(&c->arena, int64_t, t->numel);
+    TRY(st_read_i64(t, wide, e));
+    *out = arena_array(&c->arena, int32_t, t->numel);
+    for (int64_t i = 0; i < t->numel; i++) {
+        if (wide[i] < 0 || wide[i] > INT32_MAX)
+            return FAIL(e, ST_INVALID, "%s: %s: token %lld is out of range", t->file, t->name, (long long)wide[i]);
+        (*out)[i] = (int32_t)wide[i];
+    }
+    return ST_OK;
+}
+
+static enum status load_sequences(struct check *c, struct err *e) {
+    while (st_find(&c->f, indexed(c, "ids", c->n_seq))) c->n_seq++;
+    if (c->n_seq == 0) return FAIL(e, ST_INVALID, "%s/expected.safetensors: no tensor ids_0", c->dir);
+    c->ids = arena_array(&c->arena, int32_t *, c->n_seq);
+    c->len = arena_array(&c->arena, int64_t, c->n_seq);
+    for (int i = 0; i < c->n_seq; i++) {
+        const struct st_tensor *t = find(c, indexed(c, "ids", i));
+        if (t->numel < 1) return FAIL(e, ST_INVALID, "%s: %s: expected at least one token", t->file, t->name);
+        c->len[i] = t->numel;
+        TRY(read_ids(c, t, &c->ids[i], e));
+    }
+    return ST_OK;
+}
+
+/* All sequences end to end, every next token wanted. */
+static struct train_batch whole_batch(struct check *c) {
+    struct train_batch b = {.n_seg = c->n_seq};
+    for (int i = 0; i < c->n_seq; i++) {
+        b.T += c->len[i];
+        b.N += c->len[i] - 1;
+    }
+    int32_t *ids = arena_array(&c->arena, int32_t, b.T), *rows = arena_array(&c->arena, int32_t, b.N);
+    int32_t *targets = arena_array(&c->arena, int32_t, b.N);
+    struct segment *seg = arena_array(&c->arena, struct segment, c->n_seq);
+    int64_t t = 0, n = 0;
+    for (int i = 0; i < c->n_seq; i++) {
+        seg[i] = (struct segment){.start = t, .len = c->len[i], .prefix = -1};
+        for (int64_t j = 0; j < c->len[i]; j++, t++) {
+            ids[t] = c->ids[i][j];
+            if (j + 1 < c->len[i]) {
+                rows[n] = (int32_t)t;
+                targets[n++] = c->ids[i][j + 1];
+            }
+        }
+    }
+    b.ids = ids;
+    b.rows = rows;
+    b.targets = targets;
+    b.seg = seg;
+    return b;
+}
+
+static double max_abs_diff(const float *a, const float *b, int64_t n) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) worst = worse(worst, fabs((double)a[i] - (double)b[i]));
+    return worst;
+}
+
+/* |a-b| / |b|, Euclidean. */
+static double relative_diff(const float *a, const float *b, int64_t n) {
+    double d = 0, s = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        s += (double)b[i] * (double)b[i];
+    }
+    return d == 0 ? 0 : sqrt(d) / sqrt(s);
+}
+
+static enum status check_logits(struct check *c, struct model *m, const char *what, struct err *e) {
+    const int64_t V = model_cfg(m)->V;
+    double worst = 0;
+    for (int i = 0; i < c->n_seq; i++) {
+        const struct segment seg = {.start = 0, .len = c->len[i], .prefix = -1};
+        const struct train_batch b = {.ids = c->ids[i], .T = c->len[i], .seg = &seg, .n_seg = 1};
+        float *want, *got = arena_array(&c->arena, float, c->len[i] * V);
+        TRY(read_floats(c, indexed(c, what, i), c->len[i] * V, &want, e));
+        TRY(model_logits(m, &b, got, e));
+        worst = worse(worst, max_abs_diff(got, want, c->len[i] * V));
+    }
+    verdict(c, what, worst, 2e-4);
+    return ST_OK;
+}
+
+static enum status check_hidden(struct check *c, struct model *m, struct err *e) {
+    const int64_t D = model_cfg(m)->D;
+    double worst = 0;
+    int seen = 0;
+    const struct train_batch b = whole_batch(c);
+    float *logp = arena_array(&c->arena, float, b.N), *got = arena_array(&c->arena, float, b.T *D);
+    TRY(model_forward(m, &b, logp, NULL, got, e));
+    for (int i = 0; i < c->n_seq; i++) {
+        if (!st_find(&c->f, indexed(c, "hidden", i))) continue;
+        float *want;
+        TRY(read_floats(c, indexed(c, "hidden", i), c->len[i] * D, &want, e));
+        worst = worse(worst, max_abs_diff(got + b.seg[i].start * D, want, c->len[i] * D));
+        seen++;
+    }
+    if (seen) verdict(c, "hidden", worst, 2e-4);
+    return ST_OK;
+}
+
+/* Greedy continuation through the KV cache; counts tokens that differ. */
+static enum status check_greedy(struct check *c, struct model *m, struct err *e) {
+    const int64_t V = model_cfg(m)->V;
+    int64_t wrong = 0;
+    int seen = 0;
+    for (int i = 0; i < c->n_seq; i++) {
+        const struct st_tensor *t = find(c, indexed(c, "greedy", i));
+        if (!t) continue;
+        seen++;
+        int32_t *want;
+        TRY(read_ids(c, t, &want, e));
+        if (t->numel < c->len[i]) return FAIL(e, ST_INVALID, "%s: %s is shorter than its prompt", t->file, t->name);
+        struct kv_cache *kv;
+        TRY(kv_create(m, 1, t->numel, &kv, e));
+        float *logits = arena_array(&c->arena, float, V);
+        const int seq = 0;
+        int n = (int)c->len[i];
+        const int32_t *ids = c->ids[i];
+        for (int64_t j = c->len[i]; j < t->numel; j++) {
+            enum status st = model_step(m, kv, 1, &seq, &n, ids, logits, e);
+            if (st != ST_OK) {
+                kv_free(kv);
+                return st;
+            }
+            int32_t best = 0;
+            for (int32_t v = 1; v < V; v++)
+                if (logits[v] > logits[best]) best = v;
+            wrong += best != want[j];
+            ids = &want[j]; /* go on along the expected text, so that one slip does not hide the rest */
+            n = 1;
+        }
+        kv_free(kv);
+    }
+    if (seen) verdict(c, "greedy tokens that differ", (double)wrong, 0);
+    return ST_OK;
+}
+
+static enum status check_grads(struct check *c, const struct param *p, int n, const char *prefix, float **want,
+                               struct err *e) {
+    double worst = 0;
+    const char *where = "";
+    for (int i = 0; i < n; i++) {
+        TRY(read_floats(c, arena_printf(&c->arena, "%s.%s", prefix, p[i].name), p[i].n, &want[i], e));
+        const double d = relative_diff(p[i].g, want[i], p[i].n);
+        if (!(d <= worst)) where = p[i].name;
+        worst = worse(worst, d);
+    }
+    verdict(c, arena_printf(&c->arena, "%s (%d tensors)", prefix, n), worst, 1e-4);
+    if (!(worst <= 1e-4)) printf("    worst in %s\n", where);
+    return ST_OK;
+}
+
+/* One AdamW step from the gradients in p[].g; the weights are put back afterwards. */
+static void after_one_step(struct check *c, const struct param *p, int n, float **want, float **mask, const char *what,
+                           double limit) {
+    struct adamw *opt = adamw_create(p, n);
+    const struct adamw_config config = {LR, BETA1, BETA2, ADAM_EPS, WEIGHT_DECAY};
+    float **before = arena_array(&c->arena, float *, n);
+    for (int i = 0; i < n; i++) {
+        before[i] = arena_array(&c->arena, float, p[i].n);
+        memcpy(before[i], p[i].w, (size_t)p[i].n * sizeof(float));
+    }
+    adamw_step(opt, p, n, &config, 1.0, true, c->pool);
+    double worst = 0;
+    for (int i = 0; i < n; i++) {
+        double rms = 0;
+        for (int64_t j = 0; mask && j < p[i].n; j++) rms += (double)mask[i][j] * (double)mask[i][j];
+        rms = sqrt(rms / (double)p[i].n);
+        for (int64_t j = 0; j < p[i].n; j++)
+            if (!mask || fabs((double)mask[i][j]) >= 1e-3 * rms)
+                worst = worse(worst, fabs((double)p[i].w[j] - (double)want[i][j]));
+        memcpy(p[i].w, before[i], (size_t)p[i].n * sizeof(float));
+    }
+    verdict(c, what, worst, limit);
+    adamw_free(opt);
+}
+
+static enum status check_lora(struct check *c, struct model *m, struct err *e) {
+    CLEANUP_STR struct str dir = STR_INIT;
+    str_addf(&dir, "%s/adapter", c->dir);
+    TRY(model_lora_load(m, dir.p, e));
+    TRY(check_logits(c, m, "lora_logits", e));
+    TRY(model_train_prepare(m, TRAIN_LORA, e));
+    const struct train_batch b = whole_batch(c);
+    float *logp = arena_array(&c->arena, float, b.N), *g = arena_array(&c->arena, float, b.N);
+    TRY(model_forward(m, &b, logp, NULL, NULL, e));
+    double worst = 0, loss = 0;
+    int64_t at = 0;
+    for (int i = 0; i < c->n_seq; i++) {
+        const int64_t n = c->len[i] - 1;
+        float *want, *adv;
+        TRY(read_floats(c, indexed(c, "lora_logp", i), n, &want, e));
+        TRY(read_floats(c, indexed(c, "adv", i), n, &adv, e));
+        worst = worse(worst, relative_diff(logp + at, want, n));
+        for (int64_t j = 0; j < n; j++) {
+            loss -= (double)adv[j] * (double)logp[at + j];
+            g[at + j] = -adv[j];
+        }
+        at += n;
+    }
+    verdict(c, "lora_logp", worst, 1e-4);
+    float *want_loss;
+    TRY(read_floats(c, "loss", 1, &want_loss, e));
+    verdict(c, "loss", fabs(loss - (double)*want_loss) / fabs((double)*want_loss), 1e-4);
+    TRY(model_backward(m, &b, g, e));
+
+    int n;
+    const struct param *p = model_params(m, &n);
+    float **want_g = arena_array(&c->arena, float *, n), **after = arena_array(&c->arena, float *, n);
+    TRY(check_grads(c, p, n, "grad", want_g, e));
+    for (int i = 0; i < n; i++)
+        TRY(read_floats(c, arena_printf(&c->arena, "after.%s", p[i].name), p[i].n, &after[i], e));
+    after_one_step(c, p, n, after, want_g, "after, own gradients", 1e-5);
+    for (int i = 0; i < n; i++) memcpy(p[i].g, want_g[i], (size_t)p[i].n * sizeof(float));
+    after_one_step(c, p, n, after, NULL, "after, given gradients", 1e-6);
+    return ST_OK;
+}
+
+static enum status check_full(struct check *c, struct model *m, struct err *e) {
+    TRY(model_train_prepare(m, TRAIN_FULL, e));
+    const struct train_batch b = whole_batch(c);
+    float *logp = arena_array(&c->arena, float, b.N), *g = arena_array(&c->arena, float, b.N), *want;
+    TRY(model_forward(m, &b, logp, NULL, NULL, e));
+    double loss = 0;
+    for (int64_t i = 0; i < b.N; i++) {
+        loss -= (double)logp[i] / (double)b.N;
+        g[i] = (float)(-1.0 / (double)b.N);
+    }
+    TRY(read_floats(c, "full_loss", 1, &want, e));
+    verdict(c, "full_loss", fabs(loss - (double)*want) / fabs((double)*want), 1e-4);
+    TRY(model_backward(m, &b, g, e));
+    int n;
+    const struct param *p = model_params(m, &n);
+    float **want_g = arena_array(&c->arena, float *, n);
+    return check_grads(c, p, n, "fullgrad", want_g, e);
+}
+
+static enum status run_golden(struct check *c, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/expected.safetensors", c->dir);
+    TRY(st_open(path.p, &c->f, e));
+    c->used = arena_array(&c->arena, bool, c->f.count);
+    TRY(load_sequences(c, e));
+    struct model *m;
+    TRY(model_load(c->dir, c->pool, &m, e));
+    enum status st = check_logits(c, m, "logits", e);
+    if (st == ST_OK) st = check_hidden(c, m, e);
+    if (st == ST_OK) st = check_greedy(c, m, e);
+    if (st == ST_OK) st = check_full(c, m, e);
+    if (st == ST_OK) st = check_lora(c, m, e);
+    model_free(m);
+    TRY(st);
+    for (size_t i = 0; i < c->f.count; i++)
+        if (!c->used[i]) {
+            printf("%-34s is not a quantity this check knows  FAIL\n", c->f.tensor[i].name);
+            c->failed++;
+        }
+    return ST_OK;
+}
+
+int cmd_selfcheck(int argc, char **argv) {
+    if (argc != 3 || strcmp(argv[1], "golden") != 0) return cli_usage("selfcheck golden DIR");
+    struct check c = {.dir = argv[2]};
+    struct err e = {0};
+    c.pool = pool_create(0);
+    const enum status st = run_golden(&c, &e);
+    st_close(&c.f);
+    arena_free(&c.arena);
+    pool_destroy(c.pool);
+    if (st != ST_OK) return cli_report(&e);
+    printf("%s\n", c.failed ? "selfcheck: FAILED" : "selfcheck: ok");
+    return c.failed ? 1 : 0;
+}

@@ -1,0 +1,101 @@
+/* The backward pass, by hand, layer by layer in reverse. Norm and SwiGLU outputs and rotated q, k are recomputed from
+ * what forward kept (struct layer_acts): they are cheap, and keeping them would double the memory. */
+#include <string.h>
+
+#include "model/internal.h"
+
+/* y = x W^T (+ LoRA) at one site, given dy: LoRA gradients, and dx += what flows through LoRA. */
+static void lora_backward(struct model *m, const struct lora *l, struct tensor dx, struct tensor dy, struct tensor x) {
+    if (!l->a.w) return;
+    struct backend *be = m->be;
+    struct tensor t = tensor_full(m->ts.p.xa, x.rows, m->rank);
+    float *da = lora_grad_of(m, l->a.w), *db = lora_grad_of(m, l->b.w);
+    if (db) { /* dB = scale dy^T (x A^T) */
+        be->linear(be, t, x, &l->a, NULL, false);
+        be->axpby(be, t, m->lora_scale, t, 0);
+        be->linear_dw(be, db, dy, t);
+    }
+    be->linear_dx(be, t, dy, &l->b, false); /* scale dy B, the gradient at x A^T */
+    be->axpby(be, t, m->lora_scale, t, 0);
+    if (da) be->linear_dw(be, da, t, x);
+    be->linear_dx(be, dx, t, &l->a, true);
+}
+
+static void layer_backward(struct model *m, struct layer *l, const struct layer_acts *a, struct tensor dx) {
+    struct backend *be = m->be;
+    const struct model_config *c = &m->cfg;
+    struct train_space *w = &m->ts;
+    const int64_t T = w->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
+    const bool full = m->train == TRAIN_FULL;
+    const float eps = c->rms_eps;
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(w->p.h, T, D);
+    struct tensor gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(w->p.a, T, F), o = tensor_full(a->o, T, HK);
+    struct tensor da = tensor_full(w->da, T, F), dgu = tensor_full(w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
+    struct tensor d_o = tensor_full(w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
+    struct tensor qk = tensor_full(w->p.qk, T, HK + GK), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
+
+    /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
+    be->swiglu(be, act, gu);
+    be->linear_dx(be, da, dx, &l->wd, false);
+    if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act);
+    lora_backward(m, &l->lora[LORA_DOWN], da, dx, act);
+    be->swiglu_grad(be, dgu, da, gu);
+    be->rmsnorm(be, h, x_mid, l->ln2, eps);
+    be->linear_dx(be, dh, dgu, &l->wgu, false);
+    if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h);
+    lora_backward(m, &l->lora[LORA_GATE], dh, tensor_cols(dgu, 0, F), h);
+    lora_backward(m, &l->lora[LORA_UP], dh, tensor_cols(dgu, F, F), h);
+    be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
+
+    /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
+    be->linear_dx(be, d_o, dx, &l->wo, false);
+    if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o);
+    lora_backward(m, &l->lora[LORA_O], d_o, dx, o);
+    const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
+    be->rope(be, qk, qkv, &rope);
+    struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
+    be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
+    be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
+                       tensor_cols(qk, HK, GK), tensor_cols(qkv, HK + GK, GK), w->seq, w->p.n_seq,
+                       (struct attn_shape){c->H, c->G, K, 0});
+    be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
+    be->rmsnorm(be, h, x_in, l->ln1, eps);
+    be->linear_dx(be, dh, dqkv, &l->wqkv, false);
+    if (full) {
+        be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h);
+        if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
+    }
+    lora_backward(m, &l->lora[LORA_Q], dh, tensor_cols(dqkv, 0, HK), h);
+    lora_backward(m, &l->lora[LORA_K], dh, dk, h);
+    lora_backward(m, &l->lora[LORA_V], dh, dv, h);
+    be->rmsnorm_grad(be, dx, grad_of(m, l->ln1), dh, x_in, l->ln1, eps, true);
+}
+
+enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) {
+    struct train_space *w = &m->ts;
+    struct backend *be = m->be;
+    const int64_t T = b->T, D = m->cfg.D, V = m->cfg.V;
+    if (m->train == TRAIN_NOTHING) return FAIL(e, ST_INVALID, "backward: model_train_prepare was not called");
+    if (w->T != T || w->N != b->N)
+        return FAIL(e, ST_INVALID, "backward: this batch was not the last one forwarded with the present weights");
+    const bool full = m->train == TRAIN_FULL;
+    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = tensor_full(w->hn, T, D);
+
+    /* LM head: logits again in chunks, then g (onehot - softmax). */
+    memset(w->dh, 0, (size_t)(T * D) * sizeof(float));
+    for (int64_t i = 0; i < b->N; i += w->chunk) {
+        const int64_t n = i64_min(w->chunk, b->N - i);
+        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);
+        be->gather_rows(be, hc, hn, b->rows + i);
+        be->linear(be, lg, hc, &m->head, NULL, false);
+        be->logprob_grad(be, lg, b->targets + i, g + i);
+        be->linear_dx(be, dhc, lg, &m->head, false);
+        be->scatter_add_rows(be, dh, dhc, b->rows + i);
+        if (full) be->linear_dw(be, grad_of(m, m->head.w), lg, hc);
+    }
+    be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
+                     false);
+    for (int i = m->cfg.L - 1; i >= 0; i--) layer_backward(m, &m->layer[i], &w->layer[i], dx);
+    if (full) be->embed_grad(be, grad_of(m, m->embed), dx, b->ids);
+    return be->sync(be, e);
+}

@@ -1,0 +1,216 @@
+/* The forward pass. model_layer_forward is the one layer of sampling and training; the two differ only in where its
+ * buffers live and where attention finds the keys. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/internal.h"
+
+/* cos and sin of pos * theta^(-2j/K). The product is rounded to f32 first, as the Hugging Face code that trained these
+ * models does. */
+void model_rope_tables(struct model *m, int64_t n) {
+    if (n <= m->n_pos) return;
+    n = i64_min(m->cfg.max_positions, i64_max(n, 2 * m->n_pos));
+    const int64_t half = m->cfg.K / 2;
+    m->cos_t = xrealloc(m->cos_t, (size_t)(n * half) * sizeof(float));
+    m->sin_t = xrealloc(m->sin_t, (size_t)(n * half) * sizeof(float));
+    for (int64_t j = 0; j < half; j++) {
+        const float inv = 1.0f / (float)pow((double)m->cfg.rope_theta, (double)((float)(2 * j) / (float)m->cfg.K));
+        for (int64_t t = m->n_pos; t < n; t++) {
+            const float angle = (float)t * inv;
+            m->cos_t[t * half + j] = (float)cos((double)angle);
+            m->sin_t[t * half + j] = (float)sin((double)angle);
+        }
+    }
+    m->n_pos = n;
+}
+
+void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa) {
+    if (!l->a.w) return;
+    struct backend *be = m->be;
+    struct tensor t = tensor_full(xa, x.rows, m->rank);
+    be->linear(be, t, x, &l->a, NULL, false);
+    be->axpby(be, t, m->lora_scale, t, 0);
+    be->linear(be, y, t, &l->b, NULL, true);
+}
+
+void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out) {
+    struct backend *be = m->be;
+    const struct model_config *c = &m->cfg;
+    const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
+    const struct attn_shape shape = {c->H, c->G, K, p->cap_keys};
+    const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(p->h, T, D);
+    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
+    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK), v = tensor_cols(qkv, HK + GK, GK);
+    struct tensor o = tensor_full(a->o, T, HK), gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(p->a, T, F);
+    struct tensor out = tensor_full(x_out, T, D);
+
+    be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
+    be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
+    lora_forward(m, &l->lora[LORA_Q], tensor_cols(qkv, 0, HK), h, p->xa);
+    lora_forward(m, &l->lora[LORA_K], tensor_cols(qkv, HK, GK), h, p->xa);
+    lora_forward(m, &l->lora[LORA_V], v, h, p->xa);
+    be->rope(be, qk, qkv, &rope);
+    if (p->cap_keys) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
+
+    be->axpby(be, x_mid, 1.0f, x_in, 0);
+    be->linear(be, x_mid, o, &l->wo, NULL, true);
+    lora_forward(m, &l->lora[LORA_O], x_mid, o, p->xa);
+
+    be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
+    be->linear(be, gu, h, &l->wgu, NULL, false);
+    lora_forward(m, &l->lora[LORA_GATE], tensor_cols(gu, 0, F), h, p->xa);
+    lora_forward(m, &l->lora[LORA_UP], tensor_cols(gu, F, F), h, p->xa);
+    be->swiglu(be, act, gu);
+
+    be->axpby(be, out, 1.0f, x_mid, 0);
+    be->linear(be, out, act, &l->wd, NULL, true);
+    lora_forward(m, &l->lora[LORA_DOWN], out, act, p->xa);
+}
+
+/* ---- training batch ---------------------------------------------------------------------------------------------- */
+
+static enum status check_batch(const struct model *m, const struct train_batch *b, struct err *e) {
+    const struct model_config *c = &m->cfg;
+    int64_t end = 0;
+    for (int i = 0; i < b->n_seg; i++) {
+        const struct segment *s = &b->seg[i];
+        if (s->start != end || s->len < 0)
+            return FAIL(e, ST_INVALID, "batch: segment %d starts at row %lld, expected %lld (end to end)", i,
+                        (long long)s->start, (long long)end);
+        if (s->prefix < -1 || s->prefix >= i || (s->prefix >= 0 && b->seg[s->prefix].prefix >= 0))
+            return FAIL(e, ST_INVALID, "batch: segment %d: prefix %d must come before it and have no prefix itself", i,
+                        s->prefix);
+        const int64_t past = s->prefix >= 0 ? b->seg[s->prefix].len : 0;
+        if (past + s->len > c->max_positions)
+            return FAIL(e, ST_INVALID, "batch: segment %d ends at position %lld, the model has %d", i,
+                        (long long)(past + s->len), c->max_positions);
+        end += s->len;
+    }
+    if (end != b->T)
+        return FAIL(e, ST_INVALID, "batch: segments cover %lld rows of %lld", (long long)end, (long long)b->T);
+    for (int64_t t = 0; t < b->T; t++)
+        if (b->ids[t] < 0 || b->ids[t] >= c->V)
+            return FAIL(e, ST_INVALID, "batch: row %lld: token %d outside the vocabulary of %d", (long long)t,
+                        b->ids[t], c->V);
+    for (int64_t i = 0; i < b->N; i++) {
+        if (b->rows[i] < 0 || b->rows[i] >= b->T)
+            return FAIL(e, ST_INVALID, "batch: wanted row %d of %lld", b->rows[i], (long long)b->T);
+        if (b->targets[i] < 0 || b->targets[i] >= c->V)
+            return FAIL(e, ST_INVALID, "batch: target %d outside the vocabulary of %d", b->targets[i], c->V);
+    }
+    return ST_OK;
+}
+
+static void carve_train(struct model *m, struct carve *s, int64_t T) {
+    const struct model_config *c = &m->cfg;
+    struct train_space *w = &m->ts;
+    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
+    for (int i = 0; i < c->L; i++)
+        w->layer[i] = (struct layer_acts){carve(s, T * D),        carve(s, T * Q), carve(s, T * HK),
+                                          carve(s, T * c->H * 2), carve(s, T * D), carve(s, T * 2 * F)};
+    w->x_last = carve(s, T * D);
+    w->hn = carve(s, T * D);
+    w->p.h = carve(s, T * D);
+    w->p.qk = carve(s, T * qk);
+    w->p.a = carve(s, T * F);
+    w->p.xa = carve(s, T * m->rank);
+    w->hc = carve(s, w->chunk * D);
+    w->dhc = carve(s, w->chunk * D);
+    w->logits = carve(s, w->chunk * c->V);
+    if (m->train == TRAIN_NOTHING) return;
+    w->dx = carve(s, T * D);
+    w->dh = carve(s, T * D);
+    w->d_o = carve(s, T * HK);
+    w->da = carve(s, T * F);
+    w->dgu = carve(s, T * 2 * F);
+    w->dqkv = carve(s, T * Q);
+}
+
+static enum status prepare(struct model *m, const struct train_batch *b, struct err *e) {
+    struct train_space *w = &m->ts;
+    const int64_t T = b->T;
+    w->T = -1;
+    if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
+    /* About 16 MB of logits at a time. */
+    w->chunk = i64_max(24, i64_min(240, (int64_t)4194304 / m->cfg.V / 6 * 6));
+    struct carve s = {0};
+    carve_train(m, &s, T);
+    TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a training batch's activations", e));
+    s = (struct carve){.base = w->mem};
+    carve_train(m, &s, T);
+    if (T > w->cap_T) {
+        w->pos = xrealloc(w->pos, (size_t)T * sizeof *w->pos);
+        w->cap_T = T;
+    }
+    if (b->n_seg > w->cap_seq) {
+        w->seq = xrealloc(w->seq, (size_t)b->n_seg * sizeof *w->seq);
+        w->cap_seq = b->n_seg;
+    }
+    int64_t longest = 0;
+    for (int i = 0; i < b->n_seg; i++) {
+        const struct segment *g = &b->seg[i];
+        const struct segment *pre = g->prefix >= 0 ? &b->seg[g->prefix] : NULL;
+        const int64_t past = pre ? pre->len : 0;
+        w->seq[i] = (struct attn_seq){.row = g->start, .len = g->len, .past = past, .past_row = pre ? pre->start : 0};
+        for (int64_t t = 0; t < g->len; t++) w->pos[g->start + t] = (int32_t)(past + t);
+        longest = i64_max(longest, past + g->len);
+    }
+    model_rope_tables(m, longest);
+    w->p.T = T;
+    w->p.pos = w->pos;
+    w->p.seq = w->seq;
+    w->p.n_seq = b->n_seg;
+    w->p.cap_keys = 0;
+    return ST_OK;
+}
+
+/* Embedding to final norm; leaves hn. */
+static enum status run_layers(struct model *m, const struct train_batch *b, struct err *e) {
+    TRY(check_batch(m, b, e));
+    TRY(prepare(m, b, e));
+    struct train_space *w = &m->ts;
+    struct backend *be = m->be;
+    const int64_t D = m->cfg.D;
+    const int L = m->cfg.L;
+    be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), m->embed, b->ids);
+    for (int i = 0; i < L; i++)
+        model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
+    be->rmsnorm(be, tensor_full(w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    return ST_OK;
+}
+
+enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
+                          struct err *e) {
+    TRY(run_layers(m, b, e));
+    struct train_space *w = &m->ts;
+    struct backend *be = m->be;
+    const int64_t D = m->cfg.D, V = m->cfg.V;
+    for (int64_t i = 0; i < b->N; i += w->chunk) {
+        const int64_t n = i64_min(w->chunk, b->N - i);
+        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(w->logits, n, V);
+        be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
+        be->linear(be, lg, hc, &m->head, NULL, false);
+        be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
+    }
+    if (hidden) memcpy(hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
+    w->T = b->T;
+    w->N = b->N;
+    return be->sync(be, e);
+}
+
+enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) {
+    TRY(run_layers(m, b, e));
+    struct backend *be = m->be;
+    be->linear(be, tensor_full(logits, b->T, m->cfg.V), tensor_full(m->ts.hn, b->T, m->cfg.D), &m->head, NULL, false);
+    return be->sync(be, e);
+}
+
+void train_space_free(struct model *m) {
+    m->be->mem_free(m->be, m->ts.mem);
+    free(m->ts.layer);
+    free(m->ts.pos);
+    free(m->ts.seq);
+}

@@ -1,0 +1,133 @@
+/* What the files of model/ share. Not for other modules. */
+#ifndef KERNELRL_MODEL_INTERNAL_H
+#define KERNELRL_MODEL_INTERNAL_H
+
+#include <jansson.h>
+
+#include "base/arena.h"
+#include "model/model.h"
+#include "tensor/backend.h"
+
+enum lora_site { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_SITES };
+extern const char *const lora_site_name[LORA_SITES]; /* "self_attn.q_proj", ... */
+
+/* y += scale * (x A^T) B^T, A [R,in], B [out,R]; absent when a.w is NULL. */
+struct lora {
+    struct weight a, b;
+};
+
+/* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
+struct layer {
+    struct weight wqkv, wo, wgu, wd;
+    float *bqkv;                /* [(H+2G)K] or NULL */
+    float *ln1, *ln2, *qn, *kn; /* qn, kn [K] or NULL */
+    struct lora lora[LORA_SITES];
+};
+
+/* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
+struct layer_acts {
+    float *x_in, *qkv, *o, *stats, *x_mid, *gu;
+};
+struct pass {
+    int64_t T;
+    const int32_t *pos;
+    const struct attn_seq *seq;
+    int n_seq;
+    int64_t cap_keys; /* 0 in training */
+    float *h, *qk, *a, *xa;
+};
+
+struct train_space {
+    float *mem;
+    int64_t cap_floats;
+    struct layer_acts *layer; /* [L] */
+    float *x_last, *hn;       /* [T,D] */
+    float *hc, *dhc, *logits; /* LM-head chunks */
+    float *dx, *dh, *d_o, *da, *dgu, *dqkv;
+    struct pass p;
+    int64_t chunk; /* rows of an LM-head chunk */
+    int32_t *pos;
+    struct attn_seq *seq;
+    int64_t cap_T;
+    int cap_seq;
+    int64_t T, N; /* of the last forward; T = -1: none */
+};
+
+struct step_space {
+    float *mem;
+    int64_t cap_floats;
+    struct layer_acts acts;
+    float *x_out, *rows;
+    struct pass p;
+    int32_t *pos, *ids, *last_row, *last_of;
+    struct attn_seq *seq;
+};
+
+struct model {
+    struct model_config cfg;
+    json_t *config; /* the whole config.json */
+    struct backend *be;
+    struct arena names;
+    float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
+    int64_t n_w;
+    float *embed, *final_norm;
+    struct weight head; /* [V,D]; .w is embed when tied */
+    struct layer *layer;
+    struct param *param;
+    int n_param;
+
+    float *lw, *lg; /* LoRA slabs, the same way */
+    int64_t n_lw;
+    int rank;
+    float alpha, lora_scale;
+    bool rslora;
+    json_t *peft; /* adapter_config.json as loaded, or NULL */
+    struct param *lora_param;
+    int n_lora_param;
+
+    enum train_what train;
+    float *cos_t, *sin_t; /* [n_pos][K/2] */
+    int64_t n_pos;
+    struct train_space ts;
+    struct step_space ss;
+};
+
+/* config.c */
+enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
+/* forward.c */
+void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out);
+/* y += scale (x A^T) B^T; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
+void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa);
+/* Extends the rotary tables to n positions. */
+void model_rope_tables(struct model *m, int64_t n);
+/* Grows a slab of floats, contents lost. ST_MEMORY when the machine cannot hold it. */
+enum status space_grow(struct model *m, float **mem, int64_t *cap, int64_t want, const char *what,
+                       struct err *e) MUST_USE;
+/* Bytes that can still be had, from /proc/meminfo; INT64_MAX when unknown. */
+int64_t memory_available(void);
+void train_space_free(struct model *m);
+void step_space_free(struct model *m);
+/* lora.c */
+void lora_free(struct model *m);
+
+/* Gradient beside a parameter of the base or of LoRA; NULL when that part is not trained. */
+static inline float *grad_of(const struct model *m, const float *w) {
+    return m->train == TRAIN_FULL && w ? m->g + (w - m->w) : NULL;
+}
+static inline float *lora_grad_of(const struct model *m, const float *w) {
+    return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
+}
+static inline int64_t qkv_cols(const struct model_config *c) { return (int64_t)(c->H + 2 * c->G) * c->K; }
+
+/* Hands out pieces of a slab, 64-byte aligned; with base NULL it only counts. */
+struct carve {
+    float *base;
+    int64_t used;
+};
+static inline float *carve(struct carve *c, int64_t n) {
+    float *p = c->base ? c->base + c->used : NULL;
+    c->used += (n + 15) & ~(int64_t)15;
+    return p;
+}
+
+#endif

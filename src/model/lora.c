@@ -1,0 +1,228 @@
+/* LoRA (Hu et al. 2021) on the seven projections, in PEFT's file format. Never merged: sampler and trainer compute the
+ * same y = x W^T + scale (x A^T) B^T. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "base/rng.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "model/internal.h"
+
+const char *const lora_site_name[LORA_SITES] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                                "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                                "mlp.down_proj"};
+
+static void site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
+    const int64_t HK = (int64_t)c->H * c->K, GK = (int64_t)c->G * c->K;
+    const int64_t ins[LORA_SITES] = {c->D, c->D, c->D, HK, c->D, c->D, c->F};
+    const int64_t outs[LORA_SITES] = {HK, GK, GK, c->D, c->F, c->F, c->D};
+    *in = ins[site];
+    *out = outs[site];
+}
+
+void lora_free(struct model *m) {
+    for (int i = 0; m->layer && i < m->cfg.L; i++)
+        for (int s = 0; s < LORA_SITES; s++) {
+            struct lora *l = &m->layer[i].lora[s];
+            m->be->weight_free(m->be, &l->a);
+            m->be->weight_free(m->be, &l->b);
+            *l = (struct lora){0};
+        }
+    m->be->mem_free(m->be, m->lw);
+    m->be->mem_free(m->be, m->lg);
+    m->lw = m->lg = NULL;
+    free(m->lora_param);
+    m->lora_param = NULL;
+    m->n_lora_param = 0;
+    json_decref(m->peft);
+    m->peft = NULL;
+    if (m->train == TRAIN_LORA) m->train = TRAIN_NOTHING;
+}
+
+/* Views and the parameter list for the sites in `use`. Replaces LoRA weights that were there. */
+static enum status lora_new(struct model *m, int rank, float alpha, bool rslora, const bool use[LORA_SITES],
+                            struct err *e) {
+    if (rank < 1 || rank > 4096) return FAIL(e, ST_INVALID, "LoRA rank: expected 1..4096, got %d", rank);
+    if (!(alpha > 0) || !isfinite(alpha))
+        return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", alpha);
+    lora_free(m);
+    m->rank = rank;
+    m->alpha = alpha;
+    m->rslora = rslora;
+    m->lora_scale = rslora ? alpha / sqrtf((float)rank) : alpha / (float)rank;
+    const int64_t R = rank;
+    struct carve slab = {0};
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < m->cfg.L; i++)
+            for (int s = 0; s < LORA_SITES; s++) {
+                if (!use[s]) continue;
+                int64_t in, out;
+                site_dims(&m->cfg, s, &in, &out);
+                float *a = carve(&slab, R * in), *b = carve(&slab, out * R);
+                if (pass == 0) {
+                    n += 2;
+                    continue;
+                }
+                struct lora *l = &m->layer[i].lora[s];
+                l->a = (struct weight){.w = a, .N = R, .K = in};
+                l->b = (struct weight){.w = b, .N = out, .K = R};
+                const char *base = arena_printf(&m->names, "base_model.model.model.layers.%d.%s", i, lora_site_name[s]);
+                struct param *p = m->lora_param + m->n_lora_param;
+                p[0] = (struct param){.name = arena_printf(&m->names, "%s.lora_A.weight", base),
+                                      .w = a,
+                                      .n = R * in,
+                                      .nd = 2,
+                                      .dim = {R, in}};
+                p[1] = (struct param){.name = arena_printf(&m->names, "%s.lora_B.weight", base),
+                                      .w = b,
+                                      .n = out * R,
+                                      .nd = 2,
+                                      .dim = {out, R}};
+                m->n_lora_param += 2;
+            }
+        if (pass == 0) {
+            int64_t cap = 0;
+            m->n_lw = slab.used;
+            TRY(space_grow(m, &m->lw, &cap, m->n_lw, "the LoRA weights", e));
+            memset(m->lw, 0, (size_t)m->n_lw * sizeof(float));
+            m->lora_param = xcalloc((size_t)n + 1, sizeof *m->lora_param);
+            slab = (struct carve){.base = m->lw};
+        }
+    }
+    return ST_OK;
+}
+
+enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) {
+    const bool all[LORA_SITES] = {true, true, true, true, true, true, true};
+    TRY(lora_new(m, rank, alpha, false, all, e));
+    for (int i = 0; i < m->n_lora_param; i += 2) { /* A; every B stays zero, so the model starts unchanged */
+        struct param *p = &m->lora_param[i];
+        struct rng r = rng_make(seed, (uint64_t)i);
+        const double bound = 1.0 / sqrt((double)p->dim[1]); /* Kaiming uniform with a = sqrt(5), as PEFT does */
+        for (int64_t j = 0; j < p->n; j++) p->w[j] = (float)((2.0 * rng_next_f64(&r) - 1.0) * bound);
+    }
+    model_params_changed(m);
+    return ST_OK;
+}
+
+/* Options of PEFT that would change the arithmetic and are not computed here. */
+static enum status refuse_unsupported(const json_t *j, const char *where, struct err *e) {
+    static const char *const flags[] = {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"};
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+        bool on = false;
+        TRY(js_opt_bool(j, where, flags[i], &on, e));
+        if (on) return FAIL(e, ST_UNSUPPORTED, "%s: %s: true is not supported", where, flags[i]);
+    }
+    static const char *const empty[] = {"rank_pattern",        "alpha_pattern",     "modules_to_save",
+                                        "layers_to_transform", "target_parameters", "trainable_token_indices"};
+    for (size_t i = 0; i < ARRAY_LEN(empty); i++) {
+        const json_t *v = json_object_get(j, empty[i]);
+        if (v && !json_is_null(v) && !(json_is_object(v) && json_object_size(v) == 0) &&
+            !(json_is_array(v) && json_array_size(v) == 0))
+            return FAIL(e, ST_UNSUPPORTED, "%s: %s is not supported, expected null or empty", where, empty[i]);
+    }
+    const char *type = "LORA", *bias = "none";
+    TRY(js_opt_str(j, where, "peft_type", &type, e));
+    TRY(js_opt_str(j, where, "bias", &bias, e));
+    if (strcmp(type, "LORA") != 0)
+        return FAIL(e, ST_UNSUPPORTED, "%s: peft_type: \"%s\" is not supported, expected \"LORA\"", where, type);
+    if (strcmp(bias, "none") != 0)
+        return FAIL(e, ST_UNSUPPORTED, "%s: bias: \"%s\" is not supported, expected \"none\"", where, bias);
+    return ST_OK;
+}
+
+enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/adapter_config.json", peft_dir);
+    CLEANUP_JSON json_t *j = NULL;
+    TRY(js_load(path.p, 1 << 24, &j, e));
+    TRY(refuse_unsupported(j, path.p, e));
+    int64_t rank = 0;
+    double alpha = 0;
+    bool rslora = false;
+    TRY(js_get_i64(j, path.p, "r", &rank, e));
+    TRY(js_get_f64(j, path.p, "lora_alpha", &alpha, e));
+    TRY(js_opt_bool(j, path.p, "use_rslora", &rslora, e));
+    if (rank < 1 || rank > 4096)
+        return FAIL(e, ST_INVALID, "%s: r: expected 1..4096, got %lld", path.p, (long long)rank);
+
+    str_clear(&path);
+    str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
+    struct st_file f;
+    TRY(st_open(path.p, &f, e));
+    enum status st;
+    /* Sites are told by what the file holds; a tensor that fits none of them is an error below. */
+    bool use[LORA_SITES] = {false};
+    for (int s = 0; s < LORA_SITES; s++) {
+        char name[128];
+        snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", lora_site_name[s]);
+        use[s] = st_find(&f, name) != NULL;
+    }
+    TRY_GOTO(lora_new(m, (int)rank, (float)alpha, rslora, use, e), done);
+    for (int i = 0; i < m->n_lora_param; i++) {
+        const struct param *p = &m->lora_param[i];
+        const struct st_tensor *t;
+        TRY_GOTO(st_get(&f, p->name, 2, p->dim, &t, e), done);
+        TRY_GOTO(st_check_finite(t, e), done);
+        TRY_GOTO(st_read_f32(t, p->w, e), done);
+    }
+    if (f.count != (size_t)m->n_lora_param || f.count == 0) {
+        const char *extra = "no LoRA weights at all";
+        for (size_t k = 0; k < f.count; k++) {
+            bool known = false;
+            for (int i = 0; i < m->n_lora_param; i++) known |= strcmp(m->lora_param[i].name, f.tensor[k].name) == 0;
+            if (!known) extra = f.tensor[k].name;
+        }
+        st = FAIL(e, ST_UNSUPPORTED, "%s: %s: expected lora_A and lora_B of the attention and MLP projections only",
+                  path.p, extra);
+        goto done;
+    }
+    m->peft = json_incref(j);
+    model_params_changed(m);
+    st = ST_OK;
+done:
+    st_close(&f);
+    if (st != ST_OK) lora_free(m);
+    return st;
+}
+
+enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) {
+    if (!m->lw) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
+    TRY(fs_mkdirs(peft_dir, e));
+    CLEANUP_FREE struct st_entry *en = xcalloc((size_t)m->n_lora_param, sizeof *en);
+    for (int i = 0; i < m->n_lora_param; i++) {
+        const struct param *p = &m->lora_param[i];
+        en[i] = (struct st_entry){.name = p->name,
+                                  .dtype = ST_DTYPE_F32,
+                                  .from = ST_DTYPE_F32,
+                                  .nd = 2,
+                                  .dim = {p->dim[0], p->dim[1]},
+                                  .data = p->w};
+    }
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
+    TRY(st_write(path.p, en, (size_t)m->n_lora_param, NULL, e));
+    CLEANUP_JSON json_t *j = m->peft ? json_deep_copy(m->peft) : json_object();
+    json_object_set_new(j, "peft_type", json_string("LORA"));
+    json_object_set_new(j, "task_type", json_string("CAUSAL_LM"));
+    json_object_set_new(j, "r", json_integer(m->rank));
+    json_object_set_new(j, "lora_alpha", json_real((double)m->alpha));
+    json_object_set_new(j, "lora_dropout", json_real(0.0));
+    json_object_set_new(j, "bias", json_string("none"));
+    json_object_set_new(j, "fan_in_fan_out", json_false());
+    json_object_set_new(j, "inference_mode", json_true());
+    json_object_set_new(j, "use_rslora", json_boolean(m->rslora));
+    if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
+    json_t *targets = json_array();
+    for (int s = 0; s < LORA_SITES; s++)
+        if (m->layer[0].lora[s].a.w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
+    json_object_set_new(j, "target_modules", targets);
+    CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
+    str_clear(&path);
+    str_addf(&path, "%s/adapter_config.json", peft_dir);
+    return fs_write_atomic(path.p, text, strlen(text), e);
+}
