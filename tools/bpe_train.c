@@ -1,11 +1,11 @@
 /* bpe_train: learns a byte-level BPE vocabulary and writes it as an ordinary Hugging Face tokenizer.
  *
- *   bpe_train --vocab N --out DIR [--field NAME]... [--indent] FILE...
+ *   bpe_train --vocab N --out DIR [--field NAME]... [--pattern REGEX] FILE...
  *
- * FILE is plain text, or with --field a JSONL file of which the named string fields are read (a field may be missing
- * from a line, not from all). N is the whole vocabulary: 256 bytes, the merges, then the seven added tokens. Text is
- * cut into words by Qwen2's pattern; --indent lets a line break take the indentation after it (but for the last space,
- * which goes with the word), so that a new line of code costs one token.
+ * FILE is plain text, or with --field a JSONL file of which the named fields are read: strings, or lists of chat
+ * messages, whose contents count (a field may be missing from a line, not from all). N is the whole vocabulary: 256
+ * bytes, the merges, then the five added tokens. Text is cut into words by Qwen2's pattern or by --pattern (PCRE2
+ * syntax): tokens never cross a cut, so a pattern that cuts less lets repetitive text become few tokens.
  *
  * The method is Sennrich et al. 2016 over bytes: again and again the most frequent pair of neighbours becomes a token;
  * among equals the pair with the smaller ids. Words are counted once and pairs are kept up to date, so a merge costs
@@ -28,8 +28,8 @@ enum { MAX_FILE_BYTES = 2000 << 20, MAX_FIELDS = 16, MIN_COUNT = 2 };
 static const struct {
     const char *text;
     bool special;
-} added[] = {{"<|endoftext|>", true}, {"<|im_start|>", true}, {"<|im_end|>", true}, {"<think>", false},
-             {"</think>", false},     {"<KERNEL>", false},    {"</KERNEL>", false}};
+} added[] = {
+    {"<|endoftext|>", true}, {"<|im_start|>", true}, {"<|im_end|>", true}, {"<think>", false}, {"</think>", false}};
 
 /* ---- counting words -----------------------------------------------------------------------------------------------*/
 
@@ -135,6 +135,14 @@ static enum status count_file(struct words *ws, struct splitter *sp, const char 
         if (!row) return FAIL(e, ST_PARSE, "%s:%d:%d: %s", path, line, je.column, je.text);
         for (int i = 0; i < n_field; i++) {
             const json_t *v = json_object_get(row, field[i]);
+            const json_t *message;
+            size_t k;
+            json_array_foreach(v, k, message) { /* a list of chat messages: their contents */
+                const json_t *content = json_object_get(message, "content");
+                if (!json_is_string(content)) continue;
+                seen[i] = true;
+                count_text(ws, sp, json_string_value(content), json_string_length(content));
+            }
             if (!json_is_string(v)) continue;
             seen[i] = true;
             count_text(ws, sp, json_string_value(v), json_string_length(v));
@@ -346,10 +354,12 @@ static enum status learn(struct words *ws, struct bpe *vocab, int32_t n_tokens, 
 
 /* ---- writing ------------------------------------------------------------------------------------------------------*/
 
+/* Turns as they are; enable_thinking=false prefills an empty thought, as Qwen3's template does. */
 static const char chat_template[] =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-    "'\\n' "
-    "}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% if enable_thinking is "
+    "defined "
+    "and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}";
 
 /* Takes the reference to j. */
 static enum status write_json(const char *dir, const char *name, json_t *j, struct err *e) {
@@ -435,33 +445,22 @@ struct options {
     const char *out, *field[MAX_FIELDS];
     int n_field;
     int64_t vocab;
-    bool indent;
+    const char *pattern;
 };
 
 static enum status train(const struct options *o, char **file, int n_file, struct err *e) {
-    CLEANUP_STR struct str pattern = STR_INIT;
-    str_adds(&pattern, SPLIT_QWEN2);
-    if (o->indent) {
-        static const char newline[] = "\\s*[\\r\\n]+|", with_indent[] = "\\s*[\\r\\n]+(?: +(?= \\S))?|";
-        char *at = strstr(pattern.p, newline);
-        ASSERT(at);
-        CLEANUP_FREE char *rest = xstrdup(at + strlen(newline));
-        pattern.len = (size_t)(at - pattern.p);
-        str_adds(&pattern, with_indent);
-        str_adds(&pattern, rest);
-    }
     struct splitter *sp = NULL;
     struct words ws = {.mem = ARENA_INIT};
     struct bpe vocab;
     bpe_init(&vocab);
     double start = clock_now_s(), counted = 0;
-    enum status st = splitter_create(pattern.p, &sp, e);
+    enum status st = splitter_create(o->pattern, &sp, e);
     for (int i = 0; i < n_file && st == ST_OK; i++) st = count_file(&ws, sp, file[i], o->field, o->n_field, e);
     counted = clock_now_s();
     if (st == ST_OK) st = first_tokens(&vocab, e);
     int32_t want = (int32_t)(o->vocab - (int64_t)ARRAY_LEN(added));
     if (st == ST_OK) st = learn(&ws, &vocab, want, e);
-    if (st == ST_OK) st = write_tokenizer(o->out, &vocab, pattern.p, e);
+    if (st == ST_OK) st = write_tokenizer(o->out, &vocab, o->pattern, e);
     if (st == ST_OK) {
         int64_t symbols = 0;
         for (size_t i = 0; i < ws.n; i++) symbols += ws.w[i].count * ws.w[i].len;
@@ -482,7 +481,7 @@ static enum status train(const struct options *o, char **file, int n_file, struc
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: bpe_train --vocab N --out DIR [--field NAME]... [--indent] FILE...\n");
+    fprintf(stderr, "usage: bpe_train --vocab N --out DIR [--field NAME]... [--pattern REGEX] FILE...\n");
     return 2;
 }
 
@@ -491,10 +490,10 @@ int main(int argc, char **argv) {
         {"vocab", required_argument, NULL, 'v'},
         {"out", required_argument, NULL, 'o'},
         {"field", required_argument, NULL, 'f'},
-        {"indent", no_argument, NULL, 'i'},
+        {"pattern", required_argument, NULL, 'p'},
         {NULL, 0, NULL, 0},
     };
-    struct options o = {0};
+    struct options o = {.pattern = SPLIT_QWEN2};
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (c) {
@@ -513,7 +512,7 @@ int main(int argc, char **argv) {
             }
             o.field[o.n_field++] = optarg;
             break;
-        case 'i': o.indent = true; break;
+        case 'p': o.pattern = optarg; break;
         default: return usage();
         }
     }
