@@ -8,6 +8,7 @@
  * the exit code: 0 success, 1 failure, 2 usage. */
 #define COMMAND_LIST(X)                                                                                                \
     X(cmd_selfcheck, "selfcheck", "check the engine against another implementation's numbers")                         \
+    X(cmd_sample, "sample", "sample answers to a prompt")                                                              \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                                          \
     X(cmd_version, "version", "print the version")
 

@@ -25,12 +25,12 @@ const char *stop_reason_name(enum stop_reason r);
 struct request {
     const int32_t *prompt;
     int n_prompt;
-    int n_samples;          /* share one prefill */
-    uint64_t id;            /* keys the random stream; sample i uses stream (id, i) */
+    int n_samples; /* share one prefill */
+    uint64_t id;   /* keys the random stream; sample i uses stream (id, i) */
     struct sample_params params;
 };
 
-struct sample { /* arrays owned by the caller through sample_free */
+struct sample {     /* arrays owned by the caller through sample_free */
     int32_t *ids;   /* generated tokens, the stop token included */
     float *logp;    /* log-probability of each at temperature 1 over the full vocabulary */
     float *entropy; /* of each distribution, nats */

@@ -13,14 +13,15 @@ enum status chat_style_parse(const char *name, enum chat_style *out, struct err 
         enum chat_style style;
     } names[] = {{"qwen2.5", CHAT_QWEN25},
                  {"qwen3", CHAT_QWEN3},
-                 {"qwen3-nothink", CHAT_QWEN3_NOTHINK},
-                 {"qwen3-instruct", CHAT_QWEN3_INSTRUCT}};
+                 {"qwen3_disable_thinking", CHAT_QWEN3_NOTHINK},
+                 {"qwen3_instruct", CHAT_QWEN3_INSTRUCT}};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(name, names[i].name) != 0) continue;
         *out = names[i].style;
         return ST_OK;
     }
-    return FAIL(e, ST_CONFIG, "chat style \"%s\": expected qwen2.5, qwen3, qwen3-nothink or qwen3-instruct", name);
+    return FAIL(e, ST_CONFIG, "chat style \"%s\": expected qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct",
+                name);
 }
 
 /* A sink that holds text back until a marker or the end comes. */

@@ -17,7 +17,7 @@ struct chat_message {
     const char *role;    /* system, user, assistant */
     const char *content; /* UTF-8 */
 };
-/* Names: qwen2.5, qwen3, qwen3-nothink, qwen3-instruct. */
+/* Names: qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct (the names of the Tinker cookbook's renderers). */
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
 /* Appends the text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,

@@ -84,7 +84,7 @@ static void style_names(void **state) {
     (void)state;
     enum chat_style s;
     struct err e = {0};
-    assert_int_equal(chat_style_parse("qwen3-nothink", &s, &e), ST_OK);
+    assert_int_equal(chat_style_parse("qwen3_disable_thinking", &s, &e), ST_OK);
     assert_int_equal(s, CHAT_QWEN3_NOTHINK);
     assert_int_equal(chat_style_parse("llama", &s, &e), ST_CONFIG);
     assert_non_null(strstr(e.msg, "\"llama\""));
