@@ -1,0 +1,1032 @@
+/* Builds programs: adds operators one by one (shapes, inputs, parameters, surface forms), from a recipe or at random.
+ * The rules in allowed() keep random programs sound: no constant outputs, no overflow, no amplified rounding. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "problem/gen.h"
+
+static bool chance(struct prog *p, int percent) { return rng_below(&p->r, 100) < (uint64_t)percent; }
+static int pick(struct prog *p, int n) { return (int)rng_below(&p->r, (uint64_t)n); }
+#define PICK(p, ...) \
+    (((const char *const[]){__VA_ARGS__})[pick((p), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))])
+#define PICK_INT(p, ...) (((const int[]){__VA_ARGS__})[pick((p), (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)))])
+
+static const char *upper(struct prog *p, const char *s) {
+    char *u = arena_strdup(p->a, s);
+    for (char *c = u; *c; c++) *c = (char)toupper((unsigned char)*c);
+    return u;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------ */
+
+static bool name_used(const struct prog *p, const char *name) {
+    char self[64];
+    snprintf(self, sizeof self, "self.%s ", name);
+    for (int i = 0; i < p->n_init; i++)
+        if (strncmp(p->init[i], self, strlen(self)) == 0) return true;
+    for (int i = 0; i < p->n_consts; i++)
+        if (strcmp(p->consts[i].name, name) == 0) return true;
+    for (int i = 0; i < p->n_in; i++)
+        if (strcmp(p->in[i].name, name) == 0) return true;
+    return false;
+}
+
+static const char *unique(struct prog *p, const char *base) {
+    if (!name_used(p, base)) return base;
+    for (int i = 2;; i++) {
+        const char *name = arena_printf(p->a, "%s%d", base, i);
+        if (!name_used(p, name)) return name;
+    }
+}
+
+static const char *pick_name(struct prog *p, const char *const names[], int max) {
+    int n = 0;
+    while (n < max && names[n]) n++;
+    return names[pick(p, n)];
+}
+
+static const char *add_const(struct prog *p, const char *base, const char *value, bool init) {
+    ASSERT(p->n_consts < (int)ARRAY_LEN(p->consts));
+    const char *name = unique(p, base);
+    p->consts[p->n_consts++] = (struct gconst){name, value, init};
+    return name;
+}
+
+static void add_init(struct prog *p, const char *line) {
+    ASSERT(p->n_init < (int)ARRAY_LEN(p->init));
+    p->init[p->n_init++] = line;
+}
+
+static const char *add_param(struct prog *p, const char *name, bool member) {
+    ASSERT(p->n_par < (int)ARRAY_LEN(p->par));
+    p->par[p->n_par++] = (struct gparam){name, member};
+    return name;
+}
+
+static const char *add_input(struct prog *p, const char *base, const char *make, bool i64) {
+    ASSERT(p->n_in < (int)ARRAY_LEN(p->in));
+    const char *name = unique(p, base);
+    p->in[p->n_in++] = (struct ginput){name, make, i64};
+    return name;
+}
+
+/* A dimension's text in __init__ or get_inputs. */
+static const char *dim_text(struct prog *p, const struct shape *s, int i, bool in_init) {
+    if (!s->dim_const[i]) return arena_printf(p->a, "%lld", (long long)s->d[i]);
+    size_t len = strcspn(s->dim_const[i], " "); /* "dim // 2" is dim */
+    for (int k = 0; in_init && k < p->n_consts; k++)
+        if (strlen(p->consts[k].name) == len && memcmp(p->consts[k].name, s->dim_const[i], len) == 0)
+            p->consts[k].init = true;
+    return s->dim_const[i];
+}
+
+static const char *make_tensor(struct prog *p, const char *fill, const struct shape *s) {
+    struct str t = STR_INIT;
+    str_adds(&t, fill);
+    str_addc(&t, '(');
+    for (int i = 0; i < s->nd; i++) str_addf(&t, "%s%s", i ? ", " : "", dim_text(p, s, i, false));
+    str_addc(&t, ')');
+    const char *r = arena_strdup(p->a, t.p);
+    str_free(&t);
+    return r;
+}
+
+static void add_dim(struct prog *p, const char *name, const char *expr) {
+    str_addf(&p->dims, "%s%s = %s", p->dims.len ? ", " : "", name, expr);
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------------ */
+
+enum head { HEAD_ROWS, HEAD_SEQ, HEAD_IMAGE, HEAD_SIGNAL, HEAD_IDS };
+
+static void start(struct prog *p, enum head head, const int64_t d[4]) {
+    static const char *const x_names[] = {"x", "x", "x", "x", "x", "inp", "data", "input", "hidden"};
+    struct shape *s = &p->cur;
+    const char *names[4] = {0};
+    bool ids = head == HEAD_IDS;
+    s->nd = head == HEAD_ROWS || ids ? 2 : head == HEAD_IMAGE ? 4 : 3;
+    for (int i = 0; i < 4; i++) s->d[i] = i < s->nd ? d[i] : 0;
+    p->fill = chance(p, 50) ? "torch.rand" : "torch.randn";
+    p->x = ids ? PICK(p, "ids", "tokens", "idx", "input_ids") : x_names[pick(p, (int)ARRAY_LEN(x_names))];
+    names[0] = PICK(p, "batch_size", "batch_size", "batch", "num_rows");
+    if (head == HEAD_ROWS) {
+        names[1] = PICK(p, "dim", "features", "hidden_size", "in_features", "width", "n_features");
+    } else if (head == HEAD_SEQ) {
+        if (strcmp(names[0], "num_rows") == 0) names[0] = "batch_size";
+        names[1] = PICK(p, "seq_len", "seq_length", "length");
+        names[2] = PICK(p, "dim", "hidden_size", "embed_dim", "d_model");
+    } else if (ids) {
+        names[1] = PICK(p, "seq_len", "seq_length", "length");
+    } else {
+        if (strcmp(names[0], "num_rows") == 0) names[0] = "batch_size";
+        names[1] = PICK(p, "channels", "in_channels", "num_channels");
+        names[2] = head == HEAD_IMAGE ? "height" : PICK(p, "length", "seq_len");
+        names[3] = "width";
+    }
+    for (int i = 0; i < s->nd; i++)
+        s->dim_const[i] = add_const(p, names[i], arena_printf(p->a, "%lld", (long long)s->d[i]), false);
+    const char *X = upper(p, p->x);
+    if (head == HEAD_ROWS || head == HEAD_SEQ || ids) {
+        s->kind = SHAPE_ROWS;
+        s->rows = "R";
+        s->len = "N";
+        add_dim(p, "R", arena_printf(p->a, head == HEAD_ROWS ? "%s_D0" : "%s_D0 * %s_D1", X, X));
+        if (!ids) add_dim(p, "N", arena_printf(p->a, "%s_D%d", X, s->nd - 1));
+    } else {
+        s->kind = SHAPE_IMAGE;
+        s->batch = "B";
+        s->chan = "C";
+        s->rows = "B * C";
+        add_dim(p, "B", arena_printf(p->a, "%s_D0", X));
+        add_dim(p, "C", arena_printf(p->a, "%s_D1", X));
+        if (head == HEAD_IMAGE) {
+            s->h = "H";
+            s->w = "W";
+            s->len = "S";
+            add_dim(p, "H", arena_printf(p->a, "%s_D2", X));
+            add_dim(p, "W", arena_printf(p->a, "%s_D3", X));
+            add_dim(p, "S", "H * W");
+        } else {
+            s->w = s->len = "L";
+            add_dim(p, "L", arena_printf(p->a, "%s_D2", X));
+        }
+    }
+    if (!ids) add_input(p, p->x, make_tensor(p, p->fill, s), false);
+}
+
+/* ---- Python surface forms --------------------------------------------------------------------------------------- */
+
+/* Fills in a template's $-names; $x stays for prog_python(). Unknown letters are a bug in the table. */
+struct fill {
+    const char *k[2], *y, *p, *n, *o, *s, *g, *e, *d;
+    int kd;
+};
+
+static const char *expand(struct prog *p, const char *t, const struct fill *f) {
+    struct str out = STR_INIT;
+    for (; *t; t++) {
+        if (*t != '$') {
+            str_addc(&out, *t);
+            continue;
+        }
+        t++;
+        const char *r = NULL;
+        switch (*t) {
+        case 'x': r = "$x"; break;
+        case '0': r = f->k[0]; break;
+        case '1': r = f->k[1]; break;
+        case 'y': r = f->y; break;
+        case 'p': r = f->p; break;
+        case 'n': r = f->n; break;
+        case 'o': r = f->o; break;
+        case 's': r = f->s; break;
+        case 'g': r = f->g; break;
+        case 'e': r = f->e; break;
+        case 'd': r = f->d; break;
+        case 'l': r = "gate"; break;
+        case 'r': r = "up"; break;
+        case 'k':
+            r = f->kd == 1 ? "1" : "2";
+            t++;
+            str_adds(&out, r);
+            str_addc(&out, *t);
+            continue;
+        }
+        ASSERT(r != NULL);
+        str_adds(&out, r);
+    }
+    const char *r = arena_strdup(p->a, str_c(&out));
+    str_free(&out);
+    return r;
+}
+
+/* Picks one surface form of the operator and fills the node's expression; members get an __init__ line. Returns the
+ * member's name, or NULL. */
+static const char *surface(struct prog *p, struct node *nd, struct fill *f) {
+    const struct op_info *info = &gen_ops[nd->op];
+    int forms = 0;
+    while (forms < 5 && info->py[forms]) forms++;
+    const char *t = info->py[pick(p, forms)];
+    bool member = t[0] == 'm' && (t[1] == ':' || t[1] == '2');
+    for (int i = 0; i < 2; i++) {
+        if (!nd->k[i]) continue;
+        f->k[i] = nd->k[i];
+        if (!chance(p, 45)) continue;
+        const char *name = add_const(p, pick_name(p, info->const_name[i], 3), nd->k[i], true);
+        if (!member) add_init(p, arena_printf(p->a, "self.%s = %s", name, name));
+        f->k[i] = member ? name : arena_printf(p->a, "self.%s", name);
+    }
+    if (!member) {
+        nd->expr = expand(p, t, f);
+        return NULL;
+    }
+    const char *attr = unique(p, pick_name(p, info->attr, 4));
+    add_init(p, arena_printf(p->a, "self.%s = %s", attr, expand(p, strchr(t, ':') + 1, f)));
+    nd->expr =
+        t[1] == '2' ? arena_printf(p->a, "self.%s($x, %s)", attr, f->y) : arena_printf(p->a, "self.%s($x)", attr);
+    return attr;
+}
+
+/* ---- operators -------------------------------------------------------------------------------------------------- */
+
+static const char *second_name(struct prog *p, enum op op) {
+    switch (gen_ops[op].cls) {
+    case OP_TOTAL:
+        return op == OP_cross_entropy ? PICK(p, "target", "labels", "targets") : PICK(p, "target", "y", "targets");
+    case OP_PRODUCT: return PICK(p, "y", "other", "weight", "z", "b");
+    default: break;
+    }
+    if (op == OP_silu_gate || op == OP_sigmoid_gate) return PICK(p, "gate", "z", "y");
+    return PICK(p, "y", "y", "other", "z");
+}
+
+/* A new row length: N1, N2, ... with its enumerator. */
+static const char *new_len(struct prog *p, const char *expr) {
+    const char *name = arena_printf(p->a, "N%d", ++p->n_len);
+    add_dim(p, name, expr);
+    return name;
+}
+
+static void add_product(struct prog *p, struct node *nd, struct fill *f, const int64_t *arg) {
+    struct shape *s = &p->cur;
+    int last = s->nd - 1;
+    bool linear = nd->op == OP_linear || nd->op == OP_linear_nobias;
+    int64_t o = arg[0];
+    f->n = dim_text(p, s, last, linear);
+    if (linear) {
+        const char *name = add_const(p, PICK(p, "out_features", "hidden_dim", "output_size", "out_dim"),
+                                     arena_printf(p->a, "%lld", (long long)o), true);
+        f->o = name;
+        const char *attr = surface(p, nd, f);
+        nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
+        if (nd->op == OP_linear) nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
+        s->len = new_len(p, arena_printf(p->a, "%s_D0", upper(p, nd->w)));
+        s->dim_const[last] = name;
+        s->d[last] = o;
+        return;
+    }
+    /* second operand: [N, O], [O, N], [B, N, O] or [B, O, N] */
+    bool trans = nd->op == OP_matmul_t || nd->op == OP_bmm_t, batched = nd->op == OP_bmm || nd->op == OP_bmm_t;
+    const char *oname =
+        add_const(p, PICK(p, "out_dim", "cols", "kv_len", "width2"), arena_printf(p->a, "%lld", (long long)o), false);
+    struct shape y = {.nd = batched ? 3 : 2};
+    int at = batched ? 1 : 0;
+    if (batched) {
+        y.d[0] = s->d[0];
+        y.dim_const[0] = s->dim_const[0];
+    }
+    y.d[at + (trans ? 1 : 0)] = s->d[last];
+    y.dim_const[at + (trans ? 1 : 0)] = s->dim_const[last];
+    y.d[at + (trans ? 0 : 1)] = o;
+    y.dim_const[at + (trans ? 0 : 1)] = oname;
+    nd->in2 = f->y = add_input(p, second_name(p, nd->op), make_tensor(p, p->fill, &y), false);
+    surface(p, nd, f);
+    if (batched && !strstr(str_c(&p->dims), "T = ")) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)));
+    s->len = new_len(p, arena_printf(p->a, "%s_D%d", upper(p, nd->in2), at + (trans ? 0 : 1)));
+    s->d[last] = o;
+    s->dim_const[last] = oname;
+}
+
+static void new_plane(struct prog *p, struct shape *s, const char *h, const char *w) {
+    int k = ++p->n_plane;
+    if (s->h) {
+        s->h = arena_printf(p->a, "H%d", k);
+        add_dim(p, s->h, h);
+    }
+    s->w = arena_printf(p->a, s->h ? "W%d" : "L%d", k);
+    add_dim(p, s->w, w);
+    if (s->h) {
+        const char *len = arena_printf(p->a, "S%d", k);
+        add_dim(p, len, arena_printf(p->a, "%s * %s", s->h, s->w));
+        s->len = len;
+    } else {
+        s->len = s->w;
+    }
+}
+
+/* Output size of a convolution over SIZE, as C text without needless terms. */
+static const char *conv_size(struct prog *p, const struct node *nd, const char *size) {
+    int d = 2 * nd->pad - nd->ksize;
+    if (nd->stride == 1)
+        return arena_printf(p->a, d + 1 < 0 ? "%s - %d" : "%s + %d", size, d + 1 < 0 ? -(d + 1) : d + 1);
+    return arena_printf(p->a, d < 0 ? "(%s - %d) / %d + 1" : "(%s + %d) / %d + 1", size, d < 0 ? -d : d, nd->stride);
+}
+
+/* conv: arguments out_channels, kernel, stride, padding. */
+static void add_conv(struct prog *p, struct node *nd, struct fill *f, const int64_t *arg) {
+    struct shape *s = &p->cur;
+    bool dw = nd->op == OP_depthwise_conv2d, two = nd->op != OP_conv1d;
+    nd->ksize = (int)arg[1];
+    nd->stride = (int)arg[2];
+    nd->pad = (int)arg[3];
+    f->n = dim_text(p, s, 1, true);
+    const char *oname = NULL;
+    if (!dw) {
+        oname = add_const(p, PICK(p, "out_channels", "filters", "hidden_channels"),
+                          arena_printf(p->a, "%lld", (long long)arg[0]), true);
+        f->o = oname;
+    }
+    struct str t = STR_INIT;
+    if (chance(p, 50))
+        str_addf(&t, "%s", add_const(p, "kernel_size", arena_printf(p->a, "%d", nd->ksize), true));
+    else
+        str_addf(&t, "%s%d", chance(p, 40) ? "kernel_size=" : "", nd->ksize);
+    if (nd->stride > 1) str_addf(&t, ", stride=%d", nd->stride);
+    if (nd->pad > 0) str_addf(&t, ", padding=%d", nd->pad);
+    f->s = arena_strdup(p->a, t.p);
+    str_free(&t);
+    const char *attr = surface(p, nd, f);
+    nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
+    nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
+    if (!dw) {
+        s->chan = arena_printf(p->a, "C%d", ++p->n_chan);
+        add_dim(p, s->chan, arena_printf(p->a, "%s_D0", upper(p, nd->w)));
+        s->rows = arena_printf(p->a, "B * %s", s->chan);
+        s->d[1] = arg[0];
+        s->dim_const[1] = oname;
+    }
+    if (nd->stride == 1 && 2 * nd->pad == nd->ksize - 1) return;
+    const char *h = two ? conv_size(p, nd, s->h) : NULL, *w = conv_size(p, nd, s->w);
+    for (int i = 2; i < s->nd; i++) {
+        s->d[i] = (s->d[i] + 2 * nd->pad - nd->ksize) / nd->stride + 1;
+        s->dim_const[i] = NULL;
+    }
+    new_plane(p, s, h, w);
+}
+
+/* Adds one operator. arg: its integers (0 when absent). k0, k1: its constants, or NULL to draw them. */
+static void add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, const char *k1) {
+    ASSERT(p->n < GEN_MAX_NODES);
+    const struct op_info *info = &gen_ops[op];
+    struct node *nd = &p->node[p->n++];
+    struct shape *s = &p->cur;
+    *nd = (struct node){.op = op, .in = *s, .stride = 1};
+    struct fill f = {.d = "-1"};
+    bool image = s->kind == SHAPE_IMAGE;
+    int last = s->nd - 1;
+    if (!image && s->nd > 1 && chance(p, 40)) f.d = s->nd == 2 ? "1" : "2";
+    if (info->consts[0][0]) {
+        int n = 0;
+        while (n < 5 && info->consts[n][0]) n++;
+        int c = pick(p, n);
+        nd->k[0] = k0 ? k0 : info->consts[c][0];
+        nd->k[1] = k0 ? k1 : info->consts[c][1];
+    }
+    switch (info->cls) {
+    case OP_EW: surface(p, nd, &f); break;
+    case OP_EW_IN:
+        if (op == OP_residual) {
+            p->keep_x = true;
+            nd->in2 = p->x;
+        } else {
+            nd->in2 = add_input(p, second_name(p, op), make_tensor(p, p->fill, s), false);
+        }
+        f.y = nd->in2;
+        surface(p, nd, &f);
+        break;
+    case OP_EW_PAR: {
+        const char *attr = unique(p, pick_name(p, info->attr, 4));
+        const char *dim = dim_text(p, s, image ? 1 : last, true);
+        const char *fill = op == OP_bias ? PICK(p, "torch.randn", "torch.randn", "torch.zeros")
+                                         : PICK(p, "torch.randn", "torch.ones", "torch.rand");
+        add_init(p, arena_printf(p->a, "self.%s = nn.Parameter(%s(%s%s))", attr, fill, dim,
+                                 !image ? ""
+                                 : s->h ? ", 1, 1"
+                                        : ", 1"));
+        nd->w = add_param(p, attr, false);
+        f.p = arena_printf(p->a, "self.%s", attr);
+        surface(p, nd, &f);
+        break;
+    }
+    case OP_NORM:
+        if (op == OP_layernorm) {
+            f.n = dim_text(p, s, last, true);
+            const char *attr = surface(p, nd, &f);
+            nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
+            nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
+        } else if (op == OP_rmsnorm) {
+            nd->eps = PICK(p, "1e-6", "1e-5", "1e-8");
+            f.e = nd->eps;
+            if (chance(p, 50)) {
+                const char *name = add_const(p, "eps", nd->eps, true);
+                add_init(p, arena_printf(p->a, "self.%s = %s", name, name));
+                f.e = arena_printf(p->a, "self.%s", name);
+            }
+            const char *attr = unique(p, pick_name(p, info->attr, 4));
+            add_init(p, arena_printf(p->a, "self.%s = nn.Parameter(torch.ones(%s))", attr, dim_text(p, s, last, true)));
+            nd->w = add_param(p, attr, false);
+            f.p = arena_printf(p->a, "self.%s", attr);
+            surface(p, nd, &f);
+        } else {
+            f.kd = s->h ? 2 : 1;
+            f.n = image ? dim_text(p, s, 1, true) : NULL;
+            surface(p, nd, &f);
+        }
+        break;
+    case OP_REDUCE:
+        surface(p, nd, &f);
+        if (image) {
+            s->kind = SHAPE_ROWS;
+            s->nd = 2;
+            s->rows = s->batch;
+            s->len = s->chan;
+        } else {
+            s->kind = SHAPE_VEC;
+            s->nd--;
+            s->len = "1";
+        }
+        if (op == OP_argmax) p->out_i64 = true;
+        break;
+    case OP_TOTAL:
+        if (op == OP_cross_entropy) {
+            nd->in2 = add_input(p, second_name(p, op),
+                                arena_printf(p->a, "torch.randint(0, %s, (%s,))", dim_text(p, s, last, false),
+                                             dim_text(p, s, 0, false)),
+                                true);
+        } else if (info->c) {
+            nd->in2 = add_input(p, second_name(p, op),
+                                make_tensor(p, op == OP_bce_logits_loss ? "torch.rand" : p->fill, s), false);
+        }
+        f.y = nd->in2;
+        surface(p, nd, &f);
+        s->kind = SHAPE_SCALAR;
+        s->nd = 0;
+        break;
+    case OP_PRODUCT: add_product(p, nd, &f, arg); break;
+    case OP_SPLIT:
+        if (op != OP_glu) nd->py_before = arena_printf(p->a, "gate, up = $x.chunk(2, dim=%s)", f.d);
+        surface(p, nd, &f);
+        s->d[last] /= 2;
+        s->dim_const[last] = s->dim_const[last] ? arena_printf(p->a, "%s // 2", s->dim_const[last]) : NULL;
+        s->len = new_len(p, arena_printf(p->a, "%s / 2", s->len));
+        break;
+    case OP_CONV: add_conv(p, nd, &f, arg); break;
+    case OP_POOL: {
+        nd->ksize = arg[0] ? (int)arg[0] : 2;
+        nd->stride = nd->ksize;
+        f.s = arena_printf(p->a, "%d", nd->ksize);
+        surface(p, nd, &f);
+        s->d[2] /= nd->ksize;
+        s->d[3] /= nd->ksize;
+        s->dim_const[2] = s->dim_const[3] = NULL;
+        new_plane(p, s, arena_printf(p->a, "%s / %d", s->h, nd->ksize), arena_printf(p->a, "%s / %d", s->w, nd->ksize));
+        break;
+    }
+    case OP_GROUP: {
+        nd->groups = op == OP_groupnorm ? (int)arg[0] : 0;
+        if (op == OP_groupnorm) {
+            add_dim(p, "G", arena_printf(p->a, "%d", nd->groups));
+            add_dim(p, "GS", arena_printf(p->a, "%s / G * %s", s->chan, s->len));
+        }
+        f.n = dim_text(p, s, 1, true);
+        f.kd = s->h ? 2 : 1;
+        f.g = chance(p, 50) ? arena_printf(p->a, "%d", nd->groups) : NULL;
+        if (!f.g)
+            f.g = op == OP_groupnorm
+                      ? add_const(p, PICK(p, "num_groups", "groups"), arena_printf(p->a, "%d", nd->groups), true)
+                      : "";
+        const char *attr = surface(p, nd, &f);
+        nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
+        nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
+        break;
+    }
+    case OP_TIME:
+        surface(p, nd, &f);
+        if (!strstr(str_c(&p->dims), "T = ")) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)));
+        add_dim(p, "B", arena_printf(p->a, "%s_D0", upper(p, p->x)));
+        s->d[1] = s->d[2];
+        s->dim_const[1] = s->dim_const[2];
+        s->nd = 2;
+        s->rows = "B";
+        break;
+    case OP_MOVE:
+        if (op == OP_transpose) {
+            surface(p, nd, &f);
+            struct shape in = *s;
+            s->d[0] = in.d[1];
+            s->d[1] = in.d[0];
+            s->dim_const[0] = in.dim_const[1];
+            s->dim_const[1] = in.dim_const[0];
+            s->rows = in.len;
+            s->len = in.rows;
+        } else if (op == OP_concat) {
+            nd->in2 = f.y = add_input(p, second_name(p, op), make_tensor(p, p->fill, s), false);
+            surface(p, nd, &f);
+            s->d[last] *= 2;
+            s->dim_const[last] = s->dim_const[last] ? arena_printf(p->a, "%s * 2", s->dim_const[last]) : NULL;
+            s->len = new_len(p, arena_printf(p->a, "%s * 2", s->len));
+        } else { /* embedding: table size, width */
+            const char *vocab = add_const(p, PICK(p, "vocab_size", "num_embeddings"),
+                                          arena_printf(p->a, "%lld", (long long)arg[0]), true);
+            const char *dim = add_const(p, PICK(p, "embed_dim", "dim", "embedding_dim"),
+                                        arena_printf(p->a, "%lld", (long long)arg[1]), true);
+            f.o = vocab;
+            f.n = dim;
+            add_input(p, p->x,
+                      arena_printf(p->a, "torch.randint(0, %s, (%s, %s))", vocab, s->dim_const[0], s->dim_const[1]),
+                      true);
+            const char *attr = surface(p, nd, &f);
+            nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
+            add_dim(p, "N", arena_printf(p->a, "%s_D1", upper(p, nd->w)));
+            s->nd = 3;
+            s->d[2] = arg[1];
+            s->dim_const[2] = dim;
+            s->len = "N";
+        }
+        break;
+    case OP_GATE:
+        p->keep_x = true;
+        nd->in2 = f.y = p->x;
+        surface(p, nd, &f);
+        *s = p->node[0].in;
+        break;
+    }
+    nd->out = *s;
+}
+
+static void finish(struct prog *p) {
+    int heavy = 0;
+    bool block = false;
+    for (int i = 0; i < p->n; i++) {
+        enum op_class c = gen_ops[p->node[i].op].cls;
+        heavy += c == OP_PRODUCT || c == OP_CONV;
+        block |= c == OP_GATE || c == OP_SPLIT;
+    }
+    for (int i = 0; i < p->n; i++) block |= p->node[i].op == OP_residual && heavy > 0;
+    p->level = p->n == 1 ? 1 : block || heavy > 1 ? 3 : 2;
+    static const char *const vars[] = {"h", "out", "y", "z", "res"};
+    p->var = p->x;
+    if (p->keep_x || chance(p, 15)) {
+        do p->var = vars[pick(p, (int)ARRAY_LEN(vars))];
+        while (name_used(p, p->var));
+    }
+}
+
+const char *prog_ops(const struct prog *p) {
+    struct str s = STR_INIT;
+    for (int i = 0; i < p->n; i++) str_addf(&s, "%s%s", i ? " " : "", gen_ops[p->node[i].op].name);
+    const char *r = arena_strdup(p->a, str_c(&s));
+    str_free(&s);
+    return r;
+}
+
+void prog_free(struct prog *p) { str_free(&p->dims); }
+
+/* ---- recipes ---------------------------------------------------------------------------------------------------- */
+
+/* Why OP cannot follow the current value, or NULL. */
+static const char *misfit(const struct prog *p, enum op op) {
+    const struct shape *s = &p->cur;
+    bool image = s->kind == SHAPE_IMAGE, rows = s->kind == SHAPE_ROWS;
+    if (s->kind == SHAPE_SCALAR || p->out_i64) return "nothing can follow it";
+    bool image_reduce = op == OP_global_avg_pool || op == OP_global_max_pool;
+    switch (gen_ops[op].cls) {
+    case OP_EW: return NULL;
+    case OP_EW_IN:
+        if (op != OP_residual) return NULL;
+        for (int i = 0; i < s->nd; i++)
+            if (p->n == 0 || s->nd != p->node[0].in.nd || s->d[i] != p->node[0].in.d[i])
+                return "needs the input's shape";
+        return NULL;
+    case OP_EW_PAR: return image || rows ? NULL : "needs rows or an image";
+    case OP_NORM: return (op == OP_instancenorm ? image : rows) ? NULL : "does not fit this shape";
+    case OP_REDUCE: return (image_reduce ? image && s->h : rows) ? NULL : "does not fit this shape";
+    case OP_TOTAL: return op != OP_cross_entropy || (rows && s->nd == 2) ? NULL : "needs rows x classes";
+    case OP_PRODUCT:
+        if (!rows) return "needs rows";
+        return (op == OP_bmm || op == OP_bmm_t ? s->nd == 3 : s->nd == 2 || op == OP_linear || op == OP_linear_nobias)
+                   ? NULL
+                   : "needs other dimensions";
+    case OP_SPLIT: return rows ? NULL : "needs rows";
+    case OP_CONV: return image && (op == OP_conv1d) == !s->h ? NULL : "needs an image (conv1d: a signal)";
+    case OP_POOL: return image && s->h ? NULL : "needs an image";
+    case OP_GROUP: return image ? NULL : "needs an image";
+    case OP_TIME: return rows && s->nd == 3 ? NULL : "needs three dimensions";
+    case OP_MOVE: return rows && (op != OP_transpose || s->nd == 2) ? NULL : "needs rows";
+    case OP_GATE:
+        return rows && p->n > 0 && p->node[0].in.kind == SHAPE_IMAGE && strcmp(s->rows, "B") == 0 &&
+                       s->d[1] == p->node[0].in.d[1]
+                   ? NULL
+                   : "needs one number a channel of the input image";
+    }
+    return NULL;
+}
+
+/* Reads up to max integers separated by sep; false when there is anything else. */
+static bool ints(const char *s, size_t len, char sep, int64_t *out, int max, int *n) {
+    *n = 0;
+    size_t i = 0;
+    while (i < len) {
+        if (*n == max || !isdigit((unsigned char)s[i])) return false;
+        int64_t v = 0;
+        for (; i < len && isdigit((unsigned char)s[i]) && v < 1000000000; i++) v = v * 10 + (s[i] - '0');
+        out[(*n)++] = v;
+        if (i < len && s[i++] != sep) return false;
+    }
+    return true;
+}
+
+enum status prog_recipe(struct prog *p, const char *recipe, struct err *e) {
+    static const char *const heads[] = {"rows", "seq", "image", "signal", "ids"};
+    static const int head_dims[] = {2, 3, 4, 3, 2};
+    const char *at = recipe;
+    int word = 0, head = -1;
+    while (*at) {
+        size_t len = strcspn(at, " ");
+        if (word == 0) {
+            for (int i = 0; i < 5; i++)
+                if (strlen(heads[i]) == len && memcmp(heads[i], at, len) == 0) head = i;
+            if (head < 0)
+                return FAIL(e, ST_PARSE, "recipe: \"%.*s\": expected rows, seq, image, signal or ids", (int)len, at);
+        } else if (word == 1) {
+            int64_t d[4] = {0};
+            int n = 0;
+            if (!ints(at, len, 'x', d, 4, &n) || n != head_dims[head])
+                return FAIL(e, ST_PARSE, "recipe: \"%.*s\": expected %d sizes joined by x", (int)len, at,
+                            head_dims[head]);
+            start(p, (enum head)head, d);
+        } else {
+            size_t name = strcspn(at, " :");
+            enum op op;
+            if (!gen_op_find(at, name, &op))
+                return FAIL(e, ST_PARSE, "recipe: \"%.*s\": no such operator", (int)name, at);
+            const char *why = misfit(p, op);
+            if (p->n == GEN_MAX_NODES) why = "too many operators";
+            if (why) return FAIL(e, ST_INVALID, "recipe: %.*s: %s", (int)name, at, why);
+            int64_t arg[4] = {0};
+            const char *k[2] = {NULL, NULL};
+            int n = 0;
+            if (name < len && gen_ops[op].consts[0][0]) {
+                const char *c = at + name + 1, *end = at + len, *comma = memchr(c, ',', (size_t)(end - c));
+                k[0] = arena_strndup(p->a, c, (size_t)((comma ? comma : end) - c));
+                if (comma) k[1] = arena_strndup(p->a, comma + 1, (size_t)(end - comma - 1));
+            } else if (name < len && !ints(at + name + 1, len - name - 1, ',', arg, 4, &n)) {
+                return FAIL(e, ST_PARSE, "recipe: \"%.*s\": expected integers after the colon", (int)len, at);
+            }
+            add(p, op, arg, k[0], k[1]);
+        }
+        at += len;
+        while (*at == ' ') at++;
+        word++;
+    }
+    if (word < 3) return FAIL(e, ST_PARSE, "recipe: expected a head, sizes and at least one operator");
+    finish(p);
+    return ST_OK;
+}
+
+/* ---- random programs -------------------------------------------------------------------------------------------- */
+
+/* What earlier operators mean for later ones. */
+struct state {
+    bool grows, big, tiny, centered, clips, exp_done;
+    int norms;
+};
+
+static struct state state_of(const struct prog *p) {
+    struct state st = {0};
+    for (int i = 0; i < p->n; i++) {
+        const struct op_info *o = &gen_ops[p->node[i].op];
+        enum op op = p->node[i].op;
+        if (o->flags & OPF_GROWS) st.grows = true;
+        if (op == OP_matmul || op == OP_matmul_t || op == OP_bmm || op == OP_bmm_t) st.big = true;
+        if (o->cls == OP_NORM || o->cls == OP_GROUP) {
+            st.norms++;
+            st.clips = st.big = false;
+        }
+        if (op == OP_linear || op == OP_linear_nobias || o->cls == OP_CONV) st.clips = false;
+        if (op == OP_clamp || op == OP_clamp_min || op == OP_relu6 || op == OP_hardtanh || op == OP_hardsigmoid)
+            st.clips = true;
+        if (o->flags & OPF_CENTERED)
+            st.centered = true;
+        else if (op != OP_scale && op != OP_div)
+            st.centered = false;
+        if (o->flags & OPF_TINY)
+            st.tiny = true;
+        else if (op == OP_add || op == OP_sub || op == OP_residual || op == OP_bias || o->cls == OP_PRODUCT)
+            st.tiny = false;
+    }
+    return st;
+}
+
+static bool allowed(const struct prog *p, enum op op) {
+    if (misfit(p, op)) return false;
+    const struct op_info *o = &gen_ops[op];
+    struct state st = state_of(p);
+    const struct node *prev = p->n ? &p->node[p->n - 1] : NULL;
+    unsigned pf = prev ? gen_ops[prev->op].flags : 0;
+    if (prev && prev->op == op) return false;
+    if ((op == OP_softmax || op == OP_log_softmax || op == OP_exp) && st.norms && (pf & OPF_TINY)) return false;
+    if ((o->flags & OPF_GROWS) && (st.grows || st.big)) return false;
+    if (op == OP_square && p->n > 0 && gen_ops[p->node[0].op].cls == OP_PRODUCT) return false;
+    if (op == OP_exp && prev && prev->op != OP_tanh && prev->op != OP_sigmoid && prev->op != OP_hardtanh &&
+        prev->op != OP_softsign)
+        return false;
+    bool affine = op == OP_scale || op == OP_div || op == OP_shift || op == OP_sub_const || op == OP_add ||
+                  op == OP_sub || op == OP_mul;
+    /* a sum over a row saturates what comes after; a mean does not */
+    if (p->cur.kind == SHAPE_VEC && !affine && o->cls != OP_TOTAL &&
+        !(prev->op == OP_mean &&
+          (op == OP_tanh || op == OP_sigmoid || op == OP_relu || op == OP_gelu || op == OP_silu || op == OP_softplus)))
+        return false;
+    if (prev && (prev->op == OP_log_softmax || prev->op == OP_logsigmoid) && !affine && op != OP_max &&
+        op != OP_mean_all && op != OP_sum_all)
+        return false;
+    bool bounds = op == OP_clamp || op == OP_clamp_min || op == OP_relu6 || op == OP_hardtanh || op == OP_hardsigmoid;
+    if (bounds && (st.big || st.clips || (pf & OPF_NONNEG && op != OP_relu6))) return false;
+    if (op == OP_min || op == OP_max || op == OP_max_dim1) {
+        /* extremes of values with a bound are the bound itself */
+        for (int i = 0; i < p->n; i++) {
+            enum op q = p->node[i].op;
+            bool upper =
+                q == OP_sigmoid || q == OP_tanh || q == OP_logsigmoid || q == OP_softsign || q == OP_hardsigmoid;
+            bool keeps = q == OP_scale || q == OP_div || q == OP_shift || q == OP_sub_const ||
+                         gen_ops[q].cls == OP_PRODUCT || q == OP_leaky_relu || gen_ops[q].cls == OP_EW_IN ||
+                         gen_ops[q].cls == OP_EW_PAR || q == OP_layernorm;
+            if (st.clips || upper || (op == OP_min && !keeps)) return false;
+        }
+    }
+    if ((op == OP_softmax || op == OP_log_softmax) && st.norms > 0) return false;
+    if ((pf & OPF_NONNEG) &&
+        (op == OP_relu || op == OP_leaky_relu || op == OP_abs || op == OP_relu6 || op == OP_elu || op == OP_selu))
+        return false;
+    if ((prev && (prev->op == OP_scale || prev->op == OP_div)) && (op == OP_scale || op == OP_div)) return false;
+    if ((prev && (prev->op == OP_shift || prev->op == OP_sub_const)) && (op == OP_shift || op == OP_sub_const))
+        return false;
+    bool norm = o->cls == OP_NORM || o->cls == OP_GROUP;
+    if (norm && prev && (gen_ops[prev->op].cls == OP_NORM || gen_ops[prev->op].cls == OP_GROUP)) return false;
+    if (norm && st.norms >= 2) return false;
+    if (st.clips &&
+        ((norm && op != OP_softmax && op != OP_log_softmax && op != OP_cumsum && op != OP_rmsnorm) || op == OP_var))
+        return false;
+    if (st.centered && (op == OP_sum || op == OP_mean || op == OP_global_avg_pool || op == OP_logsumexp ||
+                        o->cls == OP_TIME || op == OP_mean_all || op == OP_sum_all || op == OP_cumsum))
+        return false;
+    if (st.centered && (op == OP_center || op == OP_log_softmax)) return false;
+    if (st.tiny && !(op == OP_scale || op == OP_div || op == OP_mul || op == OP_add || op == OP_residual ||
+                     op == OP_sub || op == OP_channel_scale || op == OP_silu_gate || op == OP_sigmoid_gate ||
+                     op == OP_max || op == OP_min || o->cls == OP_PRODUCT))
+        return false;
+    if (op == OP_argmax && p->n > 0) return false;
+    if (op == OP_silu_gate || op == OP_sigmoid_gate || op == OP_mul || op == OP_add || op == OP_sub || op == OP_maximum)
+        return p->n_in < 3;
+    if (op == OP_residual) return p->n > 0 && !p->keep_x;
+    return true;
+}
+
+static bool try_add(struct prog *p, enum op op, int64_t a0, int64_t a1, int64_t a2, int64_t a3) {
+    if (p->n >= GEN_MAX_NODES || !allowed(p, op)) return false;
+    add(p, op, (const int64_t[4]){a0, a1, a2, a3}, NULL, NULL);
+    return true;
+}
+
+/* One element-wise operator; the weights favour what real modules use. */
+static void add_ew(struct prog *p, bool seconds) {
+    static const enum op common[] = {OP_relu,  OP_gelu,  OP_silu,       OP_sigmoid, OP_tanh,
+                                     OP_scale, OP_shift, OP_leaky_relu, OP_clamp,   OP_hardtanh};
+    static const enum op rare[] = {OP_elu,         OP_selu,  OP_gelu_tanh, OP_softplus,   OP_mish, OP_hardswish,
+                                   OP_hardsigmoid, OP_relu6, OP_softsign,  OP_logsigmoid, OP_abs,  OP_square,
+                                   OP_exp,         OP_div,   OP_sub_const, OP_clamp_min};
+    static const enum op two[] = {OP_add,       OP_mul,           OP_sub,     OP_maximum, OP_residual,
+                                  OP_bias,      OP_channel_scale, OP_bias,    OP_add,     OP_channel_scale,
+                                  OP_silu_gate, OP_sigmoid_gate,  OP_residual};
+    for (int attempt = 0; attempt < 50; attempt++) {
+        int c = pick(p, 100);
+        enum op op = c < 45               ? common[pick(p, (int)ARRAY_LEN(common))]
+                     : c < 72 || !seconds ? rare[pick(p, (int)ARRAY_LEN(rare))]
+                                          : two[pick(p, (int)ARRAY_LEN(two))];
+        if (try_add(p, op, 0, 0, 0, 0)) return;
+    }
+}
+static void add_ews(struct prog *p, int n, bool seconds) {
+    while (n-- > 0) add_ew(p, seconds);
+}
+
+static void add_row_op(struct prog *p) {
+    static const enum op ops[] = {OP_softmax,      OP_softmax,         OP_log_softmax, OP_layernorm,
+                                  OP_layernorm,    OP_layernorm_plain, OP_rmsnorm,     OP_rmsnorm,
+                                  OP_l2_normalize, OP_cumsum,          OP_center};
+    for (int i = 0; i < 30; i++)
+        if (try_add(p, ops[pick(p, (int)ARRAY_LEN(ops))], 0, 0, 0, 0)) return;
+}
+/* Extremes of uniform numbers are nearly constant: such rows come from a normal distribution. */
+static void use_randn(struct prog *p) {
+    p->fill = "torch.randn";
+    if (!p->in[0].i64) p->in[0].make = make_tensor(p, p->fill, &p->node[0].in);
+}
+static void add_reduce(struct prog *p) {
+    static const enum op ops[] = {OP_sum, OP_mean,      OP_max,    OP_min,  OP_l1_norm, OP_l2_norm,
+                                  OP_var, OP_logsumexp, OP_argmax, OP_mean, OP_max,     OP_logsumexp};
+    for (int i = 0; i < 30; i++) {
+        enum op op = ops[pick(p, (int)ARRAY_LEN(ops))];
+        if (!try_add(p, op, 0, 0, 0, 0)) continue;
+        if (op == OP_max || op == OP_min || op == OP_logsumexp) use_randn(p);
+        return;
+    }
+}
+
+/* Shapes of about 2^17.5 .. 2^20 elements: eager takes 0.1-2 ms. */
+static void start_rows(struct prog *p) {
+    int64_t n = PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024, 1024, 1536, 2048, 4096),
+            total = PICK_INT(p, 196608, 262144, 393216, 524288, 786432);
+    int64_t r = (total / n + 7) / 8 * 8;
+    if (chance(p, 30)) {
+        int64_t b = PICK_INT(p, 4, 8, 16, 32);
+        start(p, HEAD_SEQ, (const int64_t[4]){b, (r / b + 7) / 8 * 8, n});
+    } else {
+        start(p, HEAD_ROWS, (const int64_t[4]){r, n});
+    }
+}
+static void start_image(struct prog *p, int channels) {
+    int64_t hw = PICK_INT(p, 16, 28, 32, 32, 48, 56, 64), c = channels ? channels : PICK_INT(p, 8, 16, 32, 64);
+    int64_t total = PICK_INT(p, 131072, 262144, 393216), b = i64_max(2, total / (c * hw * hw));
+    start(p, HEAD_IMAGE, (const int64_t[4]){b, c, hw, hw});
+}
+
+static void random_product(struct prog *p) {
+    int c = pick(p, 100);
+    int64_t k = PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024), o = PICK_INT(p, 64, 128, 128, 256, 256, 384, 512);
+    int64_t r = PICK_INT(p, 16, 32, 64, 64, 128, 128, 256);
+    if (c < 12) {
+        start(p, HEAD_ROWS, (const int64_t[4]){r, k});
+        try_add(p, chance(p, 60) ? OP_matmul : OP_matmul_t, o, 0, 0, 0);
+        add_ews(p, pick(p, 3), true);
+        if (chance(p, 25)) add_reduce(p);
+        return;
+    }
+    if (c < 22) {
+        int64_t b = PICK_INT(p, 4, 8, 16), t = PICK_INT(p, 32, 64, 64, 128), d = PICK_INT(p, 32, 64, 128);
+        start(p, HEAD_SEQ, (const int64_t[4]){b, t, d});
+        try_add(p, chance(p, 50) ? OP_bmm : OP_bmm_t, PICK_INT(p, 32, 64, 128), 0, 0, 0);
+        add_ews(p, pick(p, 3), true);
+        if (chance(p, 30)) add_reduce(p);
+        return;
+    }
+    enum op lin = chance(p, 80) ? OP_linear : OP_linear_nobias;
+    if (chance(p, 25)) {
+        int64_t b = PICK_INT(p, 2, 4, 8);
+        start(p, HEAD_SEQ, (const int64_t[4]){b, r / b * 2 < 8 ? 8 : (r / b * 2 + 3) / 4 * 4, k});
+    } else {
+        start(p, HEAD_ROWS, (const int64_t[4]){r, k});
+    }
+    if (chance(p, 15)) add_row_op(p);
+    if (c < 34) { /* gated units */
+        try_add(p, lin, o * 2, 0, 0, 0);
+        try_add(p, (const enum op[]){OP_glu, OP_swiglu, OP_geglu}[pick(p, 3)], 0, 0, 0, 0);
+        if (chance(p, 50)) try_add(p, lin, k, 0, 0, 0);
+        if (chance(p, 40)) add_ew(p, true);
+        return;
+    }
+    try_add(p, lin, o, 0, 0, 0);
+    if (c < 52) { /* multilayer perceptron, sometimes with a residual */
+        add_ew(p, false);
+        bool back = chance(p, 50);
+        try_add(p, lin, back ? k : PICK_INT(p, 32, 64, 128, 256), 0, 0, 0);
+        if (back && chance(p, 70)) try_add(p, OP_residual, 0, 0, 0, 0);
+        if (chance(p, 30))
+            add_row_op(p);
+        else if (chance(p, 30))
+            add_ew(p, true);
+        return;
+    }
+    add_ews(p, pick(p, 4), true);
+    if (chance(p, 35))
+        add_row_op(p);
+    else if (chance(p, 35))
+        add_reduce(p);
+    else if (chance(p, 12) && p->cur.nd == 2)
+        try_add(p, OP_cross_entropy, 0, 0, 0, 0);
+    if (chance(p, 30)) add_ew(p, true);
+}
+
+static void random_image(struct prog *p) {
+    int c = pick(p, 100);
+    if (c < 45) { /* convolution and what follows */
+        int64_t ci = PICK_INT(p, 3, 4, 8, 8, 16), hw = PICK_INT(p, 16, 24, 32, 32, 48), b = PICK_INT(p, 4, 8, 8, 16);
+        int ks = PICK_INT(p, 1, 3, 3, 3, 5), pad = chance(p, 60) ? ks / 2 : 0, stride = chance(p, 15) ? 2 : 1;
+        int64_t co = PICK_INT(p, 8, 16, 16, 32);
+        start(p, HEAD_IMAGE, (const int64_t[4]){b, ci, hw, hw});
+        if (chance(p, 25))
+            try_add(p, OP_depthwise_conv2d, 0, 3, stride, 1);
+        else
+            try_add(p, OP_conv2d, co, ks, stride, pad);
+        if (chance(p, 25)) {
+            if (chance(p, 50))
+                try_add(p, OP_groupnorm, p->cur.d[1] % 4 == 0 ? 4 : 1, 0, 0, 0);
+            else
+                try_add(p, chance(p, 50) ? OP_batchnorm : OP_instancenorm, 0, 0, 0, 0);
+        }
+        add_ews(p, pick(p, 3), true);
+        if (chance(p, 15) && p->cur.d[2] == hw) {
+            try_add(p, OP_conv2d, ci, 3, 1, 1);
+            try_add(p, OP_residual, 0, 0, 0, 0);
+            if (chance(p, 60)) try_add(p, OP_relu, 0, 0, 0, 0);
+            return;
+        }
+        if (chance(p, 30) && p->cur.d[2] % 2 == 0)
+            try_add(p, chance(p, 50) ? OP_max_pool2d : OP_avg_pool2d, 2, 0, 0, 0);
+        else if (chance(p, 25))
+            try_add(p, chance(p, 70) ? OP_global_avg_pool : OP_global_max_pool, 0, 0, 0, 0);
+        return;
+    }
+    if (c < 52) { /* squeeze and excite */
+        start_image(p, PICK_INT(p, 16, 32, 64));
+        int64_t ch = p->cur.d[1];
+        try_add(p, OP_global_avg_pool, 0, 0, 0, 0);
+        try_add(p, OP_linear, ch / 4 < 8 ? 8 : ch / 4, 0, 0, 0);
+        try_add(p, (const enum op[]){OP_relu, OP_silu, OP_gelu, OP_hardswish}[pick(p, 4)], 0, 0, 0, 0);
+        try_add(p, OP_linear, ch, 0, 0, 0);
+        try_add(p, chance(p, 70) ? OP_sigmoid : OP_hardsigmoid, 0, 0, 0, 0);
+        try_add(p, OP_channel_gate, 0, 0, 0, 0);
+        return;
+    }
+    if (c < 62) {
+        start(p, HEAD_SIGNAL,
+              (const int64_t[4]){PICK_INT(p, 4, 8, 16), PICK_INT(p, 4, 8, 16), PICK_INT(p, 256, 512, 1024)});
+        int ks = PICK_INT(p, 3, 3, 5, 7);
+        try_add(p, OP_conv1d, PICK_INT(p, 8, 16, 32), ks, 1, chance(p, 60) ? ks / 2 : 0);
+        add_ews(p, pick(p, 3), true);
+        return;
+    }
+    start_image(p, 0);
+    add_ews(p, pick(p, 2), true);
+    int kind = pick(p, 6);
+    if (kind == 0)
+        try_add(p, OP_groupnorm, PICK_INT(p, 2, 4, 8), 0, 0, 0);
+    else if (kind == 1)
+        try_add(p, OP_instancenorm, 0, 0, 0, 0);
+    else if (kind == 2)
+        try_add(p, OP_batchnorm, 0, 0, 0, 0);
+    else if (kind == 3)
+        try_add(p, OP_max_pool2d, PICK_INT(p, 2, 2, 4), 0, 0, 0);
+    else if (kind == 4)
+        try_add(p, OP_avg_pool2d, PICK_INT(p, 2, 2, 4), 0, 0, 0);
+    else
+        try_add(p, OP_channel_scale, 0, 0, 0, 0);
+    add_ews(p, pick(p, 3), true);
+    if (chance(p, 35)) try_add(p, chance(p, 70) ? OP_global_avg_pool : OP_global_max_pool, 0, 0, 0, 0);
+}
+
+void prog_random(struct prog *p) {
+    int c = pick(p, 100);
+    if (c < 29) { /* element by element */
+        start_rows(p);
+        add_ews(p, 1 + pick(p, 5), true);
+    } else if (c < 55) { /* rows */
+        start_rows(p);
+        add_ews(p, (int[]){0, 0, 1, 1, 2}[pick(p, 5)], true);
+        if (chance(p, 45)) {
+            add_row_op(p);
+            if (chance(p, 60)) add_ew(p, true);
+            if (chance(p, 25)) add_row_op(p);
+            if (chance(p, 25)) add_reduce(p);
+        } else {
+            add_reduce(p);
+            if (!p->out_i64 && chance(p, 30)) add_ew(p, false);
+        }
+    } else if (c < 76) {
+        random_product(p);
+    } else if (c < 88) {
+        random_image(p);
+    } else if (c < 93) { /* losses */
+        start_rows(p);
+        add_ews(p, pick(p, 3), true);
+        static const enum op ops[] = {OP_mse_loss,      OP_l1_loss,  OP_smooth_l1_loss, OP_bce_logits_loss,
+                                      OP_cross_entropy, OP_mean_all, OP_sum_all};
+        for (int i = 0; i < 20 && p->cur.kind != SHAPE_SCALAR; i++)
+            try_add(p, ops[pick(p, (int)ARRAY_LEN(ops))], 0, 0, 0, 0);
+    } else if (c < 97) { /* data movement, the middle dimension */
+        int kind = pick(p, 4);
+        if (kind == 0) {
+            start(p, HEAD_IDS, (const int64_t[4]){PICK_INT(p, 8, 16, 32), PICK_INT(p, 64, 128), 0});
+            try_add(p, OP_embedding, PICK_INT(p, 1000, 2000, 4000), PICK_INT(p, 128, 256), 0, 0);
+            add_ews(p, pick(p, 2), true);
+            if (chance(p, 50)) add_row_op(p);
+        } else if (kind == 1) {
+            start(p, HEAD_SEQ,
+                  (const int64_t[4]){PICK_INT(p, 8, 16, 32), PICK_INT(p, 32, 64, 128), PICK_INT(p, 128, 256)});
+            add_ews(p, 1 + pick(p, 2), true);
+            static const enum op ops[] = {OP_sum_dim1, OP_mean_dim1, OP_max_dim1};
+            try_add(p, ops[pick(p, 3)], 0, 0, 0, 0);
+            if (chance(p, 40)) add_ew(p, true);
+        } else {
+            start(p, HEAD_ROWS, (const int64_t[4]){PICK_INT(p, 256, 512), PICK_INT(p, 256, 512, 1024)});
+            add_ews(p, pick(p, 3), true);
+            try_add(p, kind == 2 ? OP_transpose : OP_concat, 0, 0, 0, 0);
+            if (chance(p, 40)) add_ew(p, false);
+        }
+    } else { /* attention */
+        int64_t t = PICK_INT(p, 32, 64, 64, 128), d = PICK_INT(p, 32, 64);
+        start(p, HEAD_SEQ, (const int64_t[4]){PICK_INT(p, 4, 8, 16), t, d});
+        p->fill = "torch.randn";
+        p->in[0].make = make_tensor(p, p->fill, &p->cur);
+        try_add(p, OP_bmm_t, t, 0, 0, 0);
+        add(p, OP_scale, (const int64_t[4]){0}, d == 32 ? "0.17677669" : "0.125", NULL);
+        if (chance(p, 30)) try_add(p, OP_add, 0, 0, 0, 0);
+        add(p, OP_softmax, (const int64_t[4]){0}, NULL, NULL);
+        try_add(p, OP_bmm, d, 0, 0, 0);
+        if (chance(p, 25)) try_add(p, OP_residual, 0, 0, 0, 0);
+    }
+    if (p->n == 0) add_ew(p, false);
+    finish(p);
+}

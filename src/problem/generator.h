@@ -1,0 +1,87 @@
+/* generator: an endless stream of new problems with known answers. A problem is a random composition of operators,
+ * shapes and constants, written as a KernelBench module in one of many surface forms; it comes with correct C answers
+ * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
+ * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
+ * their C snippets), gen_build.c (what is drawn), gen_c.c (answers), gen_break.c (wrong answers). */
+#ifndef KERNELRL_GENERATOR_H
+#define KERNELRL_GENERATOR_H
+
+#include "problem/problem.h"
+
+/* Answer styles. X(name, fused, parallel, simd, fast): one fused loop nest or one per operator; OpenMP or serial;
+ * vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and dot
+ * products. The first line of an answer states these choices ("// plan: fused, parallel, simd, fast math"). */
+#define GEN_STYLE_LIST(X)              \
+    X(naive, 0, 0, 0, 0)               \
+    X(parallel, 0, 1, 0, 0)            \
+    X(parallel_fast, 0, 1, 1, 1)       \
+    X(fused, 1, 0, 0, 0)               \
+    X(fused_simd, 1, 0, 1, 0)          \
+    X(fused_parallel, 1, 1, 0, 0)      \
+    X(fused_parallel_simd, 1, 1, 1, 0) \
+    X(fused_parallel_fast, 1, 1, 1, 1)
+
+enum gen_style {
+#define X(name, fused, parallel, simd, fast) GEN_STYLE_##name,
+    GEN_STYLE_LIST(X)
+#undef X
+        GEN_STYLES
+};
+const char *gen_style_name(enum gen_style s); /* "fused_parallel_fast" */
+
+/* What generator_break() does to an answer. X(name, what the verifier should find) */
+#define GEN_BREAK_LIST(X)                        \
+    X(undeclared_name, "compile error")          \
+    X(missing_semicolon, "compile error")        \
+    X(missing_brace, "compile error")            \
+    X(wrong_signature, "compile error")          \
+    X(missing_operator, "wrong output")          \
+    X(wrong_constant, "wrong output")            \
+    X(wrong_sign, "wrong output")                \
+    X(missing_reset, "wrong output or NaN")      \
+    X(missing_tail, "wrong or unwritten output") \
+    X(unwritten_row, "unwritten output")         \
+    X(out_of_bounds, "write outside the output") \
+    X(crash, "crash")                            \
+    X(not_a_number, "NaN")
+
+enum gen_break {
+#define X(name, what) GEN_BREAK_##name,
+    GEN_BREAK_LIST(X)
+#undef X
+        GEN_BREAKS
+};
+const char *gen_break_name(enum gen_break b); /* "missing_semicolon" */
+
+/* Longer texts are drawn anew. */
+enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500 };
+
+struct gen_item {
+    struct problem problem;          /* key "generated/SEED_INDEX", split train */
+    const char *answers[GEN_STYLES]; /* C translation units, one a style; all correct */
+};
+
+struct generator;
+/* Reads the operator sequences to leave out from the test rows of `index_path` (problems/index.jsonl's format); NULL
+ * means the built-in set's index under fs_home(). Errors name file and line. Immutable afterwards: threads may share
+ * one. */
+enum status generator_open(const char *index_path, struct generator **out, struct err *e) MUST_USE;
+void generator_close(struct generator *g); /* NULL is fine */
+/* Number of sequences left out, and whether OPS is one of them. */
+size_t generator_excluded_count(const struct generator *g);
+bool generator_excludes(const struct generator *g, const char *ops);
+
+/* The index-th problem of the stream `seed`, with its answers. Strings live in `a`. Cannot fail. */
+void generator_make(const struct generator *g, uint64_t seed, uint64_t index, struct arena *a, struct gen_item *out);
+
+/* A problem and its answers from a recipe, for the built-in set and tests: a head that gives the input's shape and a
+ * sequence of operators with their arguments, e.g. "rows 256x512 linear:256 gelu softmax" or
+ * "image 8x16x64x64 conv2d:32,3,1,1 relu". `seed` picks the surface form. Errors name the word that is wrong. */
+enum status generator_from_recipe(const char *recipe, uint64_t seed, struct arena *a, struct gen_item *out,
+                                  struct err *e) MUST_USE;
+
+/* A realistic wrong variant of a right answer, in `a`; NULL when the answer has nothing that KIND could break. Pure
+ * function of its arguments. */
+char *generator_break(const char *answer, enum gen_break kind, uint64_t seed, struct arena *a);
+
+#endif
