@@ -462,9 +462,27 @@ static void discard(struct fy_diag *diag, void *user, const char *buf, size_t le
     (void)len;
 }
 
+/* libfyaml is kept from bytes that are no text: some make it loop for ever (version 0.7.12, in a directive line). */
+static enum status check_text(const struct yaml *y, struct err *e) {
+    size_t good = js_utf8_prefix(y->text, y->len), i = 0;
+    int line = 1, column = 1;
+    for (; i < good; i++) {
+        unsigned char ch = (unsigned char)y->text[i];
+        if ((ch < 0x20 && ch != '\t' && ch != '\n' && ch != '\r') || ch == 0x7f) break;
+        column++;
+        if (ch != '\n') continue;
+        line++;
+        column = 1;
+    }
+    if (i == y->len) return ST_OK;
+    return FAIL(e, ST_CONFIG, "%s:%d:%d: expected UTF-8 text, got byte 0x%02x", y->name, line, column,
+                (unsigned char)y->text[i]);
+}
+
 enum status config_load_text(struct config *c, const char *name, const char *text, size_t len, struct err *e) {
     struct yaml y = {.c = c, .name = arena_strdup(&c->arena, name), .text = text, .len = len};
     y.seen = arena_array(&c->arena, bool, c->schema->count + 1);
+    TRY(check_text(&y, e));
     struct fy_diag_cfg dcfg;
     fy_diag_cfg_default(&dcfg);
     dcfg.output_fn = discard;

@@ -170,6 +170,9 @@ static void yaml_errors(void **state) {
         {"batch_size: &a 1\nlimit: *a\n", "x.yaml:2:"},
         {"loss: [grpo\n", "x.yaml:"},
         {"batch_size: 1\n\tloss: grpo\n", "x.yaml:1:13: invalid multiline plain key\n     1 | batch_size: 1\n"},
+        {"loss: ppo\nnote: \xff\n", "x.yaml:2:7: expected UTF-8 text, got byte 0xff"},
+        {"loss: ppo\x01\n", "x.yaml:1:10: expected UTF-8 text, got byte 0x01"},
+        {"%:\361\n", "x.yaml:1:3: expected UTF-8 text, got byte 0xf1"},
         {"note: \"a\\0b\"\n", "x.yaml:1:7: note: expected text, or null, got text with a NUL byte"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

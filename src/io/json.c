@@ -125,6 +125,15 @@ static size_t utf8_len(const unsigned char *p, size_t n) {
     return len;
 }
 
+size_t js_utf8_prefix(const char *p, size_t n) {
+    size_t i = 0;
+    for (size_t len; i < n; i += len) {
+        len = utf8_len((const unsigned char *)p + i, n - i);
+        if (len == 0) break;
+    }
+    return i;
+}
+
 void js_add_quoted(struct str *s, const char *v, size_t n) {
     static const char escapes[] = "\b\t\n\f\r\"\\", letters[] = "btnfr\"\\";
     const unsigned char *p = (const unsigned char *)v;

@@ -48,5 +48,7 @@ void js_put_json(struct str *s, const char *key, const json_t *v); /* compact */
 /* Building blocks: a quoted string, and a finite number in its shortest exact form. */
 void js_add_quoted(struct str *s, const char *v, size_t n);
 void js_add_number(struct str *s, double v);
+/* Number of bytes at the start of the text that are well-formed UTF-8; n when all are. */
+size_t js_utf8_prefix(const char *p, size_t n);
 
 #endif
