@@ -32,7 +32,7 @@ struct config_strings {
 struct config_key {
     const char *name; /* dotted path */
     enum config_type type;
-    bool optional;       /* null is a value: see config_is_unset's constants */
+    bool optional;       /* null is a value; see CONFIG_UNSET_* */
     size_t offset;       /* of the field in the values struct */
     const char *def;     /* default, written as in YAML; "null" only when optional */
     const char *allowed; /* numbers: an interval "[1,4]", "(0,)"; enums: "grpo|rloo"; NULL: anything */
