@@ -10,6 +10,7 @@
     X(cmd_selfcheck, "selfcheck", "check the engine against another implementation's numbers")                         \
     X(cmd_sample, "sample", "sample answers to a prompt")                                                              \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                                          \
+    X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                                            \
     X(cmd_version, "version", "print the version")
 
 #define X(fn, name, help) int fn(int argc, char **argv);

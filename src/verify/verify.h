@@ -15,22 +15,22 @@ enum stage { STAGE_NONE, STAGE_EXTRACT, STAGE_LINT, STAGE_COMPILE, STAGE_RUN, ST
 /* One list of outcomes serves status, feedback category, verdict class and metrics.
  * X(name, text, stage passed, class): class C correct, W wrong, F format, B build, R runtime, H cheat (hostile),
  * I infrastructure (missing, never zero: the caller retries or drops the sample). */
-#define OUTCOME_LIST(X)                                                                                                \
-    X(CORRECT, "correct", STAGE_TIMED, 'C')                                                                            \
-    X(NO_KERNEL, "no kernel found in the answer", STAGE_NONE, 'F')                                                     \
-    X(LINT, "uses something that is not allowed", STAGE_EXTRACT, 'B')                                                  \
-    X(COMPILE_ERROR, "does not compile", STAGE_LINT, 'B')                                                              \
-    X(COMPILE_TIMEOUT, "compiling took too long", STAGE_LINT, 'B')                                                     \
-    X(CRASH, "crashed", STAGE_COMPILE, 'R')                                                                            \
-    X(TIMEOUT, "ran too long", STAGE_COMPILE, 'R')                                                                     \
-    X(MEMORY_LIMIT, "used too much memory", STAGE_COMPILE, 'R')                                                        \
-    X(SANDBOX_VIOLATION, "tried something the sandbox forbids", STAGE_COMPILE, 'H')                                    \
-    X(WRONG_OUTPUT, "wrong output", STAGE_RUN, 'W')                                                                    \
-    X(NOT_FINITE, "output has NaN or infinity where the reference has none", STAGE_RUN, 'W')                           \
-    X(UNWRITTEN, "part of the output was never written", STAGE_RUN, 'W')                                               \
-    X(OUT_OF_BOUNDS, "wrote outside its buffers or into its inputs", STAGE_RUN, 'W')                                   \
-    X(UNSTABLE, "right at first, wrong in the timed calls", STAGE_CORRECT, 'H')                                        \
-    X(PROBLEM_ERROR, "the problem itself fails", STAGE_NONE, 'I')                                                      \
+#define OUTCOME_LIST(X)                                                                      \
+    X(CORRECT, "correct", STAGE_TIMED, 'C')                                                  \
+    X(NO_KERNEL, "no kernel found in the answer", STAGE_NONE, 'F')                           \
+    X(LINT, "uses something that is not allowed", STAGE_EXTRACT, 'B')                        \
+    X(COMPILE_ERROR, "does not compile", STAGE_LINT, 'B')                                    \
+    X(COMPILE_TIMEOUT, "compiling took too long", STAGE_LINT, 'B')                           \
+    X(CRASH, "crashed", STAGE_COMPILE, 'R')                                                  \
+    X(TIMEOUT, "ran too long", STAGE_COMPILE, 'R')                                           \
+    X(MEMORY_LIMIT, "used too much memory", STAGE_COMPILE, 'R')                              \
+    X(SANDBOX_VIOLATION, "tried something the sandbox forbids", STAGE_COMPILE, 'H')          \
+    X(WRONG_OUTPUT, "wrong output", STAGE_RUN, 'W')                                          \
+    X(NOT_FINITE, "output has NaN or infinity where the reference has none", STAGE_RUN, 'W') \
+    X(UNWRITTEN, "part of the output was never written", STAGE_RUN, 'W')                     \
+    X(OUT_OF_BOUNDS, "wrote outside its buffers or into its inputs", STAGE_RUN, 'W')         \
+    X(UNSTABLE, "right at first, wrong in the timed calls", STAGE_CORRECT, 'H')              \
+    X(PROBLEM_ERROR, "the problem itself fails", STAGE_NONE, 'I')                            \
     X(INFRASTRUCTURE, "the verifier failed", STAGE_NONE, 'I')
 
 enum outcome {
@@ -45,28 +45,28 @@ enum stage outcome_stage(enum outcome o);
 
 struct verdict {
     enum outcome outcome;
-    int tests_passed, tests_total;  /* (family, trial) pairs */
-    double speedup;                 /* eager time over candidate time; 0 unless correct and timed */
+    int tests_passed, tests_total;    /* (family, trial) pairs */
+    double speedup;                   /* eager time over candidate time; 0 unless correct and timed */
     double speedup_low, speedup_high; /* 95 % interval */
-    double eager_ms, kernel_ms;     /* medians */
-    double prepare_ms;              /* the answer's optional prepare(), once per parameter set; 0 without one */
-    double max_error;               /* largest error normalised by output scale; NaN when not compared */
-    double compile_s, run_s, time_s; /* wall time of each stage */
-    bool cached;                    /* taken from the verdict cache */
-    char message[2000];             /* compiler text, or what differs; for feedback */
+    double eager_ms, kernel_ms;       /* medians */
+    double prepare_ms;                /* the answer's optional prepare(), once per parameter set; 0 without one */
+    double max_error;                 /* largest error normalised by output scale; NaN when not compared */
+    double compile_s, run_s, time_s;  /* wall time of each stage */
+    bool cached;                      /* taken from the verdict cache */
+    char message[2000];               /* compiler text, or what differs; for feedback */
 };
 
 struct verify_options {
-    const char *python;        /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
-    const char *cache_dir;     /* compiled objects, at most 512 MiB; NULL: no cache on disk */
-    int threads;               /* threads for eager and candidate alike; 0: all CPUs */
-    int compile_jobs;          /* 0: all CPUs */
-    int trials;                /* correctness trials over all families; 0: 5 */
+    const char *python;    /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
+    const char *cache_dir; /* compiled objects, at most 512 MiB; NULL: no cache on disk */
+    int threads;           /* threads for eager and candidate alike; 0: all CPUs */
+    int compile_jobs;      /* 0: all CPUs */
+    int trials;            /* correctness trials over all families; 0: 5 */
     double compile_timeout_s, run_timeout_s; /* 0: 20 and 10 */
-    int64_t memory_bytes;      /* limit of the candidate over its arguments; 0: 2 GiB */
-    uint64_t seed;             /* secret; 0: from the system */
-    bool measure;              /* time correct kernels */
-    bool allow_weaker;         /* run without bubblewrap when it is missing */
+    int64_t memory_bytes;                    /* limit of the candidate over its arguments; 0: 2 GiB */
+    uint64_t seed;                           /* secret; 0: from the system */
+    bool measure;                            /* time correct kernels */
+    bool allow_weaker;                       /* run without bubblewrap when it is missing */
 };
 
 struct verifier;
@@ -80,7 +80,7 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
 
 struct verify_item {
     const struct problem *problem;
-    const char *source; /* the C translation unit; NULL: NO_KERNEL */
+    const char *source;     /* the C translation unit; NULL: NO_KERNEL */
     struct verdict verdict; /* out */
 };
 /* Judges a batch: compiles on all cores first, then runs and times one item at a time with the cores to itself.

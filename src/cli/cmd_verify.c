@@ -1,0 +1,184 @@
+/* kernelrl verify: one answer, one verdict. */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "cli/cli.h"
+#include "problem/problem.h"
+#include "rl/parse.h"
+#include "verify/verify.h"
+
+enum { MAX_ANSWER_BYTES = 4 << 20 };
+
+static const char usage[] = "verify --problem P --solution S [--backend c] [--source SRC] [--json] [--trials N]\n"
+                            "                [--threads N] [--timeout SECONDS] [--no-measure] [--allow-weaker]";
+static const char help[] =
+    "\n"
+    "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times it.\n"
+    "\n"
+    "  --problem P      a KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19)\n"
+    "  --solution S     a .c file, or a text with the answer between <KERNEL> tags or in a code fence\n"
+    "  --backend c      one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); the only one so far\n"
+    "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
+    "  --trials N       correctness trials over all input families (5)\n"
+    "  --threads N      threads for the reference and the answer (all CPUs)\n"
+    "  --timeout S      seconds that all correctness trials may take (10)\n"
+    "  --seed N         fixed secret seed, for repeatable inputs\n"
+    "  --no-measure     do not time a correct answer\n"
+    "  --allow-weaker   go on without bubblewrap, with seccomp and resource limits only\n"
+    "  --json           the verdict as one JSON object\n"
+    "\n"
+    "Exit status: 0 correct, 1 not correct or failed, 2 usage.\n";
+
+struct verify_args {
+    const char *problem, *solution, *source;
+    bool json;
+    struct verify_options o;
+};
+
+static enum status parse_number(const char *name, const char *text, double low, double high, double *out,
+                                struct err *e) {
+    if (parse_f64(text, out) && *out >= low && *out <= high) return ST_OK;
+    return FAIL(e, ST_USAGE, "--%s: expected a number in [%g, %g], got \"%s\"", name, low, high, text);
+}
+
+/* ST_CANCELLED: help was asked for and given. */
+static enum status parse_args(int argc, char **argv, struct verify_args *a, struct err *e) {
+    enum { PROBLEM = 256, SOLUTION, BACKEND, SOURCE, JSON, TRIALS, THREADS, TIMEOUT, SEED, NO_MEASURE, WEAKER, HELP };
+    static const struct option options[] = {
+        {"problem", required_argument, NULL, PROBLEM},
+        {"solution", required_argument, NULL, SOLUTION},
+        {"backend", required_argument, NULL, BACKEND},
+        {"source", required_argument, NULL, SOURCE},
+        {"json", no_argument, NULL, JSON},
+        {"trials", required_argument, NULL, TRIALS},
+        {"threads", required_argument, NULL, THREADS},
+        {"timeout", required_argument, NULL, TIMEOUT},
+        {"seed", required_argument, NULL, SEED},
+        {"no-measure", no_argument, NULL, NO_MEASURE},
+        {"allow-weaker", no_argument, NULL, WEAKER},
+        {"help", no_argument, NULL, HELP},
+        {NULL, 0, NULL, 0},
+    };
+    double x;
+    int64_t n;
+    opterr = 0;
+    optind = 1;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (c) {
+        case PROBLEM: a->problem = optarg; break;
+        case SOLUTION: a->solution = optarg; break;
+        case BACKEND:
+            if (strcmp(optarg, "c") != 0)
+                return FAIL(e, ST_USAGE, "--backend: expected c (the only one so far), got \"%s\"", optarg);
+            break;
+        case SOURCE: a->source = optarg; break;
+        case JSON: a->json = true; break;
+        case TRIALS:
+            TRY(parse_number("trials", optarg, 1, 100, &x, e));
+            a->o.trials = (int)x;
+            break;
+        case THREADS:
+            TRY(parse_number("threads", optarg, 1, 1024, &x, e));
+            a->o.threads = (int)x;
+            break;
+        case TIMEOUT: TRY(parse_number("timeout", optarg, 0.01, 3600, &a->o.run_timeout_s, e)); break;
+        case SEED:
+            if (!parse_i64(optarg, &n) || n < 1)
+                return FAIL(e, ST_USAGE, "--seed: expected a whole number of at least 1, got \"%s\"", optarg);
+            a->o.seed = (uint64_t)n;
+            break;
+        case NO_MEASURE: a->o.measure = false; break;
+        case WEAKER: a->o.allow_weaker = true; break;
+        case HELP: printf("usage: kernelrl %s\n%s", usage, help); return ST_CANCELLED;
+        default: return FAIL(e, ST_USAGE, "verify: bad option or missing value: %s", argv[optind - 1]);
+        }
+    }
+    if (optind < argc) return FAIL(e, ST_USAGE, "verify: unexpected argument \"%s\"", argv[optind]);
+    if (!a->problem || !a->solution) return FAIL(e, ST_USAGE, "verify: --problem and --solution are needed");
+    return ST_OK;
+}
+
+static enum status find_problem(const struct verify_args *a, struct problem_set *set, const struct problem **out,
+                                struct err *e) {
+    bool file = fs_is_file(a->problem);
+    TRY(problem_set_load(file ? a->problem : a->source, set, e));
+    *out = file && set->count == 1 ? &set->items[0] : problem_find(set, a->problem);
+    if (*out) return ST_OK;
+    if (file) return FAIL(e, ST_INVALID, "%s: expected one problem in a .py file, found %zu", a->problem, set->count);
+    return FAIL(e, ST_INVALID, "--problem %s: no such file, and no such problem in %s", a->problem,
+                a->source ? a->source : "the default source");
+}
+
+/* The C source in the solution file; NULL when it holds no kernel. Caller frees. */
+static enum status read_solution(const char *path, char **out, struct err *e) {
+    char *text;
+    size_t n;
+    TRY(fs_read(path, MAX_ANSWER_BYTES, &text, &n, e));
+    *out = text;
+    if (str_has_suffix(path, ".c")) return ST_OK;
+    struct parsed p;
+    parse_completion(text, n, &p);
+    *out = p.kernel.p ? xstrndup(p.kernel.p, p.kernel.n) : NULL;
+    free(text);
+    return ST_OK;
+}
+
+static void print_verdict(const struct problem *p, const char *path, const struct verdict *v) {
+    printf("problem    %s\nsolution   %s\n", p->key ? p->key : p->name, path);
+    printf("outcome    %s: %s\n", outcome_name(v->outcome), outcome_text(v->outcome));
+    if (v->tests_total) printf("tests      %d of %d passed\n", v->tests_passed, v->tests_total);
+    if (!isnan(v->max_error)) printf("max error  %.3g of the output's scale\n", v->max_error);
+    if (v->speedup > 0) {
+        printf("eager      %.4f ms\nkernel     %.4f ms\n", v->eager_ms, v->kernel_ms);
+        printf("speed-up   %.2fx (95 %%: %.2f to %.2f)\n", v->speedup, v->speedup_low, v->speedup_high);
+    }
+    if (v->prepare_ms > 0) printf("prepare    %.4f ms, once per parameter set\n", v->prepare_ms);
+    printf("took       compile %.0f ms, run %.0f ms, timing %.0f ms\n", v->compile_s * 1e3, v->run_s * 1e3,
+           v->time_s * 1e3);
+    if (v->message[0]) printf("message    %s\n", v->message);
+}
+
+static enum status verify_one(const struct verify_args *a, bool *correct, struct err *e) {
+    struct problem_set set = {0};
+    struct verifier *v = NULL;
+    struct verify_item item = {0};
+    char *source = NULL;
+    enum status st;
+    TRY_GOTO(read_solution(a->solution, &source, e), done);
+    TRY_GOTO(find_problem(a, &set, &item.problem, e), done);
+    TRY_GOTO(verifier_open(&a->o, &v, e), done);
+    item.source = source;
+    TRY_GOTO(verify_batch(v, &item, 1, NULL, e), done);
+    *correct = item.verdict.outcome == OUTCOME_CORRECT;
+    if (a->json) {
+        struct str s = STR_INIT;
+        verdict_to_json(&item.verdict, &s);
+        puts(str_c(&s));
+        str_free(&s);
+    } else
+        print_verdict(item.problem, a->solution, &item.verdict);
+done:
+    verifier_close(v);
+    problem_set_free(&set);
+    free(source);
+    return st;
+}
+
+int cmd_verify(int argc, char **argv) {
+    struct verify_args a = {.o = {.measure = true}};
+    struct err e = {0};
+    bool correct = false;
+    enum status st = parse_args(argc, argv, &a, &e);
+    if (st == ST_CANCELLED) return 0;
+    if (st == ST_USAGE) {
+        cli_report(&e);
+        return cli_usage(usage);
+    }
+    st = verify_one(&a, &correct, &e);
+    if (st != ST_OK) return cli_report(&e);
+    return correct ? 0 : 1;
+}

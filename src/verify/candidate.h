@@ -1,0 +1,45 @@
+/* candidate: one answer in one jail, and the clock. Owns the runner's process and the protocol with it (wire.h). */
+#ifndef KERNELRL_CANDIDATE_H
+#define KERNELRL_CANDIDATE_H
+
+#include "base/err.h"
+#include "verify/jail.h"
+#include "verify/sets.h"
+
+struct candidate {
+    struct process process; /* bubblewrap, or the runner itself in weak mode */
+    int runner_pidfd;       /* the runner, to stop and to kill */
+    int socket, stderr_fd;
+    uint64_t nonce;
+    bool has_prepare;
+    enum wire_fault fault;
+};
+
+enum call_result { CALL_DONE, CALL_TIMEOUT, CALL_DIED, CALL_FORGED, CALL_NOT_LOADED };
+
+struct candidate_options {
+    const char *runner_path;
+    int threads;
+    int64_t memory_bytes;
+    uint64_t cpu_s;
+};
+
+/* Starts a jail with the object in it and waits until it is loaded. The status is about our own doing (ST_SANDBOX: the
+ * jail did not come up; worth a retry); *result is about the answer: CALL_DONE, or why not, with `text` saying what the
+ * loader said. After ST_OK always candidate_end(). */
+enum status candidate_start(struct candidate *c, const struct jail *jail, const struct sets *sets, const void *object,
+                            size_t object_bytes, const struct candidate_options *o, uint64_t nonce_seed,
+                            double timeout_s, enum call_result *result, char *text, size_t text_size,
+                            struct err *e) MUST_USE;
+/* One request: the kernel on slots 0..count-1 (WIRE_CALL), or prepare() (WIRE_PREPARE). *ns is the wall time between
+ * request and reply on our clock. */
+enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
+                                int64_t *ns);
+/* Stops and continues all its threads: outputs are looked at while nothing can change them. */
+void candidate_pause(const struct candidate *c);
+void candidate_resume(const struct candidate *c);
+/* Kills it with all it started. *signal and *exit_code: how it had ended by itself (0 and -1 when it had to be killed);
+ * text: what it wrote to standard error, cut to size. NULL: not wanted. */
+void candidate_end(struct candidate *c, int *signal, int *exit_code, char *text, size_t text_size);
+
+#endif

@@ -1,0 +1,195 @@
+#include "verify/compare.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double scale_floor = 1e-3;
+
+static float f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+    if (exponent == 0) {
+        float magnitude = (float)mantissa * 0x1p-24f;
+        return sign ? -magnitude : magnitude;
+    }
+    uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static float bf16_to_f32(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+double compare_element(enum arg_type type, const void *x, int64_t i) {
+    switch (type) {
+    case TYPE_F32: return (double)((const float *)x)[i];
+    case TYPE_F16: return (double)f16_to_f32(((const uint16_t *)x)[i]);
+    case TYPE_BF16: return (double)bf16_to_f32(((const uint16_t *)x)[i]);
+    case TYPE_I64: return (double)((const int64_t *)x)[i];
+    case TYPE_BOOL: return (double)((const uint8_t *)x)[i];
+    }
+    return 0;
+}
+
+double compare_tolerance(enum arg_type type) {
+    switch (type) {
+    case TYPE_F32: return 1e-4;
+    case TYPE_F16:
+    case TYPE_BF16: return 1e-2;
+    case TYPE_I64:
+    case TYPE_BOOL: return 0;
+    }
+    return 0;
+}
+
+double compare_rms(enum arg_type type, const void *x, int64_t count) {
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double v = compare_element(type, x, i);
+        if (!isfinite(v)) continue;
+        sum += v * v;
+        n++;
+    }
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+static size_t element_bytes(enum arg_type type) {
+    switch (type) {
+    case TYPE_F32: return 4;
+    case TYPE_F16:
+    case TYPE_BF16: return 2;
+    case TYPE_I64: return 8;
+    case TYPE_BOOL: return 1;
+    }
+    return 1;
+}
+
+uint64_t compare_poison(enum arg_type type, uint64_t random) {
+    switch (type) {
+    case TYPE_F32: return 0x7fc00000u | (random & 0x3ffffeu) | 1;
+    case TYPE_F16: return 0x7e00u | (random & 0x1feu) | 1;
+    case TYPE_BF16: return 0x7fc0u | (random & 0x3eu) | 1;
+    case TYPE_I64: return random | 1ull << 62;
+    case TYPE_BOOL: return 2 + random % 254;
+    }
+    return 0;
+}
+
+void compare_fill(enum arg_type type, void *x, int64_t count, uint64_t poison) {
+    size_t size = element_bytes(type), total = size * (size_t)count;
+    if (total == 0) return;
+    unsigned char *p = x;
+    memcpy(p, &poison, size); /* little-endian: the low bytes are the element */
+    for (size_t done = size; done < total;) {
+        size_t n = done < 65536 ? done : 65536; /* from cache, and on multiples of the element */
+        if (n > total - done) n = total - done;
+        memcpy(p + done, p, n);
+        done += n;
+    }
+}
+
+static bool is_poison(enum arg_type type, const void *x, int64_t i, uint64_t poison) {
+    size_t size = element_bytes(type);
+    return memcmp((const unsigned char *)x + (size_t)i * size, &poison, size) == 0;
+}
+
+static void note_difference(enum arg_type type, const void *want, const void *got, int64_t i, uint64_t poison,
+                            struct compare_result *out) {
+    double w = compare_element(type, want, i), g = compare_element(type, got, i);
+    out->different++;
+    if (is_poison(type, got, i, poison))
+        out->unwritten++;
+    else if (isfinite(w) && !isfinite(g))
+        out->not_finite++;
+    if (out->first >= 0) return;
+    out->first = i;
+    out->got = g;
+    out->want = w;
+}
+
+/* Every element on its own, in double precision. */
+static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count, double scale,
+                           const struct compare_rule *rule, struct compare_result *out) {
+    double t = compare_tolerance(type);
+    uint64_t poison = rule->poison;
+    for (int64_t i = 0; i < count; i++) {
+        double w = compare_element(type, want, i), g = compare_element(type, got, i);
+        bool good;
+        if (!isfinite(w))
+            good = isnan(w) ? isnan(g) && !is_poison(type, got, i, poison) : g == w;
+        else if (!isfinite(g))
+            good = false;
+        else {
+            double d = fabs(g - w), error = d / (scale + fabs(w));
+            if (error > out->max_error) out->max_error = error;
+            good = error <= rule->tolerance && (!rule->compatible || d <= t + t * fabs(w));
+        }
+        if (!good) note_difference(type, want, got, i, poison, out);
+    }
+}
+
+/* The common case, all elements fine, eight at a time. Returns false, having decided nothing, when any is not. */
+typedef float vf __attribute__((vector_size(32)));
+typedef int32_t vi __attribute__((vector_size(32)));
+enum { LANES = 8 };
+
+static bool compare_f32_fast(const float *want, const float *got, int64_t count, double scale,
+                             const struct compare_rule *rule, double *max_error) {
+    const float t = 1e-4f, tolerance = (float)rule->tolerance;
+    const bool compatible = rule->compatible;
+    vf top = {0}, s = {0};
+    vi bad = {0};
+    const vi no_sign = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
+    s += (float)scale;
+    for (int64_t i = 0; i < count; i += LANES) {
+        vf w = {0}, g = {0};
+        size_t n = count - i < LANES ? (size_t)(count - i) : (size_t)LANES;
+        if (n == LANES) {
+            memcpy(&w, want + i, sizeof w);
+            memcpy(&g, got + i, sizeof g);
+        } else {
+            memcpy(&w, want + i, n * sizeof(float));
+            memcpy(&g, got + i, n * sizeof(float));
+        }
+        vf diff = g - w;
+        vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
+        vf d = (vf)diff_bits, a = (vf)want_bits;
+        vf error = d / (s + a);
+        bad |= ~(error <= tolerance); /* a NaN is not <= anything */
+        if (compatible) bad |= ~(d <= t + t * a);
+        vi greater = error > top;
+        top = (vf)((greater & (vi)error) | (~greater & (vi)top));
+    }
+    float m = 0;
+    for (int k = 0; k < LANES; k++) {
+        if (bad[k]) return false;
+        if (top[k] > m) m = top[k];
+    }
+    *max_error = (double)m;
+    return true;
+}
+
+void compare_tensor(enum arg_type type, const void *want, const void *got, int64_t count,
+                    const struct compare_rule *rule, struct compare_result *out) {
+    *out = (struct compare_result){.first = -1};
+    if (count == 0) return;
+    if (type == TYPE_I64 || type == TYPE_BOOL) {
+        if (memcmp(want, got, element_bytes(type) * (size_t)count) == 0) return;
+        for (int64_t i = 0; i < count; i++) {
+            size_t size = element_bytes(type), at = (size_t)i * size;
+            if (memcmp((const unsigned char *)want + at, (const unsigned char *)got + at, size) == 0) continue;
+            note_difference(type, want, got, i, rule->poison, out);
+        }
+        out->max_error = 1;
+        return;
+    }
+    double scale = rule->rms > scale_floor ? rule->rms : scale_floor;
+    if (type == TYPE_F32 && compare_f32_fast(want, got, count, scale, rule, &out->max_error)) return;
+    out->max_error = 0;
+    compare_slowly(type, want, got, count, scale, rule, out);
+}

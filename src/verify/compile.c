@@ -1,0 +1,308 @@
+#include "verify/compile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/hash.h"
+#include "base/pool.h"
+#include "base/str.h"
+#include "verify/unit.h"
+
+/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). */
+static const char compile_script[] = "gcc \"$@\" -o \"$TMPDIR/answer.so\" && exec cat \"$TMPDIR/answer.so\"";
+#define FLAGS(X)                               \
+    X("-x")                                    \
+    X("c")                                     \
+    X("-std=gnu11")                            \
+    X("-O3")                                   \
+    X("-march=native")                         \
+    X("-fopenmp")                              \
+    X("-fno-math-errno")                       \
+    X("-shared")                               \
+    X("-fPIC")                                 \
+    X("-fvisibility=hidden")                   \
+    X("-Werror=implicit-function-declaration") \
+    X("-fmax-errors=8")                        \
+    X("-fno-diagnostics-show-option")          \
+    X("-fdiagnostics-color=never")             \
+    X("-Wl,-z,defs,-z,now")                    \
+    X(UNIT_LINK_OPTIONS)                       \
+    X("-")                                     \
+    X("-lm")
+static const char flags_text[] =
+#define X(s) s " "
+    FLAGS(X)
+#undef X
+    ;
+
+enum { MAX_OBJECT_BYTES = 64 << 20 };
+static const int64_t max_cache_bytes = (int64_t)512 << 20;
+
+/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object ---- */
+
+static void cache_path(const struct compiler *c, const struct compile_job *job, char *path, size_t size) {
+    CLEANUP_STR struct str key = STR_INIT;
+    str_adds(&key, c->version);
+    str_addc(&key, '\n');
+    str_adds(&key, flags_text);
+    str_addc(&key, '\n');
+    str_add(&key, job->unit, job->unit_bytes);
+    struct hash128 h = hash_hex(key.p, key.len);
+    snprintf(path, size, "%s/%s.so", c->cache, h.hex);
+}
+
+static bool cache_get(struct compiler *c, struct compile_job *job) {
+    char path[700];
+    if (!c->cache[0]) return false;
+    cache_path(c, job, path, sizeof path);
+    char *data;
+    size_t n;
+    if (fs_read(path, MAX_OBJECT_BYTES + 8, &data, &n, NULL) != ST_OK) return false;
+    uint64_t sum;
+    if (n > 8) memcpy(&sum, data + n - 8, 8);
+    if (n <= 8 || sum != hash_bytes(data, n - 8, 0)) {
+        free(data); /* cut short by a crash: compiled again and replaced */
+        return false;
+    }
+    job->object = data;
+    job->object_bytes = n - 8;
+    return true;
+}
+
+struct cached {
+    char *name;
+    int64_t bytes;
+    struct timespec used;
+};
+
+static int older_first(const void *a, const void *b) {
+    const struct timespec *x = &((const struct cached *)a)->used, *y = &((const struct cached *)b)->used;
+    if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
+    return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
+}
+
+/* Counts the cache; above the limit, removes the oldest until half of it is free. Call with the lock held. */
+static void cache_trim(struct compiler *c) {
+    char **names;
+    size_t n;
+    if (fs_list(c->cache, &names, &n, NULL) != ST_OK) return;
+    struct cached *all = xcalloc(n + 1, sizeof *all);
+    int64_t total = 0;
+    char path[900];
+    for (size_t i = 0; i < n; i++) {
+        struct stat sb;
+        snprintf(path, sizeof path, "%s/%s", c->cache, names[i]);
+        if (stat(path, &sb) == 0)
+            all[i] = (struct cached){names[i], (int64_t)sb.st_size, sb.st_mtim};
+        else
+            all[i] = (struct cached){.name = names[i]};
+        total += all[i].bytes;
+    }
+    if (total > max_cache_bytes) {
+        qsort(all, n, sizeof *all, older_first);
+        for (size_t i = 0; i < n && total > max_cache_bytes / 2; i++) {
+            snprintf(path, sizeof path, "%s/%s", c->cache, all[i].name);
+            if (unlink(path) == 0) total -= all[i].bytes;
+        }
+    }
+    c->cache_bytes = total;
+    for (size_t i = 0; i < n; i++) free(names[i]);
+    free(names);
+    free(all);
+}
+
+/* A cache that cannot be written is no error: the next run compiles again. No fsync: the sum detects a torn file. */
+static void cache_put(struct compiler *c, const struct compile_job *job) {
+    if (!c->cache[0]) return;
+    char path[700], tmp[740];
+    static atomic_int serial;
+    cache_path(c, job, path, sizeof path);
+    snprintf(tmp, sizeof tmp, "%s.tmp.%d.%d", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    FILE *f = fopen(tmp, "we");
+    if (!f) return;
+    uint64_t sum = hash_bytes(job->object, job->object_bytes, 0);
+    bool ok = fwrite(job->object, 1, job->object_bytes, f) == job->object_bytes && fwrite(&sum, 8, 1, f) == 1;
+    ok = fclose(f) == 0 && ok && rename(tmp, path) == 0;
+    if (!ok) unlink(tmp);
+    pthread_mutex_lock(&c->cache_lock);
+    c->cache_bytes += (int64_t)job->object_bytes + 8;
+    if (c->cache_bytes > max_cache_bytes) cache_trim(c);
+    pthread_mutex_unlock(&c->cache_lock);
+}
+
+/* ---- compiling ---- */
+
+static void read_text(int fd, char *out, size_t size) {
+    ssize_t n = pread(fd, out, size - 1, 0);
+    out[n > 0 ? n : 0] = 0;
+    if (n == (ssize_t)size - 1) {
+        /* End with a whole line rather than in the middle of one. */
+        char *eol = strrchr(out, '\n');
+        if (eol && eol > out) *eol = 0;
+    }
+}
+
+static bool read_object(int fd, struct compile_job *job) {
+    struct stat sb;
+    if (fstat(fd, &sb) != 0 || sb.st_size < 64 || sb.st_size > MAX_OBJECT_BYTES) return false;
+    job->object_bytes = (size_t)sb.st_size;
+    job->object = xmalloc(job->object_bytes);
+    if (pread(fd, job->object, job->object_bytes, 0) == (ssize_t)job->object_bytes) return true;
+    free(job->object);
+    job->object = NULL;
+    return false;
+}
+
+static void run_compiler(struct compiler *c, struct compile_job *job, const char *tmp_dir) {
+    char *args[] = {
+#define X(s) (char[]){s},
+        FLAGS(X)
+#undef X
+            NULL};
+    CLEANUP_FD int src = process_memfd("unit", job->unit, job->unit_bytes);
+    CLEANUP_FD int out = process_memfd("object", NULL, 0);
+    CLEANUP_FD int text = process_memfd("diagnostics", NULL, 0);
+    struct process p;
+    struct err e = {0};
+    int status;
+    job->result = COMPILE_BROKEN;
+    if (src < 0 || out < 0 || text < 0) {
+        snprintf(job->message, sizeof job->message, "memfd_create: %s", strerror(errno));
+        return;
+    }
+    int fds[3] = {src, out, text};
+    double deadline = clock_now_s() + c->timeout_s;
+    if (jail_start_compiler(c->jail, compile_script, args, tmp_dir, fds, c->timeout_s, &p, &e) != ST_OK) {
+        snprintf(job->message, sizeof job->message, "%s", e.msg);
+        return;
+    }
+    if (!process_wait(&p, deadline, &status)) {
+        process_kill(&p);
+        job->result = COMPILE_SLOW;
+        snprintf(job->message, sizeof job->message, "the compiler did not finish within %.0f s", c->timeout_s);
+        return;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && read_object(out, job)) {
+        job->result = COMPILE_OK;
+        return;
+    }
+    read_text(text, job->message, sizeof job->message);
+    /* bubblewrap and a killed shell are our trouble; whatever gcc says is the answer's. */
+    if (!str_has_prefix(job->message, "bwrap:") && job->message[0])
+        job->result = COMPILE_FAILED;
+    else if (!job->message[0])
+        snprintf(job->message, sizeof job->message, "the compiler ended with wait status 0x%x and no message", status);
+}
+
+void compile_one(struct compiler *c, struct compile_job *job) {
+    job->object = NULL;
+    job->message[0] = 0;
+    job->seconds = 0;
+    if (cache_get(c, job)) {
+        job->result = COMPILE_OK;
+        return;
+    }
+    double t0 = clock_now_s();
+    char tmp_dir[] = "/tmp/kernelrl-XXXXXX";
+    if (c->jail->weak && !mkdtemp(tmp_dir)) {
+        job->result = COMPILE_BROKEN;
+        snprintf(job->message, sizeof job->message, "%s: %s", tmp_dir, strerror(errno));
+        return;
+    }
+    for (int attempt = 0; attempt < 2; attempt++) {
+        run_compiler(c, job, tmp_dir);
+        if (job->result != COMPILE_BROKEN) break;
+    }
+    struct err ignored;
+    if (c->jail->weak && fs_remove(tmp_dir, &ignored) != ST_OK) { /* leftovers in /tmp harm nobody */
+    }
+    job->seconds = clock_now_s() - t0;
+    if (job->result == COMPILE_OK) cache_put(c, job);
+}
+
+struct queue {
+    struct compiler *c;
+    struct compile_job *const *jobs;
+    size_t n;
+    atomic_size_t next;
+};
+
+static void *queue_main(void *v) {
+    struct queue *q = v;
+    for (size_t i; (i = atomic_fetch_add(&q->next, 1)) < q->n;) compile_one(q->c, q->jobs[i]);
+    return NULL;
+}
+
+void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n) {
+    enum { MAX_THREADS = 256 };
+    struct queue q = {.c = c, .jobs = jobs, .n = n};
+    pthread_t threads[MAX_THREADS];
+    int want = c->jobs < (int)i64_min((int64_t)n, MAX_THREADS) ? c->jobs : (int)i64_min((int64_t)n, MAX_THREADS);
+    int started = 0;
+    while (started < want - 1 && pthread_create(&threads[started], NULL, queue_main, &q) == 0) started++;
+    queue_main(&q);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+}
+
+/* ---- opening ---- */
+
+/* -march=native makes objects belong to a CPU: its name and features are part of the key. */
+static uint64_t cpu_identity(void) {
+    char *text;
+    uint64_t h = 0;
+    if (fs_read("/proc/cpuinfo", 16 << 20, &text, NULL, NULL) != ST_OK) return 0;
+    static const char *const keys[] = {"model name", "flags", "Features", "CPU part"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const char *p = strstr(text, keys[i]);
+        if (p) h = hash_bytes(p, strcspn(p, "\n"), h);
+    }
+    free(text);
+    return h;
+}
+
+static enum status ask_version(struct compiler *c, struct err *e) {
+    CLEANUP_FD int out = process_memfd("version", NULL, 0);
+    if (out < 0) return FAIL(e, ST_SANDBOX, "memfd_create: %s", strerror(errno));
+    char *args[] = {NULL};
+    int fds[3] = {-1, out, out}, status;
+    struct process p;
+    TRY(jail_start_compiler(c->jail, "gcc -dumpfullversion -dumpmachine", args, "/tmp", fds, 20, &p, e));
+    if (!process_wait(&p, clock_now_s() + 20, &status)) {
+        process_kill(&p);
+        return FAIL(e, ST_SANDBOX, "gcc --version did not answer within 20 s");
+    }
+    char text[200];
+    ssize_t n = pread(out, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return FAIL(e, ST_SANDBOX, "gcc does not run in the sandbox (%.150s); install gcc and libc6-dev", text);
+    for (char *s = text; *s; s++)
+        if (*s == '\n') *s = ' ';
+    snprintf(c->version, sizeof c->version, "gcc %scpu %016llx", text, (unsigned long long)cpu_identity());
+    return ST_OK;
+}
+
+enum status compiler_open(struct compiler *c, const struct jail *jail, const char *cache_dir, double timeout_s,
+                          int jobs, struct err *e) {
+    *c = (struct compiler){.jail = jail, .timeout_s = timeout_s, .jobs = jobs > 0 ? jobs : pool_cpu_count()};
+    pthread_mutex_init(&c->cache_lock, NULL);
+    TRY(ask_version(c, e));
+    if (cache_dir) {
+        if (snprintf(c->cache, sizeof c->cache, "%s/objects", cache_dir) >= (int)sizeof c->cache)
+            return FAIL(e, ST_CONFIG, "cache directory: path too long: %s", cache_dir);
+        TRY(fs_mkdirs(c->cache, e));
+        cache_trim(c);
+    }
+    return ST_OK;
+}
+
+void compiler_close(struct compiler *c) { pthread_mutex_destroy(&c->cache_lock); }

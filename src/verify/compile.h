@@ -1,0 +1,42 @@
+/* compile: units to shared objects, in the jail, on all cores, through a content-addressed cache. */
+#ifndef KERNELRL_COMPILE_H
+#define KERNELRL_COMPILE_H
+
+#include <pthread.h>
+
+#include "base/err.h"
+#include "verify/jail.h"
+
+struct compiler {
+    const struct jail *jail;
+    double timeout_s;
+    int jobs;
+    char version[256]; /* compiler and CPU, part of every cache key */
+    char cache[600];   /* directory of objects; empty: none */
+    int64_t cache_bytes;
+    pthread_mutex_t cache_lock;
+};
+
+/* Asks the compiler for its version inside the jail. cache_dir may be NULL. ST_SANDBOX names what to install when gcc
+ * does not run there. jail must outlive the compiler. */
+enum status compiler_open(struct compiler *c, const struct jail *jail, const char *cache_dir, double timeout_s,
+                          int jobs, struct err *e) MUST_USE;
+void compiler_close(struct compiler *c);
+
+enum compile_result { COMPILE_OK, COMPILE_FAILED, COMPILE_SLOW, COMPILE_BROKEN };
+struct compile_job {
+    const char *unit;
+    size_t unit_bytes;
+    /* out */
+    enum compile_result result;
+    void *object; /* the shared object; malloc'ed, the caller frees */
+    size_t object_bytes;
+    char message[2000]; /* what the compiler said, or what broke */
+    double seconds;     /* wall time; 0 from the cache */
+};
+/* Compiles one unit; safe to call from several threads. */
+void compile_one(struct compiler *c, struct compile_job *job);
+/* Compiles all of them, c->jobs at a time. */
+void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n);
+
+#endif

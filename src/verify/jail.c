@@ -1,0 +1,336 @@
+#include "verify/jail.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "verify/wire.h"
+
+/* ---- seccomp ---- */
+
+/* What arithmetic, OpenMP, the allocator and the loader need. Everything else ends the process with SIGSYS: an answer
+ * has no business there, and the signal tells the verifier what happened. */
+static const int run_allowed[] = {
+    SCMP_SYS(read),
+    SCMP_SYS(write),
+    SCMP_SYS(close),
+    SCMP_SYS(fstat),
+    SCMP_SYS(newfstatat),
+    SCMP_SYS(stat),
+    SCMP_SYS(statx),
+    SCMP_SYS(lseek),
+    SCMP_SYS(pread64),
+    SCMP_SYS(access),
+    SCMP_SYS(faccessat),
+    SCMP_SYS(faccessat2),
+    SCMP_SYS(readlink),
+    SCMP_SYS(readlinkat),
+    SCMP_SYS(getcwd),
+    SCMP_SYS(getdents64),
+    SCMP_SYS(mmap),
+    SCMP_SYS(munmap),
+    SCMP_SYS(mprotect),
+    SCMP_SYS(mremap),
+    SCMP_SYS(madvise),
+    SCMP_SYS(brk),
+    SCMP_SYS(futex),
+    SCMP_SYS(rseq),
+    SCMP_SYS(set_robust_list),
+    SCMP_SYS(set_tid_address),
+    SCMP_SYS(sched_yield),
+    SCMP_SYS(sched_getaffinity),
+    SCMP_SYS(sched_setaffinity),
+    SCMP_SYS(sched_getparam),
+    SCMP_SYS(sched_getscheduler),
+    SCMP_SYS(getcpu),
+    SCMP_SYS(rt_sigaction),
+    SCMP_SYS(rt_sigprocmask),
+    SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(sigaltstack),
+    SCMP_SYS(tgkill),
+    SCMP_SYS(exit),
+    SCMP_SYS(exit_group),
+    SCMP_SYS(gettid),
+    SCMP_SYS(getpid),
+    SCMP_SYS(getuid),
+    SCMP_SYS(geteuid),
+    SCMP_SYS(getgid),
+    SCMP_SYS(getegid),
+    SCMP_SYS(nanosleep),
+    SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(clock_gettime),
+    SCMP_SYS(clock_getres),
+    SCMP_SYS(gettimeofday),
+    SCMP_SYS(time),
+    SCMP_SYS(getrandom),
+    SCMP_SYS(getrlimit),
+    SCMP_SYS(getrusage),
+    SCMP_SYS(sysinfo),
+    SCMP_SYS(uname),
+    SCMP_SYS(arch_prctl),
+    SCMP_SYS(restart_syscall),
+};
+/* Refused without a fuss: libraries try these and go on. */
+static const int run_refused[] = {SCMP_SYS(ioctl),      SCMP_SYS(prctl), SCMP_SYS(prlimit64),
+                                  SCMP_SYS(membarrier), SCMP_SYS(fcntl), SCMP_SYS(open)};
+/* For the compiler: nothing that reaches beyond its own processes and files. */
+static const int compile_denied[] = {
+    SCMP_SYS(ptrace),
+    SCMP_SYS(mount),
+    SCMP_SYS(umount2),
+    SCMP_SYS(pivot_root),
+    SCMP_SYS(chroot),
+    SCMP_SYS(keyctl),
+    SCMP_SYS(add_key),
+    SCMP_SYS(request_key),
+    SCMP_SYS(bpf),
+    SCMP_SYS(perf_event_open),
+    SCMP_SYS(userfaultfd),
+    SCMP_SYS(socket),
+    SCMP_SYS(socketpair),
+    SCMP_SYS(connect),
+    SCMP_SYS(bind),
+    SCMP_SYS(unshare),
+    SCMP_SYS(setns),
+    SCMP_SYS(process_vm_readv),
+    SCMP_SYS(process_vm_writev),
+    SCMP_SYS(kexec_load),
+    SCMP_SYS(init_module),
+    SCMP_SYS(finit_module),
+    SCMP_SYS(open_by_handle_at),
+    SCMP_SYS(io_uring_setup),
+    SCMP_SYS(io_uring_enter),
+    SCMP_SYS(io_uring_register),
+    SCMP_SYS(reboot),
+    SCMP_SYS(swapon),
+    SCMP_SYS(quotactl),
+    SCMP_SYS(acct),
+};
+
+static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        int r = seccomp_rule_add(c, action, calls[i], 0);
+        /* A call that this architecture does not have needs no rule. */
+        if (r != 0 && r != -EDOM && r != -EINVAL) return r;
+    }
+    return 0;
+}
+
+static int build_run_filter(scmp_filter_ctx c) {
+    int r = add_rules(c, SCMP_ACT_ALLOW, run_allowed, ARRAY_LEN(run_allowed));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), run_refused, ARRAY_LEN(run_refused));
+    /* Threads, but no processes. glibc falls back to clone when clone3 is missing; clone3's flags cannot be seen. */
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    /* Files: only to read. */
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
+                             SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
+                             SCMP_A2(SCMP_CMP_MASKED_EQ, O_WRONLY, O_WRONLY));
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
+                             SCMP_A2(SCMP_CMP_MASKED_EQ, O_RDWR, O_RDWR));
+    return r;
+}
+
+/* Turns a filter into its BPF program, in the jail's arena. */
+static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out, size_t *bytes, struct err *e) {
+    CLEANUP_FD int fd = process_memfd("filter", NULL, 0);
+    if (fd < 0 || seccomp_export_bpf(c, fd) != 0) return FAIL(e, ST_SANDBOX, "seccomp: cannot export a filter");
+    off_t n = lseek(fd, 0, SEEK_END);
+    *out = arena_alloc(a, (size_t)n);
+    *bytes = (size_t)n;
+    if (n <= 0 || pread(fd, *out, (size_t)n, 0) != n) return FAIL(e, ST_SANDBOX, "seccomp: cannot read a filter back");
+    return ST_OK;
+}
+
+static enum status build_filters(struct jail *j, struct err *e) {
+    enum status st;
+    scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW);
+    if (!run || !comp || seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
+        build_run_filter(run) != 0 ||
+        add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
+        st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
+        goto done;
+    }
+    TRY_GOTO(export_filter(&j->arena, run, &j->run_filter, &j->run_filter_bytes, e), done);
+    TRY_GOTO(export_filter(&j->arena, comp, &j->compile_filter, &j->compile_filter_bytes, e), done);
+done:
+    if (run) seccomp_release(run);
+    if (comp) seccomp_release(comp);
+    return st;
+}
+
+/* ---- bubblewrap ---- */
+
+enum { MAX_WORDS = 160 };
+struct words {
+    char *v[MAX_WORDS];
+    int n;
+};
+
+static void word(struct words *w, const char *s) {
+    ASSERT(w->n < MAX_WORDS - 1);
+    w->v[w->n++] = (char *)(uintptr_t)s; /* argv is not const for historical reasons only */
+}
+
+static void words(struct words *w, ...) __attribute__((sentinel));
+static void words(struct words *w, ...) {
+    va_list ap;
+    va_start(ap, w);
+    for (const char *s; (s = va_arg(ap, const char *));) word(w, s);
+    va_end(ap);
+}
+
+/* /lib and its like: a symbolic link into /usr on merged systems, a directory on others. */
+static void system_dir(struct words *w, const char *path, const char *link_target) {
+    struct stat sb;
+    if (lstat(path, &sb) != 0) return;
+    if (S_ISLNK(sb.st_mode))
+        words(w, "--symlink", link_target, path, NULL);
+    else
+        words(w, "--ro-bind", path, path, NULL);
+}
+
+static void jail_words(const struct jail *j, struct words *w) {
+    words(w, j->bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net",
+          "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "65534", "--gid",
+          "65534", "--hostname", "jail", NULL);
+    words(w, "--ro-bind", "/usr/lib", "/usr/lib", "--ro-bind-try", "/usr/lib64", "/usr/lib64", "--ro-bind-try",
+          "/etc/ld.so.cache", "/etc/ld.so.cache", NULL);
+    system_dir(w, "/lib", "usr/lib");
+    system_dir(w, "/lib64", "usr/lib64");
+}
+
+static void compiler_words(const struct jail *j, struct words *w) {
+    jail_words(j, w);
+    words(w, "--ro-bind", "/usr/bin", "/usr/bin", "--ro-bind-try", "/usr/libexec", "/usr/libexec", "--ro-bind-try",
+          "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", NULL);
+    system_dir(w, "/bin", "usr/bin");
+    words(w, "--size", "268435456", "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", NULL);
+}
+
+/* Really starts a jail and runs a program in it. */
+static bool probe(struct jail *j, char *why, size_t why_size) {
+    struct err e = {0};
+    CLEANUP_FD int err_fd = process_memfd("probe", NULL, 0);
+    int fds[3] = {-1, -1, err_fd};
+    char *args[] = {NULL};
+    struct process p;
+    int status;
+    why[0] = 0;
+    if (jail_start_compiler(j, "exit 7", args, "/tmp", fds, 10, &p, &e) != ST_OK) {
+        snprintf(why, why_size, "%s", e.msg);
+        return false;
+    }
+    if (!process_wait(&p, clock_now_s() + 10, &status)) {
+        process_kill(&p);
+        snprintf(why, why_size, "no answer within 10 s");
+        return false;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 7) return true;
+    ssize_t n = pread(err_fd, why, why_size - 1, 0);
+    why[n > 0 ? n : 0] = 0;
+    why[strcspn(why, "\n")] = 0;
+    return false;
+}
+
+enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) {
+    *j = (struct jail){0};
+    char why[300] = "bubblewrap (bwrap) is not installed";
+    TRY(build_filters(j, e));
+    if (process_find("bwrap", j->bwrap, sizeof j->bwrap)) {
+        if (geteuid() == 0) {
+            j->drop_root = true;
+            if (probe(j, why, sizeof why)) return ST_OK;
+            j->drop_root = false;
+        }
+        if (probe(j, why, sizeof why)) return ST_OK;
+    }
+    if (!allow_weaker) {
+        jail_close(j);
+        return FAIL(e, ST_SANDBOX,
+                    "no sandbox: %s. Install it (apt-get install bubblewrap) and allow user namespaces (sysctl "
+                    "kernel.unprivileged_userns_clone=1; in a container: --security-opt seccomp=unconfined), or accept "
+                    "seccomp and resource limits alone with --allow-weaker",
+                    why);
+    }
+    log_warn("no bubblewrap jail (%s): answers run under seccomp and resource limits only", why);
+    j->bwrap[0] = 0;
+    j->weak = true;
+    j->drop_root = false;
+    return ST_OK;
+}
+
+void jail_close(struct jail *j) { arena_free(&j->arena); }
+
+enum status jail_start_compiler(const struct jail *j, const char *script, char *const *args, const char *tmp_dir,
+                                const int fds[3], double timeout_s, struct process *out, struct err *e) {
+    *out = PROCESS_NONE;
+    CLEANUP_FD int filter = -1;
+    struct words w = {.n = 0};
+    struct process_start s = {.fds = {fds[0], fds[1], fds[2]}, .n_fds = 3, .drop_root = j->drop_root};
+    char tmp[600];
+    snprintf(tmp, sizeof tmp, "TMPDIR=%s", j->weak ? tmp_dir : "/tmp");
+    char *envp[] = {(char[]){"PATH=/usr/bin:/bin"}, (char[]){"LC_ALL=C"}, tmp, NULL};
+    if (!j->weak) {
+        filter = process_memfd("filter", j->compile_filter, j->compile_filter_bytes);
+        if (filter < 0) return FAIL(e, ST_SANDBOX, "memfd: %s", strerror(errno));
+        compiler_words(j, &w);
+        s.fds[s.n_fds++] = filter;
+        words(&w, "--seccomp", "3", "--", NULL);
+    }
+    words(&w, "/bin/sh", "-c", script, "sh", NULL);
+    for (int i = 0; args[i]; i++) word(&w, args[i]);
+    s.path = j->weak ? "/bin/sh" : j->bwrap;
+    s.argv = w.v;
+    s.envp = envp;
+    s.address_bytes = 2ull << 30;
+    s.file_bytes = 64u << 20;
+    s.cpu_s = (uint64_t)timeout_s + 2;
+    return process_start(&s, out, e);
+}
+
+enum status jail_start_runner(const struct jail *j, const struct jail_runner *r, struct process *out, struct err *e) {
+    *out = PROCESS_NONE;
+    CLEANUP_FD int runner = -1;
+    CLEANUP_FD int filter = process_memfd("filter", j->run_filter, j->run_filter_bytes);
+    if (filter < 0) return FAIL(e, ST_SANDBOX, "memfd: %s", strerror(errno));
+    struct words w = {.n = 0};
+    struct process_start s = {
+        .fds = {-1, -1, r->stderr_fd, r->socket_fd, r->read_only_fd, r->read_write_fd, filter, r->answer_fd},
+        .n_fds = 8,
+        .envp = r->environment,
+        .drop_root = j->drop_root,
+    };
+    if (j->weak) {
+        /* Nothing hides the answer's descriptor, but it is the answer's own code. */
+        words(&w, r->runner_path, "/proc/self/fd/7", NULL);
+        s.path = r->runner_path;
+    } else {
+        /* Both programs come as descriptors: their directories need not be readable by nobody. bubblewrap reads each to
+         * its end and closes it. */
+        runner = open(r->runner_path, O_RDONLY | O_CLOEXEC);
+        if (runner < 0) return FAIL(e, ST_IO, "%s: %s (run make)", r->runner_path, strerror(errno));
+        s.fds[s.n_fds++] = runner;
+        jail_words(j, &w);
+        words(&w, "--perms", "0555", "--ro-bind-data", "8", "/runner", "--perms", "0444", "--ro-bind-data", "7",
+              "/answer.so", "--remount-ro", "/", "--chdir", "/", "--", "/runner", "/answer.so", NULL);
+        s.path = j->bwrap;
+    }
+    s.argv = w.v;
+    return process_start(&s, out, e);
+}

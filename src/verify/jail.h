@@ -1,0 +1,40 @@
+/* jail: where untrusted code lives. bubblewrap gives namespaces (no network, no processes, no files but the system's
+ * libraries, read-only), seccomp takes away system calls, rlimits bound memory, time and processes. When the program
+ * runs as root, the jail's processes first become nobody. */
+#ifndef KERNELRL_JAIL_H
+#define KERNELRL_JAIL_H
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "verify/process.h"
+
+struct jail {
+    char bwrap[512]; /* empty in weak mode */
+    bool weak;       /* no bubblewrap: seccomp and rlimits only */
+    bool drop_root;
+    struct arena arena;
+    void *run_filter, *compile_filter; /* BPF programs */
+    size_t run_filter_bytes, compile_filter_bytes;
+};
+
+/* Finds bubblewrap and really starts a jail with it. Without one: ST_SANDBOX with what to do, or, with allow_weaker,
+ * weak mode and one warning. */
+enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) MUST_USE;
+void jail_close(struct jail *j);
+
+/* Starts /bin/sh -c SCRIPT sh ARGS... with the compiler's directories visible and TMPDIR the only writable place. In
+ * weak mode tmp_dir (made by the caller) is TMPDIR. fds become 0, 1 and 2. */
+enum status jail_start_compiler(const struct jail *j, const char *script, char *const *args, const char *tmp_dir,
+                                const int fds[3], double timeout_s, struct process *out, struct err *e) MUST_USE;
+/* Starts the runner (runner_path) on the shared object behind answer_fd. The socket, the two regions and standard error
+ * are given to it as wire.h says; it installs the seccomp filter itself. environment: NULL-terminated, nothing else is
+ * inherited. */
+struct jail_runner {
+    const char *runner_path;
+    int answer_fd, socket_fd, read_only_fd, read_write_fd, stderr_fd;
+    char *const *environment;
+};
+enum status jail_start_runner(const struct jail *j, const struct jail_runner *r, struct process *out,
+                              struct err *e) MUST_USE;
+
+#endif

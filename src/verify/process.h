@@ -1,0 +1,40 @@
+/* process: starting, waiting for and killing children. Uses vfork, because the program that starts them may have
+ * gigabytes of weights mapped and fork would copy its page tables. */
+#ifndef KERNELRL_PROCESS_H
+#define KERNELRL_PROCESS_H
+
+#include <sys/types.h>
+
+#include "base/err.h"
+
+enum { PROCESS_MAX_FDS = 12 };
+
+struct process_start {
+    const char *path; /* absolute */
+    char *const *argv, *const *envp;
+    int fds[PROCESS_MAX_FDS]; /* descriptor i of the child; -1: /dev/null. All others are closed. */
+    int n_fds;
+    bool drop_root;             /* when root: become nobody first */
+    uint64_t address_bytes;     /* limits; 0: as they are */
+    uint64_t file_bytes, cpu_s; /* cpu_s rounds nothing: whole seconds */
+};
+
+struct process {
+    pid_t pid; /* 0: none */
+    int pidfd; /* -1: none */
+};
+#define PROCESS_NONE ((struct process){0, -1})
+
+/* The child leads a process group of its own, so a terminal's Ctrl-C reaches the program alone. */
+enum status process_start(const struct process_start *s, struct process *out, struct err *e) MUST_USE;
+/* Waits until the absolute deadline (clock_now_s). True: it ended, *status as of waitpid, and *p is cleared. */
+bool process_wait(struct process *p, double deadline_s, int *status);
+/* Kills the child with its process group and reaps it. Nothing happens for PROCESS_NONE. */
+void process_kill(struct process *p);
+
+/* Absolute path of a program: searched in PATH, then /usr/bin and /bin. False when there is none. */
+bool process_find(const char *name, char *path, size_t size);
+/* A sealed-size anonymous file with n bytes of data, read position 0; -1 on failure. Caller closes. */
+int process_memfd(const char *name, const void *data, size_t n);
+
+#endif

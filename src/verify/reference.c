@@ -1,0 +1,309 @@
+#include "verify/reference.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "io/json.h"
+
+/* A problem that needs longer than this on this machine is no use for training. */
+static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
+/* Kept at once; the least recently used beyond that is dropped (its interface stays). */
+enum { MAX_WITH_SETS = 64 };
+static const size_t max_kept_bytes = (size_t)2 << 30;
+static const double bad_noise = 1e-3; /* a family on which float32 is this wrong tests nothing */
+
+void references_init(struct references *r, struct refworker *worker, int max_tests, uint64_t seed) {
+    *r = (struct references){.worker = worker, .max_tests = max_tests, .seed = seed};
+}
+
+static void drop_sets(struct references *r, struct reference *p) {
+    if (!p->has_sets) return;
+    sets_close(&p->sets);
+    p->has_sets = false;
+    p->n_tests = p->n_timed = 0;
+    if (p->loaded_generation == r->worker->generation) {
+        CLEANUP_STR struct str q = STR_INIT;
+        json_t *reply = NULL;
+        struct err ignored = {0};
+        str_addf(&q, "{\"op\":\"drop\",\"problem\":%d}", p->id);
+        /* A worker that is lost has dropped it too. */
+        if (refworker_call(r->worker, &q, -1, load_timeout_s, &reply, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+        json_decref(reply);
+    }
+    p->loaded_generation = p->attached_generation = 0;
+}
+
+void references_free(struct references *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        struct reference *p = r->items[i];
+        if (p->has_sets) sets_close(&p->sets);
+        arena_free(&p->arena);
+        free(p->code);
+        free(p);
+    }
+    free(r->items);
+    *r = (struct references){0};
+}
+
+static size_t kept_bytes(const struct reference *p) {
+    size_t per_set = p->sets.input_stride + p->sets.output_stride;
+    return p->sets.read_only_bytes + p->sets.read_write_bytes + SETS_PARAM_SETS * p->sets.param_stride +
+           (size_t)(p->n_tests + p->n_timed) * per_set;
+}
+
+static void evict(struct references *r, const struct reference *keep) {
+    for (;;) {
+        struct reference *oldest = NULL;
+        size_t bytes = 0;
+        int n = 0;
+        for (size_t i = 0; i < r->count; i++) {
+            struct reference *p = r->items[i];
+            if (!p->has_sets) continue;
+            n++;
+            bytes += kept_bytes(p);
+            if (p != keep && (!oldest || p->used < oldest->used)) oldest = p;
+        }
+        if (!oldest || (n <= MAX_WITH_SETS && bytes <= max_kept_bytes)) return;
+        drop_sets(r, oldest);
+    }
+}
+
+/* ---- requests ---- */
+
+static uint64_t secret(const struct reference *p, uint64_t stream, uint64_t i) {
+    return rng_u64(p->seed, stream, i) >> 1; /* 63 bits: positive in JSON and in PyTorch */
+}
+
+static enum status load(struct references *r, struct reference *p, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "load");
+    js_put_i64(&q, "problem", p->id);
+    js_put_str(&q, "code", p->code);
+    js_begin(&q, "param_seeds", '[');
+    for (uint64_t i = 0; i < SETS_PARAM_SETS; i++) js_put_i64(&q, NULL, (int64_t)secret(p, 1, i));
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(refworker_call(r->worker, &q, -1, load_timeout_s, &reply, e));
+    enum status st = ST_OK;
+    p->loaded_generation = r->worker->generation;
+    p->attached_generation = 0;
+    if (p->spec.n_args == 0) {
+        char *text = json_dumps(json_object_get(reply, "spec"), JSON_COMPACT);
+        st = text ? spec_parse(&p->arena, text, strlen(text), &p->spec, e)
+                  : FAIL(e, ST_WORKER, "reference worker: no spec in the reply");
+        if (st != ST_OK) p->spec = (struct spec){0};
+        free(text);
+    }
+    json_decref(reply);
+    return st;
+}
+
+static void put_offsets(struct str *q, const char *key, const int64_t *at, int n) {
+    js_begin(q, key, '[');
+    for (int i = 0; i < n; i++) js_put_i64(q, NULL, at[i]);
+    js_end(q, ']');
+}
+
+static enum status attach(struct references *r, struct reference *p, struct err *e) {
+    const struct sets *s = &p->sets;
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "attach");
+    js_put_i64(&q, "problem", p->id);
+    js_put_i64(&q, "bytes", (int64_t)s->master_bytes);
+    js_begin(&q, "layout", '{');
+    js_put_i64(&q, "param_base", 0);
+    js_put_i64(&q, "param_stride", (int64_t)s->param_stride);
+    js_put_i64(&q, "set_base", (int64_t)(SETS_PARAM_SETS * s->param_stride));
+    js_put_i64(&q, "set_stride", (int64_t)(s->input_stride + s->output_stride));
+    js_put_i64(&q, "input_stride", (int64_t)s->input_stride);
+    put_offsets(&q, "input", s->input_at, p->spec.n_args);
+    put_offsets(&q, "param", s->param_at, p->spec.n_args);
+    put_offsets(&q, "output", s->output_at, p->spec.n_args);
+    js_end(&q, '}');
+    js_end(&q, '}');
+    TRY(refworker_call(r->worker, &q, s->master_fd, fill_timeout_s, &reply, e));
+    json_decref(reply);
+    p->attached_generation = r->worker->generation;
+    return ST_OK;
+}
+
+/* Makes the worker know the problem (again), and its memory when there is any. */
+static enum status connect_once(struct references *r, struct reference *p, struct err *e) {
+    if (p->loaded_generation != r->worker->generation) TRY(load(r, p, e));
+    if (p->has_sets && p->attached_generation != r->worker->generation) TRY(attach(r, p, e));
+    return ST_OK;
+}
+
+/* One request, with the worker restarted and everything said again when it was lost the first time. q NULL: only
+ * connect. */
+static enum status ask(struct references *r, struct reference *p, const struct str *q, double timeout_s, json_t **reply,
+                       struct err *e) {
+    enum status st = ST_OK;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        st = connect_once(r, p, e);
+        if (st == ST_OK && q) st = refworker_call(r->worker, q, -1, timeout_s, reply, e);
+        if (st != ST_WORKER) return st;
+        log_warn("%s; starting it again", e->msg);
+        struct err again = {0};
+        if (refworker_restart(r->worker, &again) != ST_OK) return FAIL(e, ST_WORKER, "%s", again.msg);
+    }
+    return st;
+}
+
+static enum status mark_broken(struct reference *p, enum status st, const struct err *e) {
+    /* ST_PARSE: the worker described something outside the ABI; that is the problem's doing as well. */
+    if (st != ST_INVALID && st != ST_PARSE) return st;
+    p->broken = true;
+    memcpy(p->error, e->msg, sizeof p->error);
+    return ST_INVALID;
+}
+
+enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) {
+    struct hash128 key = hash_hex(code, strlen(code));
+    struct reference *p = NULL;
+    for (size_t i = 0; i < r->count && !p; i++)
+        if (memcmp(r->items[i]->key.hex, key.hex, sizeof key.hex) == 0) p = r->items[i];
+    if (!p) {
+        if (r->count == r->cap) {
+            r->cap = r->cap ? r->cap * 2 : 64;
+            r->items = xrealloc(r->items, r->cap * sizeof(struct reference *));
+        }
+        p = xcalloc(1, sizeof *p);
+        memcpy(p->key.hex, key.hex, sizeof key.hex);
+        p->code = xstrdup(code);
+        p->id = (int)r->count;
+        p->seed = rng_u64(r->seed, hash_str(code), 0);
+        r->items[r->count++] = p;
+    }
+    p->used = ++r->clock;
+    *out = p;
+    if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
+    if (p->spec.n_args > 0) return ST_OK;
+    return mark_broken(p, ask(r, p, NULL, 0, NULL, e), e);
+}
+
+/* ---- sets ---- */
+
+static const char *const pattern[] = {"shipped", "signed", "shipped", "scaled", "signed"};
+
+struct wanted {
+    int set;
+    const char *family;
+    uint64_t seed;
+    bool usable; /* out */
+};
+
+static enum status fill(struct references *r, struct reference *p, struct wanted *w, int n, bool with_noise,
+                        struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "fill");
+    js_put_i64(&q, "problem", p->id);
+    js_put_bool(&q, "noise", with_noise);
+    js_begin(&q, "sets", '[');
+    for (int i = 0; i < n; i++) {
+        js_begin(&q, NULL, '{');
+        js_put_i64(&q, "set", w[i].set);
+        js_put_str(&q, "family", w[i].family);
+        js_put_i64(&q, "seed", (int64_t)w[i].seed);
+        js_put_i64(&q, "param_set", strcmp(w[i].family, "shipped") != 0);
+        js_end(&q, '}');
+    }
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(ask(r, p, &q, fill_timeout_s, &reply, e));
+    enum status st = ST_OK;
+    const json_t *sets = json_object_get(reply, "sets");
+    if (json_array_size(sets) != (size_t)n) st = FAIL(e, ST_WORKER, "reference worker: sets missing from a fill reply");
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        const json_t *one = json_array_get(sets, (size_t)i);
+        bool shipped = strcmp(w[i].family, "shipped") == 0;
+        double noise = json_number_value(json_object_get(one, "noise"));
+        w[i].usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
+        if (!with_noise)
+            noise = p->shipped_noise;
+        else if (shipped && noise > p->shipped_noise)
+            p->shipped_noise = noise;
+        if (w[i].usable) sets_note(&p->sets, w[i].set, w[i].family, !shipped, noise);
+    }
+    json_decref(reply);
+    return st;
+}
+
+enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) {
+    p->used = ++r->clock;
+    if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
+    if (p->n_tests == r->max_tests) return ST_OK;
+    if (!p->has_sets) {
+        enum status st = sets_open(&p->sets, &p->spec, r->max_tests, rng_u64(p->seed, 2, 0), e);
+        if (st != ST_OK) return mark_broken(p, st, e);
+        p->has_sets = true;
+        evict(r, p);
+        st = ask(r, p, NULL, 0, NULL, e); /* attaches: the worker writes the parameters */
+        if (st != ST_OK) return mark_broken(p, st, e);
+        sets_stage_params(&p->sets);
+    }
+    int n = r->max_tests;
+    CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
+    for (int i = 0; i < n; i++)
+        w[i] = (struct wanted){
+            .set = i, .family = pattern[(size_t)i % ARRAY_LEN(pattern)], .seed = secret(p, 3, (uint64_t)i)};
+    enum status st = fill(r, p, w, n, true, e);
+    int m = 0;
+    for (int i = 0; i < n && st == ST_OK; i++)
+        if (!w[i].usable)
+            again[m++] = (struct wanted){.set = i, .family = "shipped", .seed = secret(p, 4, (uint64_t)i)};
+    if (st == ST_OK && m > 0) st = fill(r, p, again, m, true, e);
+    if (st != ST_OK) return mark_broken(p, st, e);
+    p->n_tests = n;
+    return ST_OK;
+}
+
+int reference_timed_capacity(const struct references *r, const struct reference *p) {
+    return p->sets.n_sets - r->max_tests;
+}
+
+int reference_timed_set(const struct references *r, int i) { return r->max_tests + i; }
+
+enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) {
+    ASSERT(n <= reference_timed_capacity(r, p));
+    enum { CHUNK = 64 };
+    struct wanted w[CHUNK];
+    while (p->n_timed < n) {
+        int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
+        for (int i = 0; i < m; i++)
+            w[i] = (struct wanted){.set = reference_timed_set(r, p->n_timed + i),
+                                   .family = "shipped",
+                                   .seed = secret(p, 5, (uint64_t)(p->n_timed + i))};
+        TRY(fill(r, p, w, m, false, e));
+        p->n_timed += m;
+    }
+    return ST_OK;
+}
+
+enum status reference_time(struct references *r, struct reference *p, int first, int count, int modulo, int round,
+                           double *seconds, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "time");
+    js_put_i64(&q, "problem", p->id);
+    js_put_i64(&q, "round", round);
+    js_begin(&q, "sets", '[');
+    for (int i = 0; i < count; i++) js_put_i64(&q, NULL, reference_timed_set(r, (first + i) % modulo));
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(ask(r, p, &q, time_timeout_s, &reply, e));
+    *seconds = json_number_value(json_object_get(reply, "seconds"));
+    json_decref(reply);
+    if (!(*seconds > 0)) return FAIL(e, ST_WORKER, "reference worker: no time in the reply");
+    return ST_OK;
+}

@@ -1,0 +1,226 @@
+#include "verify/refworker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "io/json.h"
+
+enum { MAX_REPLY_BYTES = 64 << 20 };
+static const double start_timeout_s = 120; /* a cold torch on a slow disk */
+
+/* ---- messages ---- */
+
+static enum status lost(struct refworker *w, struct err *e, const char *what) {
+    char tail[300] = "";
+    off_t end = w->stderr_fd >= 0 ? lseek(w->stderr_fd, 0, SEEK_END) : 0;
+    if (end > 0) {
+        off_t from = end > (off_t)sizeof tail - 1 ? end - ((off_t)sizeof tail - 1) : 0;
+        ssize_t n = pread(w->stderr_fd, tail, sizeof tail - 1, from);
+        tail[n > 0 ? n : 0] = 0;
+        while (n > 0 && tail[n - 1] == '\n') tail[--n] = 0;
+    }
+    return FAIL(e, ST_WORKER, "reference worker (%s): %s%s%s", w->python, what, tail[0] ? ": " : "", tail);
+}
+
+static enum status send_all(struct refworker *w, const void *data, size_t n, int fd, struct err *e) {
+    const char *p = data;
+    while (n > 0) {
+        struct iovec iov = {(void *)(uintptr_t)p, n};
+        union {
+            char bytes[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr align;
+        } control = {{0}};
+        struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+        if (fd >= 0) {
+            m.msg_control = control.bytes;
+            m.msg_controllen = sizeof control.bytes;
+            struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+            c->cmsg_level = SOL_SOCKET;
+            c->cmsg_type = SCM_RIGHTS;
+            c->cmsg_len = CMSG_LEN(sizeof fd);
+            memcpy(CMSG_DATA(c), &fd, sizeof fd);
+        }
+        ssize_t sent = sendmsg(w->socket, &m, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return lost(w, e, "it has gone");
+        fd = -1;
+        p += sent;
+        n -= (size_t)sent;
+    }
+    return ST_OK;
+}
+
+static enum status receive_all(struct refworker *w, void *data, size_t n, double deadline_s, struct err *e) {
+    char *p = data;
+    while (n > 0) {
+        double left = deadline_s - clock_now_s();
+        struct pollfd pf = {.fd = w->socket, .events = POLLIN};
+        int r = poll(&pf, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
+        if (r < 0 && errno == EINTR) continue;
+        if (r == 0) return lost(w, e, "no reply in time");
+        ssize_t got = recv(w->socket, p, n, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return lost(w, e, "it ended");
+        p += got;
+        n -= (size_t)got;
+    }
+    return ST_OK;
+}
+
+enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) {
+    *reply = NULL;
+    json_error_t je;
+    json_t *root = json_loadb(text, n, 0, &je);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return FAIL(e, ST_WORKER, "reference worker: the reply is not a JSON object");
+    }
+    const json_t *ok = json_object_get(root, "ok");
+    if (json_is_true(ok)) {
+        *reply = root;
+        return ST_OK;
+    }
+    const char *kind = json_string_value(json_object_get(root, "kind"));
+    const char *text_of = json_string_value(json_object_get(root, "error"));
+    enum status st;
+    if (json_is_false(ok) && kind && text_of)
+        st = FAIL(e,
+                  strcmp(kind, "problem") == 0  ? ST_INVALID
+                  : strcmp(kind, "import") == 0 ? ST_UNSUPPORTED
+                                                : ST_WORKER,
+                  "%s", text_of);
+    else
+        st = FAIL(e, ST_WORKER, "reference worker: a reply needs ok, or kind and error");
+    json_decref(root);
+    return st;
+}
+
+static enum status receive_reply(struct refworker *w, double timeout_s, json_t **reply, struct err *e) {
+    double deadline = clock_now_s() + timeout_s;
+    unsigned char head[4];
+    TRY(receive_all(w, head, sizeof head, deadline, e));
+    size_t n = (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
+    if (n > MAX_REPLY_BYTES) return lost(w, e, "a reply over 64 MiB");
+    CLEANUP_FREE char *text = xmalloc(n + 1);
+    TRY(receive_all(w, text, n, deadline, e));
+    return refworker_parse_reply(text, n, reply, e);
+}
+
+enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
+                           struct err *e) {
+    *reply = NULL;
+    if (w->socket < 0) return FAIL(e, ST_WORKER, "reference worker: not running");
+    unsigned char head[4];
+    for (int i = 0; i < 4; i++) head[i] = (unsigned char)(request->len >> (8 * i));
+    TRY(send_all(w, head, sizeof head, fd, e));
+    TRY(send_all(w, request->p, request->len, -1, e));
+    return receive_reply(w, timeout_s, reply, e);
+}
+
+/* ---- starting ---- */
+
+/* The program's environment with the thread settings on top. Waiting threads spin briefly and then sleep, in the worker
+ * as in the answer, so that neither disturbs the other's turn. */
+static char **worker_environment(int threads, struct arena *a) {
+    static const char *const own[] = {"OMP_NUM_THREADS=", "MKL_NUM_THREADS=", "OPENBLAS_NUM_THREADS=",
+                                      "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};
+    size_t n = 0, m = 0;
+    while (environ[n]) n++;
+    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 1);
+    for (size_t i = 0; i < n; i++) {
+        bool mine = false;
+        for (size_t k = 0; k < ARRAY_LEN(own); k++) mine |= str_has_prefix(environ[i], own[k]);
+        if (!mine) env[m++] = environ[i];
+    }
+    for (size_t k = 0; k < 3; k++) env[m++] = arena_printf(a, "%s%d", own[k], threads);
+    env[m++] = arena_strdup(a, "OMP_WAIT_POLICY=passive");
+    env[m++] = arena_strdup(a, "GOMP_SPINCOUNT=20000");
+    return env;
+}
+
+static enum status start(struct refworker *w, struct err *e) {
+    struct arena a = ARENA_INIT;
+    enum status st;
+    char *script = arena_printf(&a, "%s/worker/kernelrl_worker/__main__.py", fs_home());
+    int pair[2] = {-1, -1};
+    json_t *hello = NULL;
+    if (!fs_is_file(script)) {
+        st = FAIL(e, ST_IO, "%s: missing; set KERNELRL_HOME to the directory that holds worker/", script);
+        goto done;
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        st = FAIL(e, ST_WORKER, "socketpair: %s", strerror(errno));
+        goto done;
+    }
+    w->stderr_fd = process_memfd("worker-stderr", NULL, 0);
+    char *argv[] = {w->python, arena_strdup(&a, "-B"), script, arena_printf(&a, "%d", w->threads), NULL};
+    struct process_start s = {.path = w->python,
+                              .argv = argv,
+                              .envp = worker_environment(w->threads, &a),
+                              .fds = {-1, -1, w->stderr_fd, pair[1]},
+                              .n_fds = 4};
+    TRY_GOTO(process_start(&s, &w->process, e), done);
+    close(pair[1]);
+    w->socket = pair[0];
+    pair[0] = pair[1] = -1;
+    TRY_GOTO(receive_reply(w, start_timeout_s, &hello, e), done);
+    int64_t protocol = 0;
+    const char *torch = NULL, *version = NULL;
+    TRY_GOTO(js_get_i64(hello, "reference worker", "protocol", &protocol, e), done);
+    TRY_GOTO(js_get_str(hello, "reference worker", "torch", &torch, e), done);
+    TRY_GOTO(js_get_str(hello, "reference worker", "python", &version, e), done);
+    if (protocol != 1) st = FAIL(e, ST_WORKER, "reference worker: protocol %lld, expected 1", (long long)protocol);
+    snprintf(w->torch, sizeof w->torch, "%s", torch);
+    snprintf(w->python_version, sizeof w->python_version, "%s", version);
+    w->generation++;
+done:
+    json_decref(hello);
+    if (pair[0] >= 0) close(pair[0]);
+    if (pair[1] >= 0) close(pair[1]);
+    if (st != ST_OK) refworker_close(w);
+    arena_free(&a);
+    return st;
+}
+
+void refworker_close(struct refworker *w) {
+    process_kill(&w->process);
+    if (w->socket >= 0) close(w->socket);
+    if (w->stderr_fd >= 0) close(w->stderr_fd);
+    w->socket = w->stderr_fd = -1;
+}
+
+enum status refworker_restart(struct refworker *w, struct err *e) {
+    refworker_close(w);
+    return start(w, e);
+}
+
+enum status refworker_open(struct refworker *w, const char *python, int threads, struct err *e) {
+    *w = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1, .threads = threads};
+    if (!python || !*python) python = getenv("KERNELRL_PYTHON");
+    bool given = python && *python;
+    const char *const usual[] = {"./.venv/bin/python", "python3", "/usr/bin/python3"};
+    const char *const one[] = {python};
+    const char *const *try = given ? one : usual;
+    CLEANUP_STR struct str tried = STR_INIT;
+    for (size_t i = 0; i < (given ? 1 : ARRAY_LEN(usual)); i++) {
+        struct err why = {0};
+        if (!process_find(try[i], w->python, sizeof w->python)) {
+            if (given) return FAIL(e, ST_WORKER, "KERNELRL_PYTHON: %s: no such program", python);
+            continue;
+        }
+        if (start(w, &why) == ST_OK) return ST_OK;
+        str_addf(&tried, "%s%s (%.200s)", tried.len ? "; " : "", w->python, why.msg);
+    }
+    return FAIL(e, ST_WORKER,
+                "no Python with PyTorch: tried %s. Install it (apt-get install python3-torch, or pip install torch in "
+                ".venv) or point KERNELRL_PYTHON at a Python that has it",
+                tried.len ? tried.p : "nothing");
+}

@@ -1,0 +1,34 @@
+/* refworker: the reference worker's process and its protocol (docs/formats.md, "Worker protocol"). Trusted, but treated
+ * as something that can die, hang or talk nonsense. */
+#ifndef KERNELRL_REFWORKER_H
+#define KERNELRL_REFWORKER_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "verify/process.h"
+
+struct refworker {
+    struct process process;
+    int socket, stderr_fd;
+    int threads;
+    int generation; /* grows with every start: what was loaded into an older one is gone */
+    char python[512], torch[64], python_version[32];
+};
+
+/* Starts the worker with the first Python that imports torch: `python` or KERNELRL_PYTHON when given (then no other),
+ * else ./.venv/bin/python, python3 in PATH, /usr/bin/python3. ST_WORKER says what to install. */
+enum status refworker_open(struct refworker *w, const char *python, int threads, struct err *e) MUST_USE;
+/* Kills it and starts it again with the same Python. */
+enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
+void refworker_close(struct refworker *w);
+
+/* One request and its reply; fd (or -1) travels along. *reply is the reply's object; the caller json_decref's it.
+ * ST_INVALID: the problem is at fault (message from the worker). ST_WORKER: lost, late or nonsense; restart it. */
+enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
+                           struct err *e) MUST_USE;
+/* Parses a reply's JSON: ST_OK with *reply, or the error that it carries. Split off for the fuzz target. */
+enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,397 @@
+"""The reference side of verification: problems in KernelBench's format, run on secret inputs.
+
+A problem is a Python module with `Model`, `get_inputs()` and `get_init_inputs()`. For each one the worker reports the
+interface a native answer implements (`load`), and then fills input sets in memory shared with the verifier (`fill`):
+the inputs, and what the model makes of them. `time` runs eager PyTorch on sets that are there.
+
+The model stays in training mode and runs without gradients, as KernelBench does it. There are two parameter sets: 0 as
+the module initialises it, 1 with the same module's parameters shuffled and disturbed, so that no answer can rely on
+biases being zero, scales being one, or values seen before.
+"""
+
+import copy
+import gc
+import inspect
+import linecache
+import mmap
+import os
+import random
+import sys
+import time
+import traceback
+import types
+
+import torch
+
+TYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+# Types outside the ABI and what they become.
+CASTS = {
+    torch.float64: torch.float32,
+    torch.int32: torch.int64,
+    torch.int16: torch.int64,
+    torch.int8: torch.int64,
+    torch.uint8: torch.int64,
+}
+SCALED_FACTOR = 3.0
+
+
+class ProblemError(Exception):
+    """The problem itself cannot be used; the message is for its author."""
+
+
+def seed_all(seed):
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def explain(error, file_name):
+    """One line: the exception, and the problem's own line it came from."""
+    text = f"{type(error).__name__}: {error}".strip()
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file_name]
+    return f"line {lines[-1]}: {text}" if lines else text
+
+
+def supported(tensor):
+    tensor = tensor.detach()
+    if tensor.dtype in CASTS:
+        tensor = tensor.to(CASTS[tensor.dtype])
+    if tensor.dtype not in TYPES:
+        raise ProblemError(f"tensors of type {tensor.dtype} are not supported")
+    return tensor.contiguous()
+
+
+def is_symmetric(tensor):
+    return (
+        tensor.dim() >= 2
+        and tensor.shape[-1] == tensor.shape[-2]
+        and bool(torch.equal(tensor, tensor.transpose(-1, -2)))
+    )
+
+
+def random_signs(tensor):
+    """Flips the sign of each element at random: symmetric around zero, and the zeros of a triangular, diagonal or
+    masked operand stay where they are. A symmetric matrix stays symmetric."""
+    signs = torch.randint(0, 2, tensor.shape) * 2 - 1
+    if is_symmetric(tensor):
+        upper = torch.triu(signs)
+        signs = upper + torch.triu(signs, 1).transpose(-1, -2)
+    return tensor * signs.to(tensor.dtype)
+
+
+def outputs_of(result):
+    """The model's result as a flat list of tensors."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (tuple, list)) and result and all(isinstance(r, torch.Tensor) for r in result):
+        return list(result)
+    raise ProblemError(f"forward() returns {type(result).__name__}; a tensor or a tuple of tensors is needed")
+
+
+class Region:
+    """Memory shared with the verifier, and tensors that view it."""
+
+    def __init__(self, fd, size):
+        self.map = mmap.mmap(fd, size)
+        os.close(fd)
+
+    def view(self, offset, shape, dtype):
+        count = 1
+        for size in shape:
+            count *= size
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self.map, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+class Problem:
+    def __init__(self, code, param_seeds):
+        self.file_name = f"<problem {id(self):x}>"
+        self.region = None
+        try:
+            self._load(code, param_seeds)
+        except ProblemError:
+            raise
+        except Exception as error:
+            raise ProblemError(explain(error, self.file_name)) from error
+
+    def _load(self, code, param_seeds):
+        module = types.ModuleType("kernelrl_problem")
+        module.__file__ = self.file_name
+        linecache.cache[self.file_name] = (len(code), None, code.splitlines(True), self.file_name)
+        sys.modules[module.__name__] = module  # dataclasses and typing look their module up
+        seed_all(param_seeds[0])
+        exec(compile(code, self.file_name, "exec"), module.__dict__)
+        for name in ("Model", "get_inputs"):
+            if not hasattr(module, name):
+                raise ProblemError(f"defines no {name}")
+        self.get_inputs = module.get_inputs
+        init_inputs = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+        seed_all(param_seeds[0])
+        if isinstance(init_inputs, dict):
+            model = module.Model(**init_inputs)
+        else:
+            model = module.Model(*init_inputs)
+        if self._has_double(model):
+            model.float()
+        self.models = [model, self._disturbed(model, param_seeds[1])]
+        self.doubles = [None, None]
+        self.double_buffers = [[], []]
+        self.initial = [[b.detach().clone() for _, b in m.named_buffers()] for m in self.models]
+        self._describe(param_seeds)
+
+    @staticmethod
+    def _has_double(model):
+        return any(p.dtype == torch.float64 for p in model.parameters())
+
+    @staticmethod
+    def _disturbed(model, seed):
+        """A copy whose parameters have the same distribution but other values. Vectors (biases, scales) get noise as
+        well, since they often start as constants, and running statistics move away from 0 and 1."""
+        other = copy.deepcopy(model)
+        seed_all(seed)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                flat = parameter.detach().reshape(-1)
+                parameter.copy_(flat[torch.randperm(flat.numel())].view_as(parameter))
+                if parameter.dim() <= 1 and parameter.is_floating_point():
+                    parameter.add_(torch.randn_like(parameter) * 0.25)
+            for name, buffer in other.named_buffers():
+                if name.endswith("running_mean"):
+                    buffer.add_(torch.randn_like(buffer) * 0.25)
+                elif name.endswith("running_var"):
+                    buffer.mul_(1 + 0.5 * torch.rand_like(buffer))
+        return other
+
+    def _inputs(self, family, seed):
+        seed_all(seed)
+        values = self.get_inputs()
+        if not isinstance(values, (list, tuple)):
+            raise ProblemError(f"get_inputs() returns {type(values).__name__}; a list is needed")
+        result = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                value = supported(value)
+                if family != "shipped" and value.is_floating_point():
+                    value = random_signs(value)
+                    if family == "scaled":
+                        value = value * SCALED_FACTOR
+            elif not isinstance(value, (bool, int, float)):
+                raise ProblemError(f"an input of type {type(value).__name__} is not supported")
+            result.append(value)
+        return result
+
+    def _restore(self, param_set):
+        with torch.no_grad():
+            for buffer, value in zip(self.models[param_set].buffers(), self.initial[param_set]):
+                buffer.copy_(value)
+
+    def _run(self, inputs, param_set):
+        """The outputs for private copies of the inputs, and the buffers afterwards; the model is left as it was."""
+        copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+        with torch.no_grad():
+            outputs = [supported(t) for t in outputs_of(self.models[param_set](*copies))]
+            outputs = [t.clone() for t in outputs]
+            buffers = [b.detach().clone() for b in self.models[param_set].buffers()]
+        self._restore(param_set)
+        return outputs, buffers
+
+    def _describe(self, seeds):
+        inputs = self._inputs("shipped", seeds[0] ^ 1)
+        seed_all(seeds[0] ^ 2)
+        outputs, buffers = self._run(inputs, 0)
+        seed_all(seeds[0] ^ 3)
+        again, _ = self._run(inputs, 0)
+        for first, second in zip(outputs, again):
+            same = torch.equal(first, second) or (
+                first.is_floating_point() and torch.allclose(first, second, rtol=1e-3, atol=1e-3, equal_nan=True)
+            )
+            if not same:
+                raise ProblemError("forward() is random: two runs on the same input differ (dropout in training mode?)")
+        names = [
+            p.name
+            for p in inspect.signature(self.models[0].forward).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        names += [f"in{i}" for i in range(len(names), len(inputs))]
+        self.args = []
+        for name, value in zip(names, inputs):
+            if isinstance(value, torch.Tensor):
+                self._add(name, "input", value)
+            else:
+                kind = "bool" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
+                self.args.append({"name": name, "role": "input", "type": kind, "shape": [], "scalar": True})
+        self.n_inputs = len(inputs)
+        for name, parameter in self.models[0].named_parameters():
+            self._add(name, "param", supported(parameter))
+        self.mutated = []
+        for (name, _), before, after in zip(self.models[0].named_buffers(), self.initial[0], buffers):
+            self.mutated.append(not torch.equal(before, after))
+            self._add(name, "buffer", supported(before), self.mutated[-1])
+        for i, output in enumerate(outputs):
+            self._add("out" if len(outputs) == 1 else f"out{i}", "output", output)
+
+    def _add(self, name, role, tensor, mutated=False):
+        arg = {"name": name, "role": role, "type": TYPES[tensor.dtype], "shape": list(tensor.shape)}
+        if mutated:
+            arg["mutated"] = True
+        self.args.append(arg)
+
+    def _noise(self, inputs, outputs, buffers, param_set, seed):
+        """How far the float32 reference itself is from float64 on these inputs, by the verifier's normalised error.
+        Where a sum cancels or an exponential is steep, no float32 kernel can come closer. 0 when float64 cannot run."""
+        if self.doubles[param_set] is None:
+            try:
+                self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
+                self.double_buffers[param_set] = [b.clone() for b in self.doubles[param_set].buffers()]
+            except Exception:
+                self.doubles[param_set] = False
+        model = self.doubles[param_set]
+        if not model:
+            return 0.0
+        wide = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs]
+        try:
+            with torch.no_grad():
+                seed_all(seed)
+                exact = outputs_of(model(*[v.clone() if isinstance(v, torch.Tensor) else v for v in wide]))
+                exact = [t.clone() for t in exact] + [b.clone() for b in model.buffers()]
+                for buffer, value in zip(model.buffers(), self.double_buffers[param_set]):
+                    buffer.copy_(value)
+        except Exception:
+            self.doubles[param_set] = False  # it asks for float32 somewhere
+            return 0.0
+        worst = 0.0
+        for mine, true in zip(outputs + buffers, exact):
+            if mine.dtype != torch.float32 or mine.numel() == 0 or mine.shape != true.shape:
+                continue
+            mine = mine.double()
+            known = torch.isfinite(mine) & torch.isfinite(true)
+            if not bool(known.any()):
+                continue
+            mine, true = mine[known], true[known]
+            scale = max(float(mine.pow(2).mean().sqrt()), 1e-3)
+            worst = max(worst, float(((mine - true).abs() / (scale + true.abs())).max()))
+        return worst
+
+    # ---- shared memory ----
+
+    def attach(self, fd, size, layout):
+        """layout: byte offsets. An argument's `input`, `param` and `output` offset is -1 where it has none."""
+        self.region = Region(fd, size)
+        self.layout = layout
+        for param_set in range(2):
+            base = layout["param_base"] + param_set * layout["param_stride"]
+            tensors = [supported(p) for p in self.models[param_set].parameters()]
+            tensors += [supported(b) for b in self.initial[param_set]]
+            for index, tensor in enumerate(tensors):
+                offset = layout["param"][self.n_inputs + index]
+                self.region.view(base + offset, tensor.shape, tensor.dtype).copy_(tensor)
+
+    def fill(self, index, family, seed, param_set, with_noise):
+        """Writes input set `index` and the reference's outputs for it. Returns whether all of them are finite, and the
+        noise of the reference (0 unless asked for)."""
+        layout = self.layout
+        base = layout["set_base"] + index * layout["set_stride"]
+        inputs = self._inputs(family, seed)
+        if len(inputs) != self.n_inputs:
+            raise ProblemError("get_inputs() returns another number of inputs each time")
+        seed_all(seed)
+        outputs, buffers = self._run(inputs, param_set)
+        for arg, offset, value in zip(self.args, layout["input"], inputs):
+            if isinstance(value, torch.Tensor):
+                if list(value.shape) != arg["shape"]:
+                    raise ProblemError(f"input {arg['name']} changes its shape from call to call")
+                self.region.view(base + offset, value.shape, value.dtype).copy_(value)
+            else:
+                dtype = torch.float64 if arg["type"] == "f32" else torch.int64
+                self.region.view(base + offset, [1], dtype).copy_(torch.tensor([value], dtype=dtype))
+        results = [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
+        slots = [(a, o) for a, o in zip(self.args, layout["output"]) if o >= 0]
+        finite = True
+        for (arg, offset), value in zip(slots, results):
+            if list(value.shape) != arg["shape"] or TYPES[value.dtype] != arg["type"]:
+                raise ProblemError(f"output {arg['name']} changes its shape or type from call to call")
+            self.region.view(base + layout["input_stride"] + offset, value.shape, value.dtype).copy_(value)
+            if value.is_floating_point():
+                finite = finite and bool(torch.isfinite(value).all())
+        noise = 0.0
+        if with_noise and finite:
+            noise = self._noise(inputs, outputs, buffers, param_set, seed)
+        return {"finite": finite, "noise": noise}
+
+    def time(self, sets, repeat):
+        """Seconds for one eager forward per set, after copies of the inputs were made, as the answer gets them."""
+        layout = self.layout
+        model = self.models[0]
+        calls = []
+        for index in sets:
+            base = layout["set_base"] + index * layout["set_stride"]
+            inputs = []
+            for arg, offset in list(zip(self.args, layout["input"]))[: self.n_inputs]:
+                if arg.get("scalar"):
+                    dtype = torch.float64 if arg["type"] == "f32" else torch.int64
+                    value = self.region.view(base + offset, [1], dtype).item()
+                    inputs.append(bool(value) if arg["type"] == "bool" else value)
+                else:
+                    dtype = next(d for d, name in TYPES.items() if name == arg["type"])
+                    inputs.append(self.region.view(base + offset, arg["shape"], dtype).clone())
+            calls.append(inputs)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.no_grad():
+                if repeat == 0:  # warm-up: first calls build what later ones reuse
+                    model(*calls[0])
+                start = time.perf_counter_ns()
+                for inputs in calls:
+                    model(*inputs)
+                seconds = (time.perf_counter_ns() - start) * 1e-9
+        finally:
+            if collecting:
+                gc.enable()
+        self._restore(0)
+        return seconds
+
+
+class Service:
+    """Problems by the number the verifier gave them."""
+
+    def __init__(self):
+        self.problems = {}
+
+    def handle(self, request, fd):
+        op = request["op"]
+        if op == "load":
+            problem = Problem(request["code"], request["param_seeds"])
+            self.problems[request["problem"]] = problem
+            return {"spec": {"args": problem.args}}
+        if op == "drop":
+            self.problems.pop(request["problem"], None)
+            gc.collect()
+            return {}
+        problem = self.problems[request["problem"]]
+        if op == "attach":
+            problem.attach(fd, request["bytes"], request["layout"])
+            return {}
+        try:
+            if op == "fill":
+                return {
+                    "sets": [
+                        problem.fill(s["set"], s["family"], s["seed"], s["param_set"], request["noise"])
+                        for s in request["sets"]
+                    ]
+                }
+            if op == "time":
+                return {"seconds": problem.time(request["sets"], request["round"])}
+        except ProblemError:
+            raise
+        except Exception as error:
+            raise ProblemError(explain(error, problem.file_name)) from error
+        raise ValueError(f"unknown request {op!r}")
