@@ -820,7 +820,7 @@ static void add_reduce(struct prog *p) {
     for (int i = 0; i < 30; i++) {
         enum op op = ops[pick(p, (int)ARRAY_LEN(ops))];
         if (!try_add(p, op, 0, 0, 0, 0)) continue;
-        if (op == OP_max || op == OP_min || op == OP_logsumexp) use_randn(p);
+        if (op == OP_max || op == OP_min || op == OP_logsumexp || op == OP_global_max_pool) use_randn(p);
         return;
     }
 }
@@ -828,7 +828,7 @@ static void add_reduce(struct prog *p) {
 /* Shapes of about 2^17.5 .. 2^20 elements: eager takes 0.1-2 ms. */
 static void start_rows(struct prog *p) {
     int64_t n = PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024, 1024, 1536, 2048, 4096),
-            total = PICK_INT(p, 196608, 262144, 393216, 524288, 786432);
+            total = PICK_INT(p, 262144, 393216, 524288, 786432, 1048576);
     int64_t r = (total / n + 7) / 8 * 8;
     if (chance(p, 30)) {
         int64_t b = PICK_INT(p, 4, 8, 16, 32);
