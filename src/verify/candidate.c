@@ -196,8 +196,8 @@ void candidate_resume(const struct candidate *c) { signal_runner(c, SIGCONT); }
 
 void candidate_end(struct candidate *c, int *sig, int *exit_code, char *text, size_t text_size) {
     int status = 0, number = 0, code = -1;
-    /* One that died by itself is gone within moments; waiting that long tells how. */
-    if (sig && c->process.pid > 0 && process_wait(&c->process, clock_now_s() + 0.2, &status)) {
+    /* One that died by itself is gone within moments (longer with many threads); waiting that long tells how. */
+    if (sig && c->process.pid > 0 && process_wait(&c->process, clock_now_s() + 1, &status)) {
         if (WIFSIGNALED(status)) number = WTERMSIG(status);
         /* bubblewrap reports its child's signal as a shell does. */
         else if (WEXITSTATUS(status) > 128)

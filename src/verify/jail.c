@@ -6,6 +6,7 @@
 #include <seccomp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -252,7 +253,8 @@ enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) {
     *j = (struct jail){0};
     char why[300] = "bubblewrap (bwrap) is not installed";
     TRY(build_filters(j, e));
-    if (process_find("bwrap", j->bwrap, sizeof j->bwrap)) {
+    const char *given = getenv("KERNELRL_BWRAP");
+    if (process_find(given && *given ? given : "bwrap", j->bwrap, sizeof j->bwrap)) {
         if (geteuid() == 0) {
             j->drop_root = true;
             if (probe(j, why, sizeof why)) return ST_OK;

@@ -17,8 +17,8 @@ struct jail {
     size_t run_filter_bytes, compile_filter_bytes;
 };
 
-/* Finds bubblewrap and really starts a jail with it. Without one: ST_SANDBOX with what to do, or, with allow_weaker,
- * weak mode and one warning. */
+/* Finds bubblewrap (KERNELRL_BWRAP, else bwrap in PATH) and really starts a jail with it. Without one: ST_SANDBOX with
+ * what to do, or, with allow_weaker, weak mode and one warning. */
 enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) MUST_USE;
 void jail_close(struct jail *j);
 

@@ -51,11 +51,11 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
     else if (signal_number == SIGSEGV && read_only && at >= read_only && at < read_only + config.setup.read_only_bytes)
         kind = WIRE_FAULT_READ_ONLY;
     else if (signal_number == SIGSEGV && environ) {
-        /* The environment lies at the top of the main stack; an overflow faults just below the limit under it. */
+        /* The environment lies at the top of the main stack; an overflow faults somewhere below the limit under it. */
         struct rlimit stack;
         uintptr_t top = (uintptr_t)environ, address = (uintptr_t)at;
         if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY && address < top &&
-            top - address > stack.rlim_cur - 65536 && top - address < stack.rlim_cur + (64u << 20))
+            top - address > stack.rlim_cur - 65536 && top - address < stack.rlim_cur + ((uint64_t)1 << 30))
             kind = WIRE_FAULT_STACK;
     }
     reply(WIRE_FAULT, kind, 0, NULL);

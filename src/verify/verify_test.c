@@ -1,0 +1,225 @@
+/* The whole verifier on the table of hostile, broken and good answers in tests/verify. One batch: each gets its own
+ * outcome and none disturbs the next. Needs PyTorch and bubblewrap; says so and skips where they are missing. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "verify/verify.h"
+
+static struct verifier *verifier;
+static char skip_reason[600];
+
+static char *read_fixture(const char *name) {
+    char path[700], *text;
+    struct err e = {0};
+    snprintf(path, sizeof path, "%s/tests/verify/%s", fs_home(), name);
+    if (fs_read(path, 1 << 20, &text, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    return text;
+}
+
+static int open_verifier(void **state) {
+    (void)state;
+    struct err e = {0};
+    struct verify_options o = {
+        .run_timeout_s = 2, .compile_timeout_s = 3, .threads = 2, .seed = 42, .measure = true, .memory_bytes = 1 << 30};
+    enum status st = verifier_open(&o, &verifier, &e);
+    if (st == ST_WORKER || st == ST_SANDBOX)
+        snprintf(skip_reason, sizeof skip_reason, "%.590s", e.msg);
+    else if (st != ST_OK)
+        fail_msg("%s", e.msg);
+    return 0;
+}
+
+static int close_verifier(void **state) {
+    (void)state;
+    verifier_close(verifier);
+    return 0;
+}
+
+static void need_verifier(void) {
+    if (verifier) return;
+    printf("skipped: %s\n", skip_reason);
+    skip();
+}
+
+static struct verdict judge(const struct problem *p, const char *source) {
+    struct err e = {0};
+    struct verify_item it = {.problem = p, .source = source};
+    if (verify_batch(verifier, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    return it.verdict;
+}
+
+enum { MAX_ANSWERS = 100 };
+
+static void test_table(void **state) {
+    (void)state;
+    need_verifier();
+    char *table = read_fixture("expected.tsv"), *code = read_fixture("relu.py");
+    struct problem problem = {.key = "relu", .name = "relu", .code = code};
+    static struct verify_item items[MAX_ANSWERS];
+    static char names[MAX_ANSWERS][64], expected[MAX_ANSWERS][64];
+    size_t n = 0;
+    for (char *line = table; *line;) {
+        char *end = line + strcspn(line, "\n"), answer[100];
+        if (*line != '#' && sscanf(line, "%63s %63s", names[n], expected[n]) == 2) {
+            assert_true(n < MAX_ANSWERS);
+            snprintf(answer, sizeof answer, "answers/%.63s.c", names[n]);
+            items[n] = (struct verify_item){.problem = &problem, .source = read_fixture(answer)};
+            n++;
+        }
+        line = end + (*end == '\n');
+    }
+    assert_true(n > 40);
+    struct err e = {0};
+    if (verify_batch(verifier, items, n, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    int wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct verdict *v = &items[i].verdict;
+        if (strcmp(outcome_name(v->outcome), expected[i]) != 0) {
+            wrong++;
+            printf("%s: expected %s, got %s: %s\n", names[i], expected[i], outcome_name(v->outcome), v->message);
+        }
+        if (v->outcome != OUTCOME_CORRECT)
+            assert_true(v->message[0] != 0);
+        else
+            assert_true(v->speedup > 0 && v->speedup_low <= v->speedup && v->speedup <= v->speedup_high);
+        assert_true(v->outcome == OUTCOME_CORRECT || v->outcome == OUTCOME_UNSTABLE || v->tests_passed < 5);
+        free((void *)(uintptr_t)items[i].source);
+    }
+    free(table);
+    free(code);
+    assert_int_equal(wrong, 0);
+}
+
+static void test_parameters_and_buffers(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("batchnorm.py"), *good = read_fixture("batchnorm_good.c"),
+         *frozen = read_fixture("batchnorm_frozen.c"), *plain = read_fixture("batchnorm_plain.c");
+    struct problem p = {.key = "batchnorm", .name = "batchnorm", .code = code};
+    const struct spec *spec;
+    struct err e = {0};
+    if (verifier_spec(verifier, &p, &spec, &e) != ST_OK) fail_msg("%s", e.msg);
+    struct str s = STR_INIT;
+    spec_render_prototype(spec, false, false, &s);
+    assert_string_equal(s.p,
+                        "void kernel(const float *restrict x, const float *restrict bn_weight, const float *restrict "
+                        "bn_bias, float *restrict bn_running_mean, float *restrict bn_running_var, int64_t *restrict "
+                        "bn_num_batches_tracked, float *restrict out);\n");
+    str_free(&s);
+    struct verdict v = judge(&p, good);
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+    /* Forgets the running statistics: the outputs are right, the buffers are not. */
+    v = judge(&p, frozen);
+    assert_int_equal(v.outcome, OUTCOME_WRONG_OUTPUT);
+    assert_non_null(strstr(v.message, "bn_running_mean"));
+    /* Right only while scale is 1 and shift is 0, as the module starts. */
+    v = judge(&p, plain);
+    assert_int_equal(v.outcome, OUTCOME_WRONG_OUTPUT);
+    assert_true(v.tests_passed > 0);
+    free(code);
+    free(good);
+    free(frozen);
+    free(plain);
+}
+
+static void test_prepare_scalars_and_tuples(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("scaled_linear.py"), *good = read_fixture("scaled_linear_prepared.c");
+    struct problem p = {.key = "scaled_linear", .name = "scaled_linear", .code = code};
+    struct verdict v = judge(&p, good);
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+    assert_true(v.prepare_ms > 0);
+    free(code);
+    free(good);
+}
+
+static void test_broken_problems(void **state) {
+    (void)state;
+    need_verifier();
+    static const struct {
+        const char *code, *message;
+    } broken[] = {
+        {"import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return nope(x)\n"
+         "def get_inputs(): return [torch.rand(3)]\ndef get_init_inputs(): return []\n",
+         "line 4"},
+        {"import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return torch.dropout(x, 0.5, "
+         "True)\n"
+         "def get_inputs(): return [torch.rand(300)]\n",
+         "random"},
+        {"import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+         "def get_inputs(): return ['text']\n",
+         "input of type str"},
+        {"def get_inputs(): return []\n", "defines no Model"},
+        {"this is no python\n", "SyntaxError"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(broken); i++) {
+        struct problem p = {.key = "broken", .name = "broken", .code = broken[i].code};
+        struct verdict v = judge(&p, "void kernel(const float *restrict x, float *restrict out) {}");
+        assert_int_equal(v.outcome, OUTCOME_PROBLEM_ERROR);
+        if (!strstr(v.message, broken[i].message)) fail_msg("%s lacks %s", v.message, broken[i].message);
+        const struct spec *spec;
+        struct err e = {0};
+        assert_int_equal(verifier_spec(verifier, &p, &spec, &e), ST_INVALID);
+    }
+}
+
+static void test_dedup_cache_and_cancel(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("relu.py");
+    struct problem p = {.key = "relu", .name = "relu", .code = code};
+    const char *source = "void kernel(const float *restrict x, float *restrict out) { out[0] = 1; /* dedup */ }";
+    struct verify_item items[3] = {
+        {.problem = &p, .source = source}, {.problem = &p, .source = NULL}, {.problem = &p, .source = source}};
+    struct err e = {0};
+    volatile bool cancel = true;
+    assert_int_equal(verify_batch(verifier, items, 3, &cancel, &e), ST_CANCELLED);
+    assert_int_equal(verify_batch(verifier, items, 3, NULL, &e), ST_OK);
+    assert_int_equal(items[0].verdict.outcome, OUTCOME_UNWRITTEN);
+    assert_false(items[0].verdict.cached);
+    assert_int_equal(items[1].verdict.outcome, OUTCOME_NO_KERNEL);
+    assert_int_equal(items[2].verdict.outcome, OUTCOME_UNWRITTEN);
+    assert_true(items[2].verdict.cached);
+    double t0 = clock_now_s();
+    assert_true(judge(&p, source).cached);
+    assert_true(clock_now_s() - t0 < 0.05);
+    free(code);
+}
+
+/* The clock: an answer that waits a millisecond takes a millisecond. */
+static void test_clock(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("relu.py");
+    struct problem p = {.key = "relu", .name = "relu", .code = code};
+    struct verdict v = judge(&p, "struct t { long s, n; };\nint nanosleep(const struct t *, struct t *);\n"
+                                 "void kernel(const float *restrict x, float *restrict out) {\n"
+                                 "  struct t d = {0, 5000000};\n  nanosleep(&d, 0);\n"
+                                 "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;\n}\n");
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+    assert_true(v.kernel_ms >= 5 && v.kernel_ms < 20);
+    free(code);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_parameters_and_buffers),
+        cmocka_unit_test(test_prepare_scalars_and_tuples),
+        cmocka_unit_test(test_broken_problems),
+        cmocka_unit_test(test_dedup_cache_and_cancel),
+        cmocka_unit_test(test_clock),
+    };
+    return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
+}

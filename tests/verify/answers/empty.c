@@ -1,0 +1,1 @@
+void kernel(const float *restrict x, float *restrict out) {}

