@@ -18,6 +18,17 @@ static void add_constants(const struct prog *p, struct str *s) {
     for (int i = 0; i < p->n_consts; i++) str_addf(s, "%s = %s\n", p->consts[i].name, p->consts[i].value);
 }
 
+/* A docstring in one of four habits: a list, a sentence, a chain of arrows, or title words. */
+static void add_doc(const struct prog *p, struct str *s, int form) {
+    static const char *const open[] = {"", "Applies ", "", "Model that performs "};
+    str_addf(s, "    \"\"\"%s", open[form]);
+    for (int i = 0; i < p->n; i++) {
+        const char *sep = form == 2 ? " -> " : form != 0 && i == p->n - 1 ? " and " : ", ";
+        str_addf(s, "%s%s", i ? sep : "", gen_ops[p->node[i].op].title);
+    }
+    str_adds(s, ".\"\"\"\n");
+}
+
 char *prog_python(struct prog *p) {
     struct str s = STR_INIT, body = STR_INIT;
     bool first = rng_below(&p->r, 100) < 25, doc = rng_below(&p->r, 100) < 40, ret = rng_below(&p->r, 100) < 50;
@@ -59,11 +70,7 @@ char *prog_python(struct prog *p) {
         str_addc(&s, '\n');
     }
     str_adds(&s, "class Model(nn.Module):\n");
-    if (doc) {
-        str_adds(&s, "    \"\"\"");
-        for (int i = 0; i < p->n; i++) str_addf(&s, "%s%s", i ? ", " : "", gen_ops[p->node[i].op].name);
-        str_adds(&s, ".\"\"\"\n");
-    }
+    if (doc) add_doc(p, &s, (int)rng_below(&p->r, 4));
     if (p->n_init > 0 || any_init) {
         str_addf(&s, "    def __init__(self%s%s):\n        super().__init__()\n", any_init ? ", " : "", str_c(&args));
         for (int i = 0; i < p->n_init; i++) str_addf(&s, "        %s\n", p->init[i]);

@@ -39,13 +39,12 @@ void generator_close(struct generator *g) {
     free(g);
 }
 
-/* "Linear_gelu_softmax" -> the name of a problem: its operators joined. */
-static const char *title(struct arena *a, const char *ops) {
-    char *t = arena_strdup(a, ops);
-    for (char *c = t; *c; c++) {
-        if (*c == ' ') *c = '_';
-        if ((c == t || c[-1] == '_') && *c >= 'a' && *c <= 'z') *c = (char)(*c - 32);
-    }
+/* "linear gelu" -> "Linear_GELU". */
+static const char *title(const struct prog *p) {
+    struct str s = STR_INIT;
+    for (int i = 0; i < p->n; i++) str_addf(&s, "%s%s", i ? "_" : "", gen_ops[p->node[i].op].title);
+    const char *t = arena_strdup(p->a, str_c(&s));
+    str_free(&s);
     return t;
 }
 
@@ -75,11 +74,11 @@ void generator_make(const struct generator *g, uint64_t seed, uint64_t index, st
             for (int i = 0; i < GEN_STYLES; i++) fits &= strlen(out->answers[i]) <= GEN_MAX_ANSWER_BYTES;
         }
         if (fits) {
-            prog_free(&p);
             out->problem.problem_id = (int)(index % 2000000000) + 1;
-            out->problem.name = arena_printf(a, "%d_%s", out->problem.problem_id, title(a, ops));
+            out->problem.name = arena_printf(a, "%d_%s", out->problem.problem_id, title(&p));
             out->problem.key =
                 arena_printf(a, "generated/%llu_%llu", (unsigned long long)seed, (unsigned long long)index);
+            prog_free(&p);
             return;
         }
         r = p.r; /* a test problem's sequence, or too long: draw on */
@@ -94,7 +93,7 @@ enum status generator_from_recipe(const char *recipe, uint64_t seed, struct aren
     if (st == ST_OK) {
         const char *ops = prog_ops(&p);
         fill_item(&p, ops, out);
-        out->problem.name = title(a, ops);
+        out->problem.name = title(&p);
         out->problem.key = arena_printf(a, "recipe/%s", out->problem.name);
     }
     prog_free(&p);

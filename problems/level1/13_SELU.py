@@ -1,0 +1,16 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    """SELU."""
+    def forward(self, x):
+        return torch.selu(x)
+
+num_rows = 1024
+n_features = 2048
+
+def get_inputs():
+    return [torch.rand(num_rows, n_features)]
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,20 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, input):
+        input = F.logsigmoid(input)
+        return input
+
+batch = 512
+features = 1024
+
+def get_inputs():
+    return [torch.rand(batch, features)]
+
+def get_init_inputs():
+    return []

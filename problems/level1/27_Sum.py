@@ -1,0 +1,16 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, input):
+        input = torch.sum(input, dim=1)
+        return input
+
+batch_size = 4096
+dim = 1024
+
+def get_inputs():
+    return [torch.randn(batch_size, dim)]
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,16 @@
+import torch
+import torch.nn as nn
+
+num_rows = 4096
+features = 1024
+
+class Model(nn.Module):
+    def forward(self, x):
+        x = torch.mean(x, dim=-1)
+        return x
+
+def get_inputs():
+    return [torch.rand(num_rows, features)]
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,15 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.var(dim=-1)
+
+batch_size = 256
+in_features = 768
+
+def get_inputs():
+    return [torch.randn(batch_size, in_features)]
+
+def get_init_inputs():
+    return []

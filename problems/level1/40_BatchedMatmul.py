@@ -1,0 +1,19 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    """BatchedMatmul."""
+    def forward(self, x, weight):
+        x = torch.bmm(x, weight)
+        return x
+
+batch_size = 32
+seq_length = 64
+dim = 64
+kv_len = 64
+
+def get_inputs():
+    return [torch.rand(batch_size, seq_length, dim), torch.rand(batch_size, dim, kv_len)]
+
+def get_init_inputs():
+    return []

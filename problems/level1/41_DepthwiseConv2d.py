@@ -1,0 +1,21 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.depthwise = nn.Conv2d(channels, channels, kernel_size=3, padding=1, groups=channels)
+
+    def forward(self, x):
+        return self.depthwise(x)
+
+batch_size = 8
+channels = 32
+height = 48
+width = 48
+
+def get_inputs():
+    return [torch.rand(batch_size, channels, height, width)]
+
+def get_init_inputs():
+    return [channels]

@@ -1,0 +1,19 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU(approximate='tanh')
+
+    def forward(self, x):
+        return self.act(x)
+
+batch = 512
+features = 1024
+
+def get_inputs():
+    return [torch.rand(batch, features)]
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,17 @@
+import torch
+import torch.nn as nn
+
+batch_size = 1024
+hidden_size = 1024
+
+class Model(nn.Module):
+    """Sigmoid."""
+    def forward(self, x):
+        x = torch.sigmoid(x)
+        return x
+
+def get_inputs():
+    return [torch.randn(batch_size, hidden_size)]
+
+def get_init_inputs():
+    return []

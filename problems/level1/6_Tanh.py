@@ -1,0 +1,17 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    """Tanh."""
+    def forward(self, x):
+        x = torch.tanh(x)
+        return x
+
+batch_size = 512
+dim = 1024
+
+def get_inputs():
+    return [torch.randn(batch_size, dim)]
+
+def get_init_inputs():
+    return []
