@@ -2,9 +2,9 @@
  * once, in a sequence of its own, in chunks that ride along with the decoding of everybody else; then each sample gets
  * a copy of that sequence, and the last sample the sequence itself. A sequence that finishes makes room for the next.
  *
- * Reservation keeps this free of deadlock: a group may start when what is left after all earlier groups got a sequence
- * for each of their samples is enough for it, or at least for its prompt and one sample. So only the youngest group
- * ever waits with samples to admit, and its prompt's logits are the only ones kept. */
+ * Reservation keeps this free of deadlock: a group starts when a slot is left after each sample of all earlier groups
+ * got one. So only the youngest group ever waits with samples to admit: one sequence beyond the slots holds its prompt,
+ * and its prompt's logits are the only ones kept. */
 #include "engine/engine.h"
 
 #include <math.h>
@@ -58,6 +58,7 @@ struct run {
     struct sample *out;
     int *first_out;           /* [n_req] index in out of a request's first sample */
     int next_req, next_count; /* the next group: request, and samples of it already given to groups */
+    int slots;                /* sequences decoded together at most */
     bool share;               /* false with a single sequence: every sample prefills for itself */
     int64_t tokens;
     int done, total;
@@ -272,11 +273,12 @@ static enum status take_token(struct run *r, struct active *a, const float *logi
 /* Starts groups while there are sequences for them. */
 static void start_groups(struct run *r) {
     struct engine *en = r->en;
-    while (r->next_req < r->n_req && en->n_group < en->n_seq) {
+    while (r->next_req < r->n_req) {
         int left = r->share ? r->req[r->next_req].n_samples : 1;
-        int room = en->n_seq - en->n_active;
+        int room = r->slots - en->n_active;
         for (int i = 0; i < en->n_group; i++) room -= en->group[i].left;
-        if (room < (left < 2 ? left : 2)) return;
+        if (room < 1) return;
+        ASSERT(en->n_free > 0);
         int seq = en->free_seq[--en->n_free];
         kv_reset(en->kv, seq);
         en->group[en->n_group++] = (struct group){r->next_req, seq, r->next_count, left, 0};
@@ -309,10 +311,10 @@ static void trim(struct sample *s) {
     s->entropy = xrealloc(s->entropy, n * sizeof(float));
 }
 
-/* Gives sequences to a prefilled group's samples while there are any; each draws its first token. */
+/* Gives slots to a prefilled group's samples while there are any; each draws its first token. */
 static enum status admit(struct run *r, struct group *g, const float *logits) {
     struct engine *en = r->en;
-    while (g->left > 0 && (g->left == 1 || en->n_free > 0)) {
+    while (g->left > 0 && en->n_active < r->slots && (g->left == 1 || en->n_free > 0)) {
         int seq = g->seq;
         if (g->left > 1) {
             seq = en->free_seq[--en->n_free];
@@ -349,7 +351,7 @@ static enum status step(struct run *r) {
     for (int i = 0; i < en->n_group && budget > 0; i++) {
         struct group *g = &en->group[i];
         const struct request *q = &r->req[g->req];
-        if (g->prefilled == q->n_prompt) continue; /* waits for sequences */
+        if (g->prefilled == q->n_prompt) continue; /* waits for slots */
         int n = q->n_prompt - g->prefilled < budget ? q->n_prompt - g->prefilled : budget;
         memcpy(en->step_ids + n_ids, q->prompt + g->prefilled, (size_t)n * sizeof(int32_t));
         if (first < 0) first = i;
@@ -421,16 +423,21 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
                        engine_progress_fn *progress, void *ctx, struct err *e) {
     struct run r = {.en = en, .req = req, .n_req = n_req, .out = out, .e = e};
     int64_t len = 1, total = 0;
+    bool grouped = false;
     for (int i = 0; i < n_req; i++) {
         TRY(check_request(en, &req[i], i, e));
         len = i64_max(len, (int64_t)req[i].n_prompt + token_limit(en, &req[i]) - 1);
         total += req[i].n_samples;
+        grouped = grouped || req[i].n_samples > 1;
     }
     if (total == 0) return ST_OK;
     if (total > INT32_MAX / 2) return FAIL(e, ST_INVALID, "%lld samples in one run are too many", (long long)total);
     r.total = (int)total;
     memset(out, 0, (size_t)total * sizeof *out);
-    TRY(reserve(en, (int)i64_min(total, en->opt.max_batch), len, e));
+    r.slots = (int)i64_min(total, en->opt.max_batch);
+    int want = r.slots + (grouped && total > r.slots); /* and one to hold the prompt of a group that waits */
+    TRY(reserve(en, want, len, e));
+    if (en->n_seq < want) r.slots = grouped && en->n_seq > 1 ? en->n_seq - 1 : en->n_seq;
     r.share = en->n_seq > 1;
     CLEANUP_FREE int *first_out = xmalloc((size_t)n_req * sizeof(int));
     r.first_out = first_out;
