@@ -40,7 +40,9 @@ $(BUILD)/libkernelrl.a: $(LIB_OBJ)
 $(BIN): $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
-	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ -ldl -lpthread
+	@echo "  LD $@" && $(CC) -o $@ $^ -ldl -lpthread
+# The runner lives under a seccomp filter and an address space limit, where a sanitizer cannot: it never has one.
+$(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/src/cpu/%.o: OPT := -O3 -g
@@ -60,7 +62,7 @@ build/fuzz/libkernelrl.a: $(FUZZ_LIB_SRC:%.c=build/fuzz/obj/%.o)
 build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
 	@echo "  FUZZ $@" && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
 
-tests-bin: $(TEST_BIN)
+tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
 
 setup: ## install the missing system packages (root or sudo), or list them

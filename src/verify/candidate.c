@@ -111,7 +111,6 @@ static enum status launch(struct candidate *c, const struct jail *jail, const st
                    (char[]){"OMP_DYNAMIC=false"},
                    (char[]){"MALLOC_ARENA_MAX=2"},
                    (char[]){"PATH=/usr/bin:/bin"},
-                   (char[]){"ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0"},
                    NULL};
     struct jail_runner r = {.runner_path = o->runner_path,
                             .answer_fd = answer,

@@ -105,11 +105,9 @@ static void set_limit(int which, uint64_t value) {
 
 static bool enter_limits(void) {
     const struct wire_setup *s = &config.setup;
-#if !defined(__SANITIZE_ADDRESS__) /* the sanitizer's shadow alone is terabytes of address space */
     /* Libraries, stacks of threads and the allocator's arenas get 512 MiB of address space beside the limit. */
     if (s->memory_bytes)
         set_limit(RLIMIT_AS, s->read_only_bytes + s->read_write_bytes + s->memory_bytes + (512u << 20));
-#endif
     set_limit(RLIMIT_CORE, 0);
     set_limit(RLIMIT_FSIZE, 65536); /* standard error only */
     set_limit(RLIMIT_NOFILE, 32);
