@@ -1,0 +1,387 @@
+/* The verifier's parts that need no process: lint, spec, compile unit, comparison, memory layout, timing, replies. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "io/json.h"
+#include "verify/compare.h"
+#include "verify/lint.h"
+#include "verify/refworker.h"
+#include "verify/sets.h"
+#include "verify/timing.h"
+#include "verify/unit.h"
+#include "verify/verify.h"
+
+/* ---- lint ---- */
+
+static void test_lint_accepts(void **state) {
+    (void)state;
+    static const char *const fine[] = {
+        "void kernel(void) {}",
+        "#include <math.h>\n#  include\t\"omp.h\" // why\nvoid kernel(void) {}",
+        "/* asm */ // __asm__\nstatic const char *s = \"asm \\\" #include <x.h>\"; void kernel(void) {}",
+        "#include <immin\\\ntrin.h>\nvoid kernel(void) {}",
+        "void kernel(void) { char c = '\"'; /* \" */ }",
+        "int a = 1 # 2; void kernel(void) {}", /* not a directive: the compiler will say so */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(fine); i++) {
+        struct lint_facts f;
+        char message[400] = "";
+        if (!lint_source(fine[i], &f, message, sizeof message)) fail_msg("%zu: %s", i, message);
+        assert_true(f.has_kernel);
+    }
+}
+
+static void test_lint_refuses(void **state) {
+    (void)state;
+    static const struct {
+        const char *source, *message;
+    } bad[] = {
+        {"", "empty"},
+        {"void f(void) {}", "no function called kernel"},
+        {"// kernel\n\"kernel\"", "no function called kernel"},
+        {"#include <stdio.h>\nvoid kernel(void) {}", "line 1: #include <stdio.h>"},
+        {"\n\n  %: include \"/etc/passwd\"\nvoid kernel(void) {}", "line 3: #include \"/etc/passwd\""},
+        {"#inc\\\nlude <stdio.h>\nvoid kernel(void) {}", "#include <stdio.h>"},
+        {"#inc\\  \nlude <stdio.h>\nvoid kernel(void) {}", "#include <stdio.h>"},
+        {"/**/ # /* x */ include <stdio.h>\nvoid kernel(void) {}", "line 1: #include <stdio.h>"},
+        {"#define H <math.h>\n#include H\nvoid kernel(void) {}", "line 2: #include H"},
+        {"#include <math.h\nvoid kernel(void) {}", "#include <math.h"},
+        {"#include_next <math.h>\nvoid kernel(void) {}", "#include_next"},
+        {"#import <math.h>\nvoid kernel(void) {}", "#import"},
+        {"void kernel(void) {\n  __asm__(\"\");\n}", "line 2: __asm__"},
+        {"/* \n\n */ asm(\"\"); void kernel(void) {}", "line 3: asm"},
+        {"'\n asm(\"\"); void kernel(void) {}", "line 2: asm"}, /* an open quote ends with its line */
+        {"__attribute__((constructor)) void kernel(void) {}", "line 1: constructor"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct lint_facts f;
+        char message[400] = "";
+        assert_false(lint_source(bad[i].source, &f, message, sizeof message));
+        if (!strstr(message, bad[i].message)) fail_msg("%zu: \"%s\" lacks \"%s\"", i, message, bad[i].message);
+    }
+    char *big = malloc(300000);
+    memset(big, ' ', 299999);
+    big[299999] = 0;
+    struct lint_facts f;
+    char message[400];
+    assert_false(lint_source(big, &f, message, sizeof message));
+    free(big);
+}
+
+/* ---- spec and unit ---- */
+
+static const char spec_json[] =
+    "{\"args\":[{\"name\":\"x\",\"role\":\"input\",\"type\":\"f32\",\"shape\":[2,3]},"
+    "{\"name\":\"int\",\"role\":\"input\",\"type\":\"i64\",\"shape\":[],\"scalar\":true},"
+    "{\"name\":\"alpha\",\"role\":\"input\",\"type\":\"f32\",\"shape\":[],\"scalar\":true},"
+    "{\"name\":\"fc.weight\",\"role\":\"param\",\"type\":\"bf16\",\"shape\":[4,3]},"
+    "{\"name\":\"X\",\"role\":\"buffer\",\"type\":\"bool\",\"shape\":[5]},"
+    "{\"name\":\"0.mean\",\"role\":\"buffer\",\"type\":\"f32\",\"shape\":[4],\"mutated\":true},"
+    "{\"name\":\"out\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[]}]}";
+
+static void test_spec(void **state) {
+    (void)state;
+    struct arena a = ARENA_INIT;
+    struct spec s;
+    struct err e = {0};
+    struct str c = STR_INIT;
+    if (spec_parse(&a, spec_json, sizeof spec_json - 1, &s, &e) != ST_OK) fail_msg("%s", e.msg);
+    spec_render_c(&s, &c);
+    assert_string_equal(c.p,
+                        "#define X_D0 2\n#define X_D1 3\n#define X_N 6\n"
+                        "#define FC_WEIGHT_D0 4\n#define FC_WEIGHT_D1 3\n#define FC_WEIGHT_N 12\n"
+                        "#define X__D0 5\n#define X__N 5\n"
+                        "#define _0_MEAN_D0 4\n#define _0_MEAN_N 4\n#define OUT_N 1\n"
+                        "void kernel(const float *restrict x, int64_t int_, double alpha, const uint16_t *restrict "
+                        "fc_weight, const uint8_t *restrict X_, float *restrict _0_mean, float *restrict out);\n");
+    assert_int_equal(arg_bytes(&s.args[3]), 24);
+    assert_int_equal(arg_bytes(&s.args[2]), 8);
+    str_clear(&c);
+    struct lint_facts f = {.has_kernel = true, .has_prepared = true, .has_scratch = true};
+    unit_render(&s, &f, "ANSWER", &c);
+    assert_non_null(strstr(c.p, "#line 1 \"kernel.c\"\nANSWER\n#line 1 \"kernelrl_shim.c\"\n"));
+    assert_non_null(strstr(c.p,
+                           "void prepare(const uint16_t *restrict fc_weight, const uint8_t *restrict X_, const float "
+                           "*restrict _0_mean, void *prepared);"));
+    assert_non_null(strstr(c.p, "float *restrict out, const void *prepared, void *scratch);"));
+    assert_non_null(strstr(c.p,
+                           "kernel((const float *)kernelrl_a[0], *(const int64_t *)kernelrl_a[1], *(const double "
+                           "*)kernelrl_a[2], (const uint16_t *)kernelrl_a[3], (const uint8_t *)kernelrl_a[4], (float "
+                           "*)kernelrl_a[5], (float *)kernelrl_a[6], (const void *)kernelrl_a[7], kernelrl_a[8]);"));
+    str_free(&c);
+    arena_free(&a);
+}
+
+static void test_spec_refuses(void **state) {
+    (void)state;
+    static const struct {
+        const char *json, *message;
+    } bad[] = {
+        {"", "line 1"},
+        {"[]", "args"},
+        {"{\"args\":[]}", "1 to"},
+        {"{\"args\":[{\"role\":\"input\"}]}", "args[0].name"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"inout\"}]}", "args[0].role"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f64\"}]}", "args[0].type"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[-1]}]}", "shape[0]"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[1099511627776,1099511627776]}]}",
+         "shape[1]"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[1,1,1,1,1,1,1,1,1]}]}",
+         "at most 8"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"input\",\"type\":\"f32\",\"shape\":[1]}]}", "at least one output"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[1]},"
+         "{\"name\":\"y\",\"role\":\"input\",\"type\":\"f32\",\"shape\":[1]}]}",
+         "input after output"},
+        {"{\"args\":[{\"name\":\"x\",\"role\":\"output\",\"type\":\"f32\",\"shape\":[],\"scalar\":true}]}", "scalar"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct arena a = ARENA_INIT;
+        struct spec s;
+        struct err e = {0};
+        assert_int_equal(spec_parse(&a, bad[i].json, strlen(bad[i].json), &s, &e), ST_PARSE);
+        if (!strstr(e.msg, bad[i].message)) fail_msg("%zu: \"%s\" lacks \"%s\"", i, e.msg, bad[i].message);
+        arena_free(&a);
+    }
+}
+
+/* ---- comparison ---- */
+
+static struct compare_result compare(const float *want, const float *got, int64_t n, bool compatible, uint64_t poison) {
+    struct compare_rule rule = {.rms = compare_rms(TYPE_F32, want, n),
+                                .tolerance = compare_tolerance(TYPE_F32),
+                                .compatible = compatible,
+                                .poison = poison};
+    struct compare_result r;
+    compare_tensor(TYPE_F32, want, got, n, &rule, &r);
+    return r;
+}
+
+static void test_compare_floats(void **state) {
+    (void)state;
+    enum { N = 37 }; /* whole vectors and a tail */
+    uint64_t poison = compare_poison(TYPE_F32, 12345);
+    float want[N], got[N];
+    for (int i = 0; i < N; i++) want[i] = got[i] = (float)i - 10;
+    assert_int_equal(compare(want, got, N, true, poison).different, 0);
+    /* The error reported is the same whichever path computed it. */
+    got[3] += 1e-5f;
+    struct compare_result fast = compare(want, got, N, true, poison);
+    double rms = compare_rms(TYPE_F32, want, N);
+    assert_int_equal(fast.different, 0);
+    assert_true(fabs(fast.max_error - (double)fabsf(got[3] - want[3]) / (rms + 7)) < 1e-9);
+    /* One wrong element anywhere is found, in body and tail, and named. */
+    for (int i = 0; i < N; i++) {
+        memcpy(got, want, sizeof got);
+        got[i] += 0.1f;
+        struct compare_result r = compare(want, got, N, false, poison);
+        assert_int_equal(r.different, 1);
+        assert_int_equal(r.first, i);
+        assert_true(r.want == (double)want[i] && r.got == (double)got[i]);
+    }
+    memcpy(got, want, sizeof got);
+    got[5] = (float)NAN;
+    got[6] = (float)INFINITY;
+    memcpy(&got[36], &poison, 4);
+    struct compare_result r = compare(want, got, N, false, poison);
+    assert_int_equal(r.different, 3);
+    assert_int_equal(r.not_finite, 2);
+    assert_int_equal(r.unwritten, 1);
+    /* Infinities must agree in sign; a NaN of the reference takes any NaN but poison. */
+    want[0] = got[0] = (float)INFINITY;
+    want[1] = -(float)INFINITY, got[1] = (float)INFINITY;
+    want[5] = (float)NAN;
+    want[36] = (float)NAN;
+    want[6] = got[6];
+    r = compare(want, got, N, false, poison);
+    assert_int_equal(r.different, 2);
+    assert_int_equal(r.first, 1);
+    assert_int_equal(r.unwritten, 1);
+}
+
+static void test_compare_scale(void **state) {
+    (void)state;
+    /* All of it is below the absolute tolerance of allclose: zeros would pass that rule alone. */
+    float want[64], zeros[64] = {0};
+    for (int i = 0; i < 64; i++) want[i] = 1.5e-5f * (float)(1 + i % 3);
+    assert_int_equal(compare(want, zeros, 64, true, 1).different, 64);
+    /* An outlier's rounding is not an error; the same absolute error elsewhere is. */
+    for (int i = 0; i < 64; i++) want[i] = 1;
+    want[7] = 1e6f;
+    float got[64];
+    memcpy(got, want, sizeof got);
+    got[7] += 1;
+    assert_int_equal(compare(want, got, 64, true, 1).different, 0);
+    memcpy(got, want, sizeof got);
+    got[8] += 0.01f;
+    assert_int_equal(compare(want, got, 64, true, 1).different, 1);  /* allclose sees it */
+    assert_int_equal(compare(want, got, 64, false, 1).different, 0); /* 1e-7 of the scale */
+}
+
+static void test_compare_types(void **state) {
+    (void)state;
+    struct compare_rule rule = {.rms = 1, .tolerance = 1e-2, .compatible = true};
+    struct compare_result r;
+    uint16_t half_want[] = {0x3c00, 0x0001, 0x7c00, 0xfc00}, half_got[] = {0x3c05, 0x8001, 0x7c00, 0x7c00};
+    compare_tensor(TYPE_F16, half_want, half_got, 4, &rule, &r); /* 1 and 1.0049, 2^-24 and -2^-24, infinities */
+    assert_int_equal(r.different, 1);
+    assert_int_equal(r.first, 3);
+    uint16_t b_want[] = {0x3f80, 0x4000}, b_got[] = {0x3f80, 0x4020};
+    compare_tensor(TYPE_BF16, b_want, b_got, 2, &rule, &r); /* 2 and 2.5 */
+    assert_true(r.different == 1 && r.want == 2 && r.got == 2.5);
+    int64_t i_want[] = {1, -5}, i_got[] = {1, -6};
+    compare_tensor(TYPE_I64, i_want, i_got, 2, &rule, &r);
+    assert_true(r.different == 1 && r.first == 1 && r.max_error == 1);
+    uint8_t t_want[] = {1, 0}, t_got[] = {2, 0};
+    rule.poison = 2;
+    compare_tensor(TYPE_BOOL, t_want, t_got, 2, &rule, &r);
+    assert_true(r.different == 1 && r.unwritten == 1);
+    for (int i = 0; i < 300; i++) {
+        uint64_t random = rng_u64(1, 2, (uint64_t)i);
+        uint32_t f = (uint32_t)compare_poison(TYPE_F32, random);
+        float value;
+        memcpy(&value, &f, 4);
+        assert_true(isnan(value));
+        assert_true(isnan(compare_element(TYPE_F16, &(uint16_t){(uint16_t)compare_poison(TYPE_F16, random)}, 0)));
+        assert_true(isnan(compare_element(TYPE_BF16, &(uint16_t){(uint16_t)compare_poison(TYPE_BF16, random)}, 0)));
+        assert_in_range(compare_poison(TYPE_BOOL, random), 2, 255);
+    }
+    unsigned char filled[13 * 8];
+    compare_fill(TYPE_I64, filled, 13, 0x0123456789abcdefull);
+    for (int i = 0; i < 13; i++) assert_memory_equal(filled + 8 * i, &(uint64_t){0x0123456789abcdefull}, 8);
+}
+
+/* ---- memory ---- */
+
+static void test_sets(void **state) {
+    (void)state;
+    struct arena a = ARENA_INIT;
+    struct spec spec;
+    struct sets s;
+    struct err e = {0};
+    int arg;
+    struct compare_result r;
+    assert_int_equal(spec_parse(&a, spec_json, sizeof spec_json - 1, &spec, &e), ST_OK);
+    if (sets_open(&s, &spec, 5, 99, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_int_equal(s.n_compared, 2);
+    assert_true(s.slots >= 1 && s.n_sets > 5);
+    /* The worker's part: a buffer's first value, an input, and what is expected. */
+    float first[4] = {1, 2, 3, 4}, after[4] = {5, 6, 7, 8}, x[6] = {1, 2, 3, 4, 5, 6}, out = 9;
+    memcpy(s.master + s.param_at[5], first, sizeof first);
+    sets_stage_params(&s);
+    memcpy(sets_input(&s, 2) + s.input_at[0], x, sizeof x);
+    memcpy(sets_expected(&s, 2) + s.output_at[5], after, sizeof after);
+    memcpy(sets_expected(&s, 2) + s.output_at[6], &out, sizeof out);
+    sets_note(&s, 2, "shipped", 0, 0);
+    sets_wipe(&s);
+    int slot = s.slots - 1;
+    sets_stage(&s, slot, 2);
+    unsigned char *outputs = s.read_write + (size_t)slot * s.output_stride;
+    assert_memory_equal(s.read_only + 2 * s.param_stride + (size_t)slot * s.input_stride + s.input_at[0], x, sizeof x);
+    assert_memory_equal(outputs + s.output_at[5], first, sizeof first);
+    assert_true(sets_guards_hold(&s, slot, &arg));
+    sets_compare(&s, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
+    assert_int_equal(arg, 5);
+    memcpy(outputs + s.output_at[5], after, sizeof after);
+    sets_compare(&s, slot, 2, &arg, &r);
+    assert_true(arg == 6 && r.unwritten == 1);
+    memcpy(outputs + s.output_at[6], &out, sizeof out);
+    sets_compare(&s, slot, 2, &arg, &r);
+    assert_true(arg == -1 && r.max_error == 0);
+    assert_true(sets_guards_hold(&s, slot, &arg));
+    /* Any byte beside a buffer counts, up to the last of the gap. */
+    unsigned char *const hits[] = {outputs,
+                                   outputs + s.output_at[5] - 1,
+                                   outputs + s.output_at[5] + sizeof first,
+                                   outputs + s.output_at[6] - 1,
+                                   outputs + s.output_at[6] + sizeof out,
+                                   outputs + s.output_stride - 1};
+    const int owner[] = {5, 5, 5, 6, 6, 6};
+    for (size_t i = 0; i < ARRAY_LEN(hits); i++) {
+        *hits[i] ^= 1;
+        assert_false(sets_guards_hold(&s, slot, &arg));
+        assert_int_equal(arg, owner[i]);
+        *hits[i] ^= 1;
+    }
+    assert_true(sets_guards_hold(&s, slot, &arg));
+    sets_close(&s);
+    spec.args[0].count = (int64_t)1 << 30;
+    assert_int_equal(sets_open(&s, &spec, 5, 99, &e), ST_INVALID);
+    arena_free(&a);
+}
+
+/* ---- timing, verdicts, replies ---- */
+
+static void test_timing(void **state) {
+    (void)state;
+    double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2};
+    assert_true(timing_median(odd, 3) == 3 && timing_median(even, 4) == 2.5);
+    double eager[] = {2, 2, 2, 2, 2, 2, 2}, mine[] = {1, 1, 1, 1, 1, 1, 1};
+    struct timing_ratio r = timing_compare(eager, mine, 7);
+    assert_true(fabs(r.ratio - 2) < 1e-12 && fabs(r.low - 2) < 1e-12 && fabs(r.high - 2) < 1e-12);
+    double noisy[] = {1.1, 0.9, 1.05, 0.95, 1, 1.02, 0.98};
+    r = timing_compare(eager, noisy, 7);
+    assert_true(r.low < 2 && r.high > 2 && r.low > 1.8 && r.high < 2.2 && r.low <= r.ratio && r.ratio <= r.high);
+}
+
+static void test_verdict_json(void **state) {
+    (void)state;
+    struct verdict v = {.outcome = OUTCOME_WRONG_OUTPUT, .tests_passed = 2, .tests_total = 5, .max_error = (double)NAN};
+    memcpy(v.message, "a \"quote\"\nand a line", sizeof "a \"quote\"\nand a line");
+    struct str s = STR_INIT;
+    verdict_to_json(&v, &s);
+    json_t *j = json_loads(s.p, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(j, "outcome")), "wrong_output");
+    assert_string_equal(json_string_value(json_object_get(j, "passed_stage")), "run");
+    assert_string_equal(json_string_value(json_object_get(j, "message")), v.message);
+    assert_true(json_is_null(json_object_get(j, "max_error")) && json_is_null(json_object_get(j, "speedup")));
+    assert_int_equal(json_integer_value(json_object_get(j, "tests_passed")), 2);
+    json_decref(j);
+    str_free(&s);
+    assert_string_equal(outcome_name(OUTCOME_OUT_OF_BOUNDS), "out_of_bounds");
+    assert_int_equal(outcome_class(OUTCOME_UNSTABLE), 'H');
+}
+
+static void test_replies(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        enum status st;
+    } replies[] = {
+        {"{\"ok\":true}", ST_OK},
+        {"{\"ok\":false,\"kind\":\"problem\",\"error\":\"x\"}", ST_INVALID},
+        {"{\"ok\":false,\"kind\":\"internal\",\"error\":\"x\"}", ST_WORKER},
+        {"{\"ok\":false,\"kind\":\"import\",\"error\":\"x\"}", ST_UNSUPPORTED},
+        {"{\"ok\":false}", ST_WORKER},
+        {"{}", ST_WORKER},
+        {"[]", ST_WORKER},
+        {"", ST_WORKER},
+        {"{\"ok\":true", ST_WORKER},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(replies); i++) {
+        json_t *j = NULL;
+        struct err e = {0};
+        assert_int_equal(refworker_parse_reply(replies[i].text, strlen(replies[i].text), &j, &e), replies[i].st);
+        assert_true((j != NULL) == (replies[i].st == ST_OK));
+        json_decref(j);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lint_accepts),   cmocka_unit_test(test_lint_refuses),
+        cmocka_unit_test(test_spec),           cmocka_unit_test(test_spec_refuses),
+        cmocka_unit_test(test_compare_floats), cmocka_unit_test(test_compare_scale),
+        cmocka_unit_test(test_compare_types),  cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_timing),         cmocka_unit_test(test_verdict_json),
+        cmocka_unit_test(test_replies),
+    };
+    return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
+}
