@@ -15,14 +15,12 @@
 
 static const char usage[] =
     "sample --model DIR --prompt TEXT [--adapter DIR] [--system TEXT] [--raw] [--renderer NAME]\n"
-    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N] [--stop "
-    "STR]...\n"
-    "       [--threads N] [--json]\n"
-    "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's "
-    "chat\n"
-    "format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one); --raw "
-    "takes it as it is, special\n"
-    "tokens included. --stop ends an answer at a string. --json prints one object a line: text, ids, logprobs, stop.";
+    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
+    "       [--stop STR]... [--threads N] [--json]\n"
+    "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
+    "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
+    "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
+    "line: text, ids, logprobs, stop.";
 
 enum { MAX_STOPS = 16 };
 
@@ -111,9 +109,16 @@ static void print_json(const struct sample *s, const struct str *text) {
     json_decref(j);
 }
 
+struct progress {
+    const volatile bool *cancel;
+    double start;
+};
+
 static bool show_progress(void *ctx, int64_t tokens, int done, int total) {
-    log_progress("%lld tokens, %d of %d answers done", (long long)tokens, done, total);
-    return !*(const volatile bool *)ctx;
+    const struct progress *p = ctx;
+    if (clock_now_s() - p->start > 1)
+        log_progress("%lld tokens, %d of %d answers done", (long long)tokens, done, total);
+    return !*p->cancel;
 }
 
 static enum status sample_all(struct sample_options *o, struct engine *en, const struct model_config *c,
@@ -130,9 +135,9 @@ static enum status sample_all(struct sample_options *o, struct engine *en, const
     o->params.stop_strings = o->stop;
     o->params.n_stop_strings = o->n_stop;
     struct request r = {.prompt = prompt.p, .n_prompt = (int)prompt.len, .n_samples = o->n, .params = o->params};
-    double start = clock_now_s();
-    TRY_GOTO(engine_run(en, &r, 1, out, show_progress, (void *)(uintptr_t)cancel, e), done);
-    double seconds = clock_now_s() - start;
+    struct progress progress = {cancel, clock_now_s()};
+    TRY_GOTO(engine_run(en, &r, 1, out, show_progress, &progress, e), done);
+    double seconds = clock_now_s() - progress.start;
     log_progress_end();
     int64_t tokens = 0;
     for (int i = 0; i < o->n; i++) {

@@ -246,11 +246,12 @@ static enum status take_token(struct run *r, struct active *a, const float *logi
     struct sample *s = a->out;
     double u = rng_f64(p->seed, a->stream, (uint64_t)s->n);
     int32_t id = sampler_draw(&en->sampler, logits, p, u);
-    if (id < 0)
+    float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &s->entropy[s->n]);
+    if (!isfinite(logp))
         return FAIL(r->e, ST_FAILED, "request %d: the model gives logits that are not finite after %d tokens", a->req,
                     r->req[a->req].n_prompt + s->n);
     s->ids[s->n] = id;
-    s->logp[s->n] = logprob_row(logits, en->cfg.V, id, &s->entropy[s->n]);
+    s->logp[s->n] = logp;
     s->n++;
     r->tokens++;
     *finished = true;

@@ -281,6 +281,45 @@ static void filters_cut_where_they_should(void **state) {
     sampler_free(&sp);
 }
 
+/* Many ids: the drawn one is where the running sum of probabilities passes u, in ascending order of id, and with top-p
+ * in order of probability. */
+static void large_vocabulary(void **state) {
+    (void)state;
+    enum { N = 3001 };
+    static float x[N];
+    static double p[N];
+    struct rng g = rng_make(4, 4);
+    struct sampler sp;
+    sampler_init(&sp, N + 50, N);
+    for (int round = 0; round < 4; round++) {
+        double total = 0, sum = 0;
+        for (int i = 0; i < N; i++) {
+            x[i] = (float)(round * 3 * rng_normal(&g));
+            p[i] = exp((double)x[i]);
+            total += p[i];
+        }
+        struct sample_params par = {.temperature = 1, .top_p = 1};
+        for (int i = 0, k = 0; i < N; i++) {
+            sum += p[i] / total;
+            for (; k < 4000 && (k + 0.5) / 4000 < sum - 1e-6; k++)
+                if ((k + 0.5) / 4000 > sum - p[i] / total + 1e-6)
+                    assert_int_equal(sampler_draw(&sp, x, &par, (k + 0.5) / 4000), i);
+        }
+        par.top_p = 0.7f;
+        /* The nucleus: ids whose more probable rivals have less than 0.7 together. */
+        static bool seen[N];
+        memset(seen, 0, sizeof seen);
+        for (int k = 0; k < 20000; k++) seen[sampler_draw(&sp, x, &par, (k + 0.5) / 20000)] = true;
+        for (int i = 0; i < N; i++) {
+            double above = 0;
+            for (int k = 0; k < N; k++) above += p[k] > p[i] ? p[k] / total : 0;
+            if (above > 0.7 + 1e-6) assert_false(seen[i]);
+            if (above < 0.7 - 1e-6 && p[i] / total > 1e-4) assert_true(seen[i]);
+        }
+    }
+    sampler_free(&sp);
+}
+
 /* Pearson's chi-square of 20000 first tokens against the model's own distribution, at two temperatures and filtered. */
 static void distribution(void **state) {
     (void)state;
@@ -478,6 +517,7 @@ int main(void) {
         cmocka_unit_test(greedy_and_top_1),
         cmocka_unit_test(vocab_limit_holds),
         cmocka_unit_test(filters_cut_where_they_should),
+        cmocka_unit_test(large_vocabulary),
         cmocka_unit_test(distribution),
         cmocka_unit_test(stop_strings),
         cmocka_unit_test(cancellation),

@@ -5,17 +5,22 @@
 
 #include "tensor/ops.h"
 
+enum { BLOCK = 256, LANES = 8 };
+
 struct sampler_item {
     float x;
     int32_t id;
 };
 
 void sampler_init(struct sampler *s, int64_t V, int32_t limit) {
-    *s = (struct sampler){V, limit, xmalloc((size_t)limit * sizeof *s->p), xmalloc((size_t)limit * sizeof *s->order)};
+    size_t n = (size_t)limit;
+    *s = (struct sampler){V, limit, xmalloc(n * sizeof *s->p), xmalloc((n / BLOCK + 1) * sizeof *s->block),
+                          xmalloc(n * sizeof *s->order)};
 }
 
 void sampler_free(struct sampler *s) {
     free(s->p);
+    free(s->block);
     free(s->order);
     *s = (struct sampler){0};
 }
@@ -41,17 +46,58 @@ static struct sampler_item pop(struct sampler_item *h, int32_t n) {
     return top;
 }
 
+/* Sums of blocks of the weights, for their total and to find a place in their running sum. Several partial sums,
+ * because one chain of additions would take longer than the exponentials. */
+static double sum_blocks(struct sampler *s) {
+    double all = 0;
+    for (int32_t at = 0; at < s->limit; at += BLOCK) {
+        int32_t n = s->limit - at < BLOCK ? s->limit - at : BLOCK, i = 0;
+        double lane[LANES] = {0}, sum = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (int k = 0; k < LANES; k++) lane[k] += (double)s->p[at + i + k];
+        for (; i < n; i++) lane[0] += (double)s->p[at + i];
+        for (int k = 0; k < LANES; k++) sum += lane[k];
+        s->block[at / BLOCK] = sum;
+        all += sum;
+    }
+    return all;
+}
+
+/* The id at which the running sum of weights passes target. Rounding may carry the search past the end of a block or of
+ * all; the last id with weight is meant then. */
+static int32_t draw_any(const struct sampler *s, double target) {
+    double sum = 0;
+    int32_t last = 0, n_block = (s->limit + BLOCK - 1) / BLOCK;
+    for (int32_t b = 0; b < n_block; b++) {
+        if (sum + s->block[b] <= target && b + 1 < n_block) {
+            sum += s->block[b];
+            continue;
+        }
+        for (int32_t i = b * BLOCK; i < s->limit && i < (b + 1) * BLOCK; i++) {
+            if (s->p[i] > 0) last = i;
+            sum += (double)s->p[i];
+            if (sum > target) return i;
+        }
+        if (last >= b * BLOCK) return last;
+    }
+    return last;
+}
+
 /* The candidates in order of logit, from the end of `order` downwards, until top-k and top-p are met; draws from them.
- * A heap, because the cut is usually short: building it is linear, each candidate costs log V. */
+ * A heap, because the cut is usually short: building it is linear, each candidate costs log n. */
 static int32_t draw_filtered(struct sampler *s, const float *logits, const struct sample_params *par, double all,
                              double u) {
-    int32_t n = s->limit, kept = 0;
+    int32_t n = 0, kept = 0;
+    bool cut_k = par->top_k > 0 && par->top_k < s->limit;
     struct sampler_item *h = s->order;
-    for (int32_t i = 0; i < n; i++) h[i] = (struct sampler_item){logits[i], i};
+    /* For top-p alone: all weights below this one are less than 1 - top_p together, so they are never needed. */
+    double least = cut_k ? 0 : (1 - (double)par->top_p) * all / (double)s->limit * 0.999;
+    for (int32_t i = 0; i < s->limit; i++)
+        if (!((double)s->p[i] < least)) h[n++] = (struct sampler_item){logits[i], i};
     for (int32_t i = n / 2; i-- > 0;) sift_down(h, n, i);
-    int32_t k = par->top_k > 0 && par->top_k < n ? par->top_k : n;
+    int32_t k = cut_k ? par->top_k : n;
     double mass = 0, total = all;
-    if (k < n) { /* top-p is a share of what top-k leaves */
+    if (cut_k) { /* top-p is a share of what top-k leaves */
         total = 0;
         for (; kept < k; kept++) total += (double)s->p[pop(h, n - kept).id];
     }
@@ -75,22 +121,14 @@ static int32_t draw_filtered(struct sampler *s, const float *logits, const struc
 
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample_params *par, double u) {
     int32_t n = s->limit, best = 0;
-    bool finite = true;
-    for (int32_t i = 0; i < n; i++) {
-        finite = finite && isfinite(logits[i]);
+    for (int32_t i = 1; i < n; i++)
         if (logits[i] > logits[best]) best = i;
-    }
-    if (!finite) return -1;
+    if (!isfinite(logits[best])) return -1;
     if (par->temperature == 0) return best;
     for (int32_t i = 0; i < n; i++) s->p[i] = (logits[i] - logits[best]) / par->temperature;
     exp_f32(s->p, s->p, n);
-    double all = 0;
-    for (int32_t i = 0; i < n; i++) all += (double)s->p[i];
+    double all = sum_blocks(s);
+    if (!isfinite(all)) return -1; /* a NaN among the logits */
     if ((par->top_k > 0 && par->top_k < n) || par->top_p < 1) return draw_filtered(s, logits, par, all, u);
-    double target = u * all, sum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        sum += (double)s->p[i];
-        if (sum > target) return i;
-    }
-    return best; /* rounding only */
+    return draw_any(s, u * all);
 }

@@ -9,13 +9,15 @@ struct sampler {
     int64_t V;
     int32_t limit;              /* ids at or above are never drawn */
     float *p;                   /* [limit] weights exp((x - max) / temperature) */
+    double *block;              /* sums of runs of p */
     struct sampler_item *order; /* [limit] heap of (logit, id) for top-k and top-p */
 };
 void sampler_init(struct sampler *s, int64_t V, int32_t limit);
 void sampler_free(struct sampler *s);
 /* Draws an id below limit from logits [V]: temperature, then top-k, then top-p over what top-k left (the order of
  * Hugging Face's warpers), u in [0,1) decides. Ties in a cut go to the lower id; temperature 0 takes the largest logit.
- * A pure function of its arguments. Returns -1 when the logits are not finite. */
+ * A pure function of its arguments. Returns -1 when a logit is NaN or the largest is infinite (greedy may
+ * overlook a NaN; its log-probability shows it). */
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample_params *p, double u);
 
 #endif
