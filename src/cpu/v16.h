@@ -7,7 +7,11 @@
 
 #include "base/base.h"
 
+#if defined(V16_AVX512) || defined(V16_AVX2)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#else /* arrays gain nothing from it, and sanitizers take minutes over the result */
+#define ALWAYS_INLINE static __attribute__((noinline, unused))
+#endif
 
 #if defined(V16_AVX512)
 #include <immintrin.h>
