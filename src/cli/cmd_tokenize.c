@@ -144,7 +144,8 @@ int cmd_tokenize(int argc, char **argv) {
         }
     }
     int modes = (text != NULL) + (file != NULL) + (ids_text != NULL) + (golden != NULL);
-    if (!model || modes > 1 || optind != argc || (golden && (json || specials)) || (ids_text && specials)) return cli_usage(usage);
+    if (!model || modes > 1 || optind != argc || (golden && (json || specials)) || (ids_text && specials))
+        return cli_usage(usage);
 
     struct err e = {0};
     struct tokenizer *t;

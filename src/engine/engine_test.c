@@ -301,20 +301,20 @@ static void large_vocabulary(void **state) {
         struct sample_params par = {.temperature = 1, .top_p = 1};
         for (int i = 0, k = 0; i < N; i++) {
             sum += p[i] / total;
-            for (; k < 4000 && (k + 0.5) / 4000 < sum - 1e-6; k++)
-                if ((k + 0.5) / 4000 > sum - p[i] / total + 1e-6)
-                    assert_int_equal(sampler_draw(&sp, x, &par, (k + 0.5) / 4000), i);
+            for (; k < 2000 && (k + 0.5) / 2000 < sum - 1e-6; k++)
+                if ((k + 0.5) / 2000 > sum - p[i] / total + 1e-6)
+                    assert_int_equal(sampler_draw(&sp, x, &par, (k + 0.5) / 2000), i);
         }
         par.top_p = 0.7f;
-        /* The nucleus: ids whose more probable rivals have less than 0.7 together. */
+        /* The nucleus: ids whose more probable rivals (or equal ones with lower ids) have less than 0.7 together. */
         static bool seen[N];
         memset(seen, 0, sizeof seen);
-        for (int k = 0; k < 20000; k++) seen[sampler_draw(&sp, x, &par, (k + 0.5) / 20000)] = true;
+        for (int k = 0; k < 4000; k++) seen[sampler_draw(&sp, x, &par, (k + 0.5) / 4000)] = true;
         for (int i = 0; i < N; i++) {
             double above = 0;
-            for (int k = 0; k < N; k++) above += p[k] > p[i] ? p[k] / total : 0;
+            for (int k = 0; k < N; k++) above += p[k] > p[i] || (p[k] == p[i] && k < i) ? p[k] / total : 0;
             if (above > 0.7 + 1e-6) assert_false(seen[i]);
-            if (above < 0.7 - 1e-6 && p[i] / total > 1e-4) assert_true(seen[i]);
+            if (above < 0.7 - 1e-6 && p[i] / total > 3e-4) assert_true(seen[i]);
         }
     }
     sampler_free(&sp);
