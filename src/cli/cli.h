@@ -9,8 +9,10 @@
 #define COMMAND_LIST(X)                                                                                                \
     X(cmd_selfcheck, "selfcheck", "check the engine against another implementation's numbers")                         \
     X(cmd_sample, "sample", "sample answers to a prompt")                                                              \
+    X(cmd_problems, "problems", "list, show and generate problems")                                                    \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                                          \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                                            \
+    X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                                           \
     X(cmd_version, "version", "print the version")
 
 #define X(fn, name, help) int fn(int argc, char **argv);

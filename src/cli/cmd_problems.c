@@ -1,0 +1,351 @@
+/* kernelrl problems: list and show problems of any source, and generate new ones with right and wrong answers. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "problem/generator.h"
+#include "verify/verify.h"
+
+static const char usage[] = "problems list [--source SRC] [--json]\n"
+                            "       kernelrl problems show KEY [--source SRC]\n"
+                            "       kernelrl problems generate --count N [--seed S] [--first I] [--out DIR]\n"
+                            "                [--answers] [--broken] [--verify] [--threads N] [--allow-weaker]";
+static const char help[] =
+    "\n"
+    "list       key, level, split, difficulty and operators of every problem\n"
+    "show       the PyTorch module of one problem\n"
+    "generate   new problems, a pure function of the seed: as JSON lines on standard output, or into DIR as\n"
+    "           problems.jsonl, difficulty_labels.jsonl and answers.jsonl\n"
+    "\n"
+    "  --source SRC     builtin, a KernelBench folder, a .py or .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
+    "  --json           one JSON object a line\n"
+    "  --count N        problems to generate\n"
+    "  --seed S         the stream (0)\n"
+    "  --first I        index of the first problem in the stream (0)\n"
+    "  --out DIR        folder to write, made if missing; files of an earlier run there are replaced\n"
+    "  --answers        also write correct C answers, one a style (needs --out)\n"
+    "  --broken         also write wrong variants of them, two a problem (with --answers)\n"
+    "  --verify         judge all answers; right ones that fail are left out and reported, wrong ones keep their\n"
+    "                   verdict (with --answers)\n"
+    "  --threads N      threads of reference and answers while judging (all CPUs)\n"
+    "  --allow-weaker   judge without bubblewrap when it is missing\n";
+
+enum { BROKEN_PER_PROBLEM = 2, BATCH_PROBLEMS = 16 };
+
+struct args {
+    const char *source, *out;
+    bool json, answers, broken, verify, weaker;
+    int64_t count, seed, first, threads;
+};
+
+static void put_problem(struct str *s, const struct problem *p, bool code) {
+    js_begin(s, NULL, '{');
+    js_put_str(s, "key", p->key);
+    js_put_i64(s, "level", p->level);
+    js_put_i64(s, "problem_id", p->problem_id);
+    js_put_str(s, "name", p->name);
+    js_put_str(s, "split", p->split == SPLIT_TEST ? "test" : "train");
+    js_put_i64(s, "difficulty", p->difficulty);
+    js_put_str(s, "ops", p->ops);
+    if (code) js_put_str(s, "code", p->code);
+    js_end(s, '}');
+    str_addc(s, '\n');
+}
+
+static enum status list(const struct args *a, struct err *e) {
+    struct problem_set set;
+    TRY(problem_set_load(a->source, &set, e));
+    struct str s = STR_INIT;
+    size_t tests = 0;
+    for (size_t i = 0; i < set.count; i++) {
+        const struct problem *p = &set.items[i];
+        tests += p->split == SPLIT_TEST;
+        if (a->json)
+            put_problem(&s, p, false);
+        else
+            str_addf(&s, "%-44s level %d  %-5s  difficulty %d  %s\n", p->key, p->level,
+                     p->split == SPLIT_TEST ? "test" : "train", p->difficulty, p->ops ? p->ops : "-");
+    }
+    if (!a->json) str_addf(&s, "%zu problems, %zu of them for testing\n", set.count, tests);
+    fputs(str_c(&s), stdout);
+    str_free(&s);
+    problem_set_free(&set);
+    return ST_OK;
+}
+
+static enum status show(const struct args *a, const char *key, struct err *e) {
+    struct problem_set set;
+    TRY(problem_set_load(a->source, &set, e));
+    const struct problem *p = problem_find(&set, key);
+    enum status st = ST_OK;
+    if (p)
+        fputs(p->code, stdout);
+    else
+        st = FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set.items[0].key);
+    problem_set_free(&set);
+    return st;
+}
+
+/* ---- generate --------------------------------------------------------------------------------------------------- */
+
+struct answer {
+    const struct problem *problem;
+    enum gen_style style;
+    int broken; /* enum gen_break, or -1 */
+    const char *source;
+};
+
+struct files {
+    struct jsonl_writer *problems, *labels, *answers;
+};
+
+struct tally {
+    int64_t problems, right, wrong, failed, survived; /* survived: broken answers that are correct all the same */
+    int64_t style_failed[GEN_STYLES];
+    double started_s;
+    const volatile bool *cancel;
+};
+
+static enum status open_file(const char *dir, const char *name, struct jsonl_writer **out, struct err *e) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return FAIL(e, ST_INVALID, "%s: path too long", dir);
+    TRY(fs_remove(path, e));
+    return jsonl_append_open(path, out, NULL, e);
+}
+
+/* The text after the plan line: two styles may lead to the same code. */
+static const char *code_of(const char *answer) {
+    const char *nl = strchr(answer, '\n');
+    return nl ? nl + 1 : answer;
+}
+
+static size_t collect(const struct args *a, const struct gen_item *it, uint64_t index, struct arena *ar,
+                      struct answer *out) {
+    size_t n = 0;
+    for (int s = GEN_STYLES - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
+        bool again = false;
+        for (size_t k = 0; k < n; k++) again |= strcmp(code_of(out[k].source), code_of(it->answers[s])) == 0;
+        if (!again) out[n++] = (struct answer){&it->problem, (enum gen_style)s, -1, it->answers[s]};
+    }
+    if (!a->broken) return n;
+    size_t right = n;
+    for (uint64_t k = 0; n < right + BROKEN_PER_PROBLEM && k < 3 * BROKEN_PER_PROBLEM; k++) {
+        uint64_t at = index * BROKEN_PER_PROBLEM + k;
+        enum gen_break kind = (enum gen_break)(at % GEN_BREAKS);
+        const struct answer *from = &out[rng_u64((uint64_t)a->seed, index, k) % right];
+        char *text = generator_break(from->source, kind, (uint64_t)a->seed + at, ar);
+        if (text) out[n++] = (struct answer){&it->problem, from->style, (int)kind, text};
+    }
+    return n;
+}
+
+static void put_answer(struct str *s, const struct answer *w, const struct verdict *v) {
+    js_begin(s, NULL, '{');
+    js_put_str(s, "key", w->problem->key);
+    js_put_i64(s, "problem_id", w->problem->problem_id);
+    js_put_str(s, "style", gen_style_name(w->style));
+    js_put_str(s, "broken", w->broken < 0 ? NULL : gen_break_name((enum gen_break)w->broken));
+    js_put_str(s, "source", w->source);
+    if (v) {
+        js_put_str(s, "outcome", outcome_name(v->outcome));
+        js_put_str(s, "message", v->message);
+        js_put_f64(s, "speedup", v->speedup);
+    }
+    js_end(s, '}');
+    str_addc(s, '\n');
+}
+
+/* Judges (when asked) and writes one batch of answers. */
+static enum status write_answers(struct verifier *v, const struct answer *w, size_t n, struct files *f, struct tally *t,
+                                 struct err *e) {
+    struct verify_item *items = xcalloc(n ? n : 1, sizeof *items);
+    struct str s = STR_INIT;
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n; i++) items[i] = (struct verify_item){.problem = w[i].problem, .source = w[i].source};
+    if (v) TRY_GOTO(verify_batch(v, items, n, t->cancel, e), done);
+    if (t->cancel && *t->cancel) goto done; /* some were not judged: the batch is dropped */
+    for (size_t i = 0; i < n; i++) {
+        const struct verdict *d = &items[i].verdict;
+        if (v && outcome_class(d->outcome) == 'I') {
+            log_warn("%s, %s: not judged: %s", w[i].problem->key, gen_style_name(w[i].style), d->message);
+            continue;
+        }
+        bool correct = v && d->outcome == OUTCOME_CORRECT;
+        if (v && w[i].broken < 0 && !correct) {
+            t->failed++;
+            t->style_failed[w[i].style]++;
+            log_warn("%s (%s), %s: %s: %s", w[i].problem->key, w[i].problem->ops, gen_style_name(w[i].style),
+                     outcome_name(d->outcome), d->message);
+            continue;
+        }
+        if (correct && w[i].broken >= 0) { /* the edit did no harm: it teaches nothing */
+            t->survived++;
+            continue;
+        }
+        if (w[i].broken < 0)
+            t->right++;
+        else
+            t->wrong++;
+        put_answer(&s, &w[i], v ? d : NULL);
+    }
+    if (s.len) st = jsonl_append(f->answers, s.p, s.len, e);
+done:
+    str_free(&s);
+    free(items);
+    return st;
+}
+
+static enum status write_batch(const struct args *a, const struct generator *g, struct verifier *v, int64_t first,
+                               int64_t n, struct files *f, struct tally *t, struct err *e) {
+    struct arena ar = ARENA_INIT;
+    struct str lines = STR_INIT, labels = STR_INIT;
+    struct gen_item items[BATCH_PROBLEMS];
+    struct answer w[BATCH_PROBLEMS * (GEN_STYLES + BROKEN_PER_PROBLEM)];
+    size_t n_w = 0;
+    enum status st = ST_OK;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t index = (uint64_t)(first + i);
+        generator_make(g, (uint64_t)a->seed, index, &ar, &items[i]);
+        put_problem(&lines, &items[i].problem, true);
+        js_begin(&labels, NULL, '{');
+        js_put_str(&labels, "key", items[i].problem.key);
+        js_put_i64(&labels, "problem_id", items[i].problem.problem_id);
+        js_put_i64(&labels, "difficulty", items[i].problem.difficulty);
+        js_end(&labels, '}');
+        str_addc(&labels, '\n');
+        if (a->answers) n_w += collect(a, &items[i], index, &ar, w + n_w);
+    }
+    t->problems += n;
+    if (!a->out) {
+        fputs(str_c(&lines), stdout);
+    } else {
+        TRY_GOTO(jsonl_append(f->problems, lines.p, lines.len, e), done);
+        TRY_GOTO(jsonl_append(f->labels, labels.p, labels.len, e), done);
+        if (a->answers) TRY_GOTO(write_answers(v, w, n_w, f, t, e), done);
+    }
+done:
+    str_free(&lines);
+    str_free(&labels);
+    arena_free(&ar);
+    return st;
+}
+
+static enum status generate(const struct args *a, struct err *e) {
+    struct generator *g = NULL;
+    struct verifier *v = NULL;
+    struct files f = {0};
+    struct tally t = {.started_s = clock_now_s()};
+    enum status st = ST_OK;
+    if (a->count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
+    if (a->answers && !a->out) return FAIL(e, ST_USAGE, "--answers: give --out DIR, too");
+    if ((a->broken || a->verify) && !a->answers)
+        return FAIL(e, ST_USAGE, "--%s: give --answers, too", a->broken ? "broken" : "verify");
+    TRY(generator_open(NULL, &g, e));
+    if (a->out) {
+        TRY_GOTO(fs_mkdirs(a->out, e), done);
+        TRY_GOTO(open_file(a->out, "problems.jsonl", &f.problems, e), done);
+        TRY_GOTO(open_file(a->out, "difficulty_labels.jsonl", &f.labels, e), done);
+        if (a->answers) TRY_GOTO(open_file(a->out, "answers.jsonl", &f.answers, e), done);
+    }
+    if (a->verify) {
+        struct verify_options vo = {.threads = (int)a->threads, .measure = true, .allow_weaker = a->weaker};
+        TRY_GOTO(verifier_open(&vo, &v, e), done);
+        t.cancel = cli_interruptible();
+    }
+    for (int64_t at = 0; at < a->count; at += BATCH_PROBLEMS) {
+        TRY_GOTO(write_batch(a, g, v, a->first + at, i64_min(BATCH_PROBLEMS, a->count - at), &f, &t, e), done);
+        if (t.cancel && *t.cancel) {
+            st = FAIL(e, ST_CANCELLED, "interrupted after %lld problems", (long long)t.problems);
+            goto done;
+        }
+        if (a->out)
+            log_progress("%lld of %lld problems, %lld right answers, %lld wrong, %lld failed, %.1f problems/s",
+                         (long long)t.problems, (long long)a->count, (long long)t.right, (long long)t.wrong,
+                         (long long)t.failed, (double)t.problems / (clock_now_s() - t.started_s));
+    }
+    if (a->out) {
+        log_progress_end();
+        log_info("%s: %lld problems, %lld right answers, %lld wrong ones; left out: %lld right answers that failed, "
+                 "%lld wrong ones that pass",
+                 a->out, (long long)t.problems, (long long)t.right, (long long)t.wrong, (long long)t.failed,
+                 (long long)t.survived);
+        for (int s = 0; s < GEN_STYLES; s++)
+            if (t.style_failed[s])
+                log_warn("style %s: %lld failed", gen_style_name((enum gen_style)s), (long long)t.style_failed[s]);
+    }
+done:
+    jsonl_append_close(f.problems);
+    jsonl_append_close(f.labels);
+    jsonl_append_close(f.answers);
+    verifier_close(v);
+    generator_close(g);
+    return st;
+}
+
+int cmd_problems(int argc, char **argv) {
+    enum { SOURCE = 256, JSON, COUNT, SEED, FIRST, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
+    static const struct option options[] = {
+        {"source", required_argument, NULL, SOURCE},
+        {"json", no_argument, NULL, JSON},
+        {"count", required_argument, NULL, COUNT},
+        {"seed", required_argument, NULL, SEED},
+        {"first", required_argument, NULL, FIRST},
+        {"out", required_argument, NULL, OUT},
+        {"answers", no_argument, NULL, ANSWERS},
+        {"broken", no_argument, NULL, BROKEN},
+        {"verify", no_argument, NULL, VERIFY},
+        {"threads", required_argument, NULL, THREADS},
+        {"allow-weaker", no_argument, NULL, WEAKER},
+        {"help", no_argument, NULL, HELP},
+        {NULL, 0, NULL, 0},
+    };
+    struct args a = {0};
+    struct err e = {0};
+    bool generating = false;
+    opterr = 0;
+    optind = 1;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        int64_t *number = c == COUNT ? &a.count : c == SEED ? &a.seed : c == FIRST ? &a.first : &a.threads;
+        generating |= c >= COUNT && c <= WEAKER;
+        switch (c) {
+        case SOURCE: a.source = optarg; break;
+        case JSON: a.json = true; break;
+        case COUNT:
+        case SEED:
+        case FIRST:
+        case THREADS:
+            if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
+            FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);
+            return cli_report(&e);
+        case OUT: a.out = optarg; break;
+        case ANSWERS: a.answers = true; break;
+        case BROKEN: a.broken = true; break;
+        case VERIFY: a.verify = true; break;
+        case WEAKER: a.weaker = true; break;
+        case HELP: printf("usage: kernelrl %s\n%s", usage, help); return 0;
+        default: return cli_usage(usage);
+        }
+    }
+    const char *what = optind < argc ? argv[optind] : "";
+    int rest = argc - optind - 1;
+    enum status st;
+    if (strcmp(what, "generate") == 0 && rest == 0 && !a.source && !a.json)
+        st = generate(&a, &e);
+    else if (strcmp(what, "list") == 0 && rest == 0 && !generating)
+        st = list(&a, &e);
+    else if (strcmp(what, "show") == 0 && rest == 1 && !generating && !a.json)
+        st = show(&a, argv[optind + 1], &e);
+    else
+        return cli_usage(usage);
+    return st == ST_OK ? 0 : cli_report(&e);
+}
