@@ -15,8 +15,8 @@ struct arg {
     const char *name; /* C identifier */
     enum arg_role role;
     enum arg_type type;
-    bool scalar;   /* passed by value */
-    bool mutated;  /* a buffer that forward() changes: passed mutable and compared */
+    bool scalar;  /* passed by value */
+    bool mutated; /* a buffer that forward() changes: passed mutable and compared */
     int nd;
     int64_t dim[8];
     int64_t count; /* elements; 1 for a scalar */

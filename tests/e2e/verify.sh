@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# kernelrl verify and doctor from the outside. The full table of hostile answers is judged by verify_test.
+. "$(dirname "$0")/tap.bash"
+answers=tests/verify/answers
+verify() { "$KRL" verify --problem tests/verify/relu.py "$@"; }
+
+check "verify --help" "$KRL" verify --help
+check "doctor --help" "$KRL" doctor --help
+refuses "doctor with an argument" 2 'usage' "$KRL" doctor now
+refuses "verify without a solution" 2 'problem and --solution' "$KRL" verify --problem x
+refuses "an unknown option" 2 'bad option' verify --solution $answers/good.c --fast
+refuses "an unknown backend" 2 'backend: expected c' verify --solution $answers/good.c --backend cuda
+refuses "a number out of range" 2 'trials: expected a number in \[1, 100\]' verify --solution $answers/good.c --trials 0
+refuses "a solution that is not there" 1 'nowhere.c: No such file' verify --solution nowhere.c
+refuses "a problem that is not there" 1 'nosuch' "$KRL" verify --problem nosuch --solution $answers/good.c
+
+if ! "$KRL" doctor >"$tmp/doctor" 2>&1; then
+    skip "verdicts" "$(grep -m 1 -E '^(sandbox|compiler|python) +no:' "$tmp/doctor" | cut -c 1-100)"
+    refuses "without a sandbox it says what to do" 1 'bubblewrap|PyTorch|gcc' verify --solution $answers/good.c
+    echo "1..$tap_n"
+    exit 0
+fi
+ok "doctor finds what verify needs"
+refuses "no bubblewrap: refuses and says how to get it" 1 'apt-get install bubblewrap.*--allow-weaker' \
+    env KERNELRL_BWRAP=/nowhere/bwrap "$KRL" verify --problem tests/verify/relu.py --solution $answers/good.c
+refuses "no torch: says what to install" 1 'KERNELRL_PYTHON' \
+    env KERNELRL_PYTHON=/bin/false "$KRL" verify --problem tests/verify/relu.py --solution $answers/good.c
+check "a good answer is correct and timed" sh -c \
+    "'$KRL' verify --problem tests/verify/relu.py --solution $answers/good.c | tee '$tmp/good' && grep -q '^speed-up' '$tmp/good'"
+check "allow-weaker runs it without bubblewrap" env KERNELRL_BWRAP=/nowhere/bwrap \
+    "$KRL" verify --problem tests/verify/relu.py --solution $answers/good.c --allow-weaker --no-measure
+refuses "an endless loop ends at the deadline" 1 '^outcome +timeout' verify --solution $answers/infinite_loop.c --timeout 1
+refuses "a wrong answer" 1 '^outcome +wrong_output' verify --solution $answers/nearly.c
+refuses "a compile error names the line of the answer" 1 'kernel.c:2:' verify --solution $answers/compile_error.c
+printf 'Thoughts first.\n<KERNEL>\n```c\n%s\n```\n</KERNEL>\n' "$(cat $answers/good.c)" >"$tmp/answer.txt"
+check "an answer text with KERNEL tags" verify --solution "$tmp/answer.txt" --no-measure
+echo "I do not know." >"$tmp/empty.txt"
+refuses "an answer without a kernel" 1 '^outcome +no_kernel' verify --solution "$tmp/empty.txt"
+verify --solution $answers/good.c --json --trials 7 >"$tmp/json" 2>/dev/null
+check "--json is one object with the verdict" grep -qE \
+    '^\{"outcome":"correct",.*"passed_stage":"timed",.*"tests_passed":7,"tests_total":7,.*"speedup":[0-9]' "$tmp/json"
+verify --solution $answers/zeros.c --json >"$tmp/json2" 2>/dev/null
+check "--json of a wrong answer has no speed-up" grep -qE '"class":"W",.*"speedup":null' "$tmp/json2"
+# Our processes are known by an odd thread count in their environment.
+left() { grep -lsaz '^OMP_NUM_THREADS=37$' /proc/[0-9]*/environ; }
+"$KRL" verify --problem tests/verify/relu.py --solution $answers/infinite_loop.c --threads 37 --timeout 60 >/dev/null 2>&1 &
+for _ in $(seq 100); do
+    if [ "$(left | wc -l)" -ge 2 ]; then break; fi
+    sleep 0.1
+done
+check "the answer was running" test "$(left | wc -l)" -ge 2
+{ kill -KILL $! && wait $!; } 2>/dev/null
+sleep 1
+check "a killed verifier leaves nothing running" test -z "$(left)"
+echo "1..$tap_n"
