@@ -746,7 +746,8 @@ static bool allowed(const struct prog *p, enum op op) {
             if (st.clips || upper || (op == OP_min && !keeps)) return false;
         }
     }
-    if ((op == OP_softmax || op == OP_log_softmax) && st.norms > 0) return false;
+    if ((op == OP_softmax || op == OP_log_softmax || op == OP_l2_norm || op == OP_var) && st.norms > 0) return false;
+    if ((o->flags & OPF_EXP || op == OP_softsign) && (st.grows || st.big)) return false; /* amplified rounding */
     if ((pf & OPF_NONNEG) &&
         (op == OP_relu || op == OP_leaky_relu || op == OP_abs || op == OP_relu6 || op == OP_elu || op == OP_selu))
         return false;
@@ -782,8 +783,8 @@ static bool try_add(struct prog *p, enum op op, int64_t a0, int64_t a1, int64_t 
 
 /* One element-wise operator; the weights favour what real modules use. */
 static void add_ew(struct prog *p, bool seconds) {
-    static const enum op common[] = {OP_relu,  OP_gelu,  OP_silu,       OP_sigmoid, OP_tanh,
-                                     OP_scale, OP_shift, OP_leaky_relu, OP_clamp,   OP_hardtanh};
+    static const enum op common[] = {OP_relu,  OP_relu,     OP_scale, OP_scale, OP_shift,   OP_shift, OP_leaky_relu,
+                                     OP_clamp, OP_hardtanh, OP_gelu,  OP_silu,  OP_sigmoid, OP_tanh};
     static const enum op rare[] = {OP_elu,         OP_selu,  OP_gelu_tanh, OP_softplus,   OP_mish, OP_hardswish,
                                    OP_hardsigmoid, OP_relu6, OP_softsign,  OP_logsigmoid, OP_abs,  OP_square,
                                    OP_exp,         OP_div,   OP_sub_const, OP_clamp_min};
@@ -793,7 +794,7 @@ static void add_ew(struct prog *p, bool seconds) {
     for (int attempt = 0; attempt < 50; attempt++) {
         int c = pick(p, 100);
         enum op op = c < 45               ? common[pick(p, (int)ARRAY_LEN(common))]
-                     : c < 72 || !seconds ? rare[pick(p, (int)ARRAY_LEN(rare))]
+                     : c < 70 || !seconds ? rare[pick(p, (int)ARRAY_LEN(rare))]
                                           : two[pick(p, (int)ARRAY_LEN(two))];
         if (try_add(p, op, 0, 0, 0, 0)) return;
     }

@@ -1,0 +1,351 @@
+/* The generator: determinism, what is left out, labels, sizes, and that answers compile. That answers are right is
+ * tested where the verifier may be used (src/cli/problems_test.c). */
+#include "problem/generator.h"
+
+#include <ctype.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/fs.h"
+#include "problem/gen.h"
+
+static struct err e;
+static char dir[] = "/tmp/kernelrl_generator_XXXXXX";
+
+static struct generator *open_builtin(void) {
+    struct generator *g = NULL;
+    if (generator_open(NULL, &g, &e) != ST_OK) fail_msg("%s", e.msg);
+    return g;
+}
+
+static void write_file(const char *name, const char *text, char path[200]) {
+    snprintf(path, 200, "%s/%s", dir, name);
+    assert_int_equal(fs_write_atomic(path, text, strlen(text), &e), ST_OK);
+}
+
+static void is_a_function_of_seed_and_index(void **state) {
+    (void)state;
+    struct generator *g = open_builtin();
+    struct arena a = ARENA_INIT;
+    int same = 0;
+    for (uint64_t i = 0; i < 200; i++) {
+        struct gen_item x, y, z;
+        generator_make(g, 7, i, &a, &x);
+        generator_make(g, 7, 199 - i, &a, &y); /* the order of calls does not matter */
+        generator_make(g, 7, i, &a, &y);
+        generator_make(g, 8, i, &a, &z);
+        assert_string_equal(x.problem.code, y.problem.code);
+        assert_string_equal(x.problem.key, y.problem.key);
+        for (int s = 0; s < GEN_STYLES; s++) assert_string_equal(x.answers[s], y.answers[s]);
+        same += strcmp(x.problem.code, z.problem.code) == 0;
+        arena_reset(&a);
+    }
+    assert_true(same < 5);
+    arena_free(&a);
+    generator_close(g);
+}
+
+static size_t count_words(const char *s) {
+    size_t n = 1;
+    for (; *s; s++) n += *s == ' ';
+    return n;
+}
+
+/* 20,000 problems: no test sequence among them, labels and sizes as promised. A generator that knows no test set does
+ * draw such sequences, so the check can fail. */
+static void leaves_out_the_test_sequences(void **state) {
+    (void)state;
+    char path[200];
+    write_file("empty.jsonl", "", path);
+    struct generator *g = open_builtin(), *free_draw = NULL;
+    assert_int_equal(generator_open(path, &free_draw, &e), ST_OK);
+    assert_int_equal(generator_excluded_count(g), 48);
+    assert_int_equal(generator_excluded_count(free_draw), 0);
+    struct arena a = ARENA_INIT;
+    int by_level[4] = {0}, excluded_draws = 0;
+    size_t longest_answer = 0;
+    for (uint64_t i = 0; i < 20000; i++) {
+        struct gen_item it;
+        generator_make(g, 42, i, &a, &it);
+        const struct problem *p = &it.problem;
+        if (generator_excludes(g, p->ops))
+            fail_msg("problem %llu has a test sequence: %s", (unsigned long long)i, p->ops);
+        assert_in_range(p->level, 1, 3);
+        assert_int_equal(p->level, p->difficulty);
+        assert_int_equal(p->level == 1, count_words(p->ops) == 1);
+        assert_int_equal(p->split, SPLIT_TRAIN);
+        assert_true(strlen(p->code) <= GEN_MAX_CODE_BYTES);
+        by_level[p->level]++;
+        for (int s = 0; s < GEN_STYLES; s++) {
+            size_t n = strlen(it.answers[s]);
+            assert_true(n <= GEN_MAX_ANSWER_BYTES);
+            if (n > longest_answer) longest_answer = n;
+            assert_true(str_has_prefix(it.answers[s], "// plan: "));
+        }
+        if (i < 3000) {
+            generator_make(free_draw, 42, i, &a, &it);
+            excluded_draws += generator_excludes(g, it.problem.ops);
+        }
+        arena_reset(&a);
+    }
+    assert_true(excluded_draws > 10);
+    for (int l = 1; l <= 3; l++) assert_true(by_level[l] > 1000);
+    print_message("levels %d %d %d, longest answer %zu bytes, %d of 3000 free draws are test sequences\n", by_level[1],
+                  by_level[2], by_level[3], longest_answer, excluded_draws);
+    arena_free(&a);
+    generator_close(g);
+    generator_close(free_draw);
+}
+
+static void index_errors_name_the_line(void **state) {
+    (void)state;
+    char path[200];
+    struct generator *g = NULL;
+    write_file("bad.jsonl", "{\"split\":\"train\",\"ops\":\"relu\"}\n{\"split\":\"test\"}\n", path);
+    assert_int_equal(generator_open(path, &g, &e), ST_PARSE);
+    assert_non_null(strstr(e.msg, "bad.jsonl:2"));
+    assert_non_null(strstr(e.msg, "ops"));
+    assert_int_equal(generator_open("/nonexistent/index.jsonl", &g, &e), ST_IO);
+    generator_close(NULL);
+}
+
+/* ---- the index agrees with the code ------------------------------------------------------------------------------ */
+
+/* Whether text[0..n) matches a surface form in which every $-name stands for any text. */
+static bool matches(const char *t, const char *s, size_t n) {
+    if (!*t) return n == 0;
+    if (*t == '$') {
+        for (size_t k = 1; k <= n; k++)
+            if (matches(t + 2, s + k, n - k)) return true;
+        return matches(t + 2, s, n); /* an empty one: no further conv arguments */
+    }
+    return n > 0 && *s == *t && matches(t + 1, s + 1, n - 1);
+}
+
+/* Whether the forward expression is operator op: directly, or through a member made in __init__. */
+static bool statement_is(enum op op, const char *s, size_t n, const char *code) {
+    const char *made = NULL;
+    size_t made_len = 0;
+    if (n > 5 && strncmp(s, "self.", 5) == 0) {
+        char line[100];
+        const char *paren = memchr(s, '(', n);
+        if (paren) {
+            snprintf(line, sizeof line, "        %.*s = ", (int)(paren - s), s);
+            const char *at = strstr(code, line);
+            if (at) {
+                made = at + strlen(line);
+                made_len = strcspn(made, "\n");
+            }
+        }
+    }
+    for (int f = 0; f < 5 && gen_ops[op].py[f]; f++) {
+        const char *t = gen_ops[op].py[f];
+        bool member = t[0] == 'm' && (t[1] == ':' || t[1] == '2');
+        if (member ? made && matches(strchr(t, ':') + 1, made, made_len) : matches(t, s, n)) return true;
+    }
+    return false;
+}
+
+static void check_statements(const struct problem *p) {
+    const char *at = strstr(p->code, "def forward("), *ops = p->ops;
+    assert_non_null(at);
+    at = strchr(at, '\n') + 1;
+    for (; strncmp(at, "        ", 8) == 0; at += strcspn(at, "\n") + 1) {
+        const char *s = at + 8;
+        size_t n = strcspn(s, "\n");
+        if (strncmp(s, "return ", 7) == 0) {
+            s += 7;
+            n -= 7;
+            if (!memchr(s, '(', n) && !memchr(s, ' ', n)) continue; /* return x */
+        } else {
+            const char *eq = memmem(s, n, " = ", 3);
+            if (!eq) fail_msg("%s: not an assignment: %.*s", p->key, (int)n, s);
+            n -= (size_t)(eq + 3 - s);
+            s = eq + 3;
+        }
+        if (memmem(s, n, ".chunk(", 7)) continue; /* the first half of a gated unit */
+        size_t word = strcspn(ops, " ");
+        enum op op;
+        if (!gen_op_find(ops, word, &op)) fail_msg("%s: \"%.*s\" is not an operator", p->key, (int)word, ops);
+        if (!statement_is(op, s, n, p->code)) fail_msg("%s: \"%.*s\" is not %.*s", p->key, (int)n, s, (int)word, ops);
+        ops += word;
+        ops += *ops == ' ';
+    }
+    if (*ops) fail_msg("%s: the code has no \"%s\"", p->key, ops);
+}
+
+static void index_lists_the_operators_of_the_code(void **state) {
+    (void)state;
+    struct problem_set set;
+    if (problem_set_load("builtin", &set, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_true(set.count >= 100);
+    for (size_t i = 0; i < set.count; i++) check_statements(&set.items[i]);
+    /* the check itself can tell operators apart */
+    enum op gelu, silu;
+    assert_true(gen_op_find("gelu", 4, &gelu) && gen_op_find("silu", 4, &silu));
+    assert_true(statement_is(gelu, "F.gelu(x)", 9, ""));
+    assert_false(statement_is(silu, "F.gelu(x)", 9, ""));
+    for (size_t i = 0; i < set.count; i++) /* train and test share no sequence */
+        for (size_t k = 0; k < i; k++) assert_string_not_equal(set.items[i].ops, set.items[k].ops);
+    problem_set_free(&set);
+}
+
+/* ---- answers compile --------------------------------------------------------------------------------------------- */
+
+/* gcc's verdict on a file: 0 when it compiles. */
+static int syntax(const char *path) {
+    fflush(stdout);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(99);
+        execlp("gcc", "gcc", "-std=gnu11", "-fopenmp", "-fsyntax-only", "-Wall",
+               "-Werror=implicit-function-declaration", "-Werror=uninitialized", "-Wno-unused", path, (char *)NULL);
+        _exit(99);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_not_equal(WEXITSTATUS(status), 99);
+    return WEXITSTATUS(status);
+}
+
+/* Puts an answer into a file among others: its own names, and every dimension macro defined. */
+static void add_unit(struct str *s, const char *answer, int id) {
+    static const char *const shared[] = {"kernel", "fast_exp", "fast_log", "fast_tanh", "fast_erf"};
+    for (size_t i = 0; i < ARRAY_LEN(shared); i++)
+        str_addf(s, "#undef %s\n#define %s %s_%d\n", shared[i], shared[i], shared[i], id);
+    for (const char *c = answer; *c; c++) {
+        if (!isupper((unsigned char)*c) || (c > answer && (isalnum((unsigned char)c[-1]) || c[-1] == '_'))) continue;
+        size_t n = strspn(c, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (n > 3 && c[n - 3] == '_' && c[n - 2] == 'D' && isdigit((unsigned char)c[n - 1]))
+            str_addf(s, "#undef %.*s\n#define %.*s 64\n", (int)n, c, (int)n, c);
+        c += n - 1;
+    }
+    str_adds(s, answer);
+}
+static const char prelude[] = "#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n";
+
+static void answers_compile(void **state) {
+    (void)state;
+    struct generator *g = open_builtin();
+    struct arena a = ARENA_INIT;
+    struct str s = STR_INIT;
+    char path[200];
+    str_adds(&s, prelude);
+    for (int i = 0; i < 160; i++) {
+        struct gen_item it;
+        generator_make(g, 3, (uint64_t)i, &a, &it);
+        add_unit(&s, it.answers[i % GEN_STYLES], i);
+    }
+    write_file("answers.c", s.p, path);
+    assert_int_equal(syntax(path), 0);
+    str_free(&s);
+    arena_free(&a);
+    generator_close(g);
+}
+
+static void recipes(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe, *error;
+    } bad[] = {{"rows 4x4", "expected a head"},
+               {"rows 4 relu", "2 sizes"},
+               {"cube 4x4 relu", "expected rows, seq"},
+               {"rows 4x4 rleu", "no such operator"},
+               {"rows 4x4 conv2d:8,3,1,1", "conv2d"},
+               {"rows 4x4 linear:x", "integers"},
+               {"rows 4x4 mean_all relu", "nothing can follow"},
+               {"rows 4x4 relu gelu relu gelu relu gelu relu gelu relu gelu relu gelu relu", "too many"}};
+    struct arena a = ARENA_INIT;
+    struct gen_item it;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_not_equal(generator_from_recipe(bad[i].recipe, 1, &a, &it, &e), ST_OK);
+        if (!strstr(e.msg, bad[i].error)) fail_msg("%s: \"%s\" lacks \"%s\"", bad[i].recipe, e.msg, bad[i].error);
+    }
+    assert_int_equal(generator_from_recipe("rows 64x128 linear:64 gelu softmax", 1, &a, &it, &e), ST_OK);
+    assert_string_equal(it.problem.ops, "linear gelu softmax");
+    assert_int_equal(it.problem.level, 2);
+    assert_non_null(strstr(it.problem.code, "nn.Linear("));
+    assert_non_null(strstr(it.answers[GEN_STYLE_naive], "erff("));
+    assert_non_null(strstr(it.answers[GEN_STYLE_fused_parallel_fast], "fast_erf("));
+    assert_null(strstr(it.answers[GEN_STYLE_fused], "#pragma"));
+    assert_non_null(strstr(it.answers[GEN_STYLE_parallel], "#pragma omp parallel for"));
+    assert_string_equal(gen_style_name(GEN_STYLE_fused_simd), "fused_simd");
+    arena_free(&a);
+}
+
+/* Every kind of break applies to most answers, changes them, and those that must not compile do not. */
+static void broken_answers(void **state) {
+    (void)state;
+    struct generator *g = open_builtin();
+    struct arena a = ARENA_INIT;
+    int made[GEN_BREAKS] = {0}, tried = 0, compile_errors[GEN_BREAKS] = {0}, compiled[GEN_BREAKS] = {0};
+    for (uint64_t i = 0; i < 60; i++, tried++) {
+        struct gen_item it;
+        generator_make(g, 5, i, &a, &it);
+        const char *right = it.answers[i % GEN_STYLES];
+        for (int k = 0; k < GEN_BREAKS; k++) {
+            char *wrong = generator_break(right, (enum gen_break)k, i, &a);
+            if (!wrong) continue;
+            made[k]++;
+            assert_string_not_equal(wrong, right);
+            assert_string_equal(wrong, generator_break(right, (enum gen_break)k, i, &a));
+            bool by_prototype = k == GEN_BREAK_wrong_signature; /* shows only against the verifier's prototype */
+            if (i >= 4 || by_prototype) continue;
+            struct str s = STR_INIT;
+            char path[200];
+            str_adds(&s, prelude);
+            add_unit(&s, wrong, 0);
+            write_file("wrong.c", s.p, path);
+            str_free(&s);
+            if (syntax(path))
+                compile_errors[k]++;
+            else
+                compiled[k]++;
+        }
+    }
+    for (int k = 0; k < GEN_BREAKS; k++) {
+        const char *name = gen_break_name((enum gen_break)k);
+        if (made[k] * 4 < tried) fail_msg("%s: only %d of %d", name, made[k], tried);
+        bool must_fail =
+            k == GEN_BREAK_undeclared_name || k == GEN_BREAK_missing_semicolon || k == GEN_BREAK_missing_brace;
+        if (must_fail && compiled[k]) fail_msg("%s: %d compile", name, compiled[k]);
+        if (!must_fail && k != GEN_BREAK_missing_reset && compile_errors[k])
+            fail_msg("%s: %d do not compile", name, compile_errors[k]);
+    }
+    assert_null(generator_break("no kernel here", GEN_BREAK_crash, 1, &a));
+    arena_free(&a);
+    generator_close(g);
+}
+
+static int setup(void **state) {
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+static int teardown(void **state) {
+    (void)state;
+    return fs_remove(dir, &e) == ST_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_a_function_of_seed_and_index),
+        cmocka_unit_test(leaves_out_the_test_sequences),
+        cmocka_unit_test(index_errors_name_the_line),
+        cmocka_unit_test(index_lists_the_operators_of_the_code),
+        cmocka_unit_test(answers_compile),
+        cmocka_unit_test(recipes),
+        cmocka_unit_test(broken_answers),
+    };
+    return cmocka_run_group_tests_name("generator", tests, setup, teardown);
+}
