@@ -25,6 +25,9 @@ FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_SRC := $(wildcard tools/*.c)
 TOOL_BIN := $(TOOL_SRC:tools/%.c=$(BUILD)/tools/%)
 BENCH_SRC := $(wildcard bench/*.c)
+ifeq ($(wildcard /usr/include/oneapi/dnnl/dnnl.h),) # bench/matmul has oneDNN (libdnnl-dev) as its rival
+  BENCH_SRC := $(filter-out bench/matmul.c,$(BENCH_SRC))
+endif
 BENCH_BIN := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 
 BIN     := $(BUILD)/kernelrl
@@ -52,6 +55,7 @@ $(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+$(BUILD)/bench/matmul: LIBS += -ldnnl -lgomp
 # Fuzz targets compile the library with clang's coverage instrumentation. src/cpu is left out: it selects instruction
 # sets by a pragma of gcc's, and no fuzz target reaches it. Warnings are left to the normal build, which is gcc's.
 FUZZ_LIB_SRC := $(filter-out src/cpu/%, $(LIB_SRC))

@@ -1,9 +1,10 @@
 /* matmul: f32 rate of linear against oneDNN's sgemm on the same shapes, interleaved, best of several runs each.
  * Usage: build/bench/matmul [seconds-per-shape]. oneDNN is a rival here, never a dependency of the product. */
-#include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -15,6 +16,11 @@ static void fill(float *p, int64_t n, uint64_t stream) {
 }
 
 int main(int argc, char **argv) {
+    /* OpenMP threads would otherwise spin between calls and take the cores from ours. Read when the library loads. */
+    if (!getenv("OMP_WAIT_POLICY")) {
+        setenv("OMP_WAIT_POLICY", "passive", 1);
+        execv("/proc/self/exe", argv);
+    }
     const double seconds = argc > 1 ? strtod(argv[1], NULL) : 0.1;
     struct err e;
     struct backend *be;
@@ -44,8 +50,7 @@ int main(int argc, char **argv) {
                     for (int r = 0; r < reps; r++) {
                         struct tensor yt = tensor_full(y, M, N), xt = tensor_full(x, M, K);
                         if (which == 0) be->linear(be, yt, xt, &wt, NULL, false);
-                        if (which == 1)
-                            dnnl_sgemm('N', 'T', M, N, K, 1.0f, x, K, w, K, 0.0f, y, N);
+                        if (which == 1) dnnl_sgemm('N', 'T', M, N, K, 1.0f, x, K, w, K, 0.0f, y, N);
                         if (which == 2) be->linear_dx(be, xt, yt, &wt, false);
                         if (which == 3) be->linear_dw(be, dw, yt, xt);
                     }
