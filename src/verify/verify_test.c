@@ -1,7 +1,7 @@
 /* The whole verifier on the table of hostile, broken and good answers in tests/verify. One batch: each gets its own
  * outcome and none disturbs the next. Needs PyTorch and bubblewrap; says so and skips where they are missing. */
-#include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "verify/reference.h"
 #include "verify/verify.h"
 
 static struct verifier *verifier;
@@ -212,6 +213,49 @@ static void test_clock(void **state) {
     free(code);
 }
 
+/* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
+static void test_worker_lost(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("linear_gelu.py");
+    struct refworker w;
+    struct references refs;
+    struct reference *p;
+    struct err e = {0};
+    double seconds = 0;
+    if (refworker_open(&w, NULL, 1, &e) != ST_OK) fail_msg("%s", e.msg);
+    references_init(&refs, &w, 5, 7);
+    if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
+    static const char *const families[] = {"shipped", "signed", "shipped", "scaled", "signed"};
+    for (int i = 0; i < 5; i++) {
+        assert_string_equal(p->sets.info[i].family, families[i]);
+        assert_true(p->sets.info[i].noise > 0 && p->sets.info[i].noise < 1e-5);
+    }
+    /* Signed inputs have both signs, shipped ones do not, and parameter sets differ. */
+    const float *shipped = (const float *)(void *)(sets_input(&p->sets, 0) + p->sets.input_at[0]);
+    const float *both = (const float *)(void *)(sets_input(&p->sets, 1) + p->sets.input_at[0]);
+    int negative = 0;
+    for (int i = 0; i < 8192; i++) {
+        assert_true(shipped[i] >= 0 && shipped[i] < 1);
+        negative += both[i] < 0;
+    }
+    assert_in_range(negative, 3800, 4400);
+    assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
+    unsigned char before[64];
+    memcpy(before, sets_expected(&p->sets, 3) + p->sets.output_at[p->spec.n_args - 1], sizeof before);
+    kill(w.process.pid, SIGKILL);
+    if (reference_make_timed(&refs, p, 3, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_int_equal(w.generation, 2);
+    assert_memory_equal(before, sets_expected(&p->sets, 3) + p->sets.output_at[p->spec.n_args - 1], sizeof before);
+    kill(w.process.pid, SIGKILL);
+    if (reference_time(&refs, p, 0, 2, 3, 0, &seconds, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_true(seconds > 0 && w.generation == 3);
+    references_free(&refs);
+    refworker_close(&w);
+    free(code);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
@@ -220,6 +264,7 @@ int main(void) {
         cmocka_unit_test(test_broken_problems),
         cmocka_unit_test(test_dedup_cache_and_cancel),
         cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_worker_lost),
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
 }

@@ -9,5 +9,4 @@ void kernel(const float *restrict x, const float *restrict bn_weight, const floa
         float scale = (float)(1 / sqrt(var / X_D0 + 1e-5)) * bn_weight[c];
         for (int i = 0; i < X_D0; i++) out[i * X_D1 + c] = (float)(x[i * X_D1 + c] - mean) * scale + bn_bias[c];
     }
-    
 }

@@ -8,6 +8,7 @@ imported before torch is known to be there, so that a missing torch is told apar
 import array
 import json
 import os
+import resource
 import socket
 import struct
 import sys
@@ -91,9 +92,20 @@ def serve(channel, threads):
         channel.send(reply)
 
 
+def limit_memory():
+    """A third of the machine's memory, between 2 and 16 GiB: a problem that asks for more fails by itself instead of
+    taking the machine down. Shared memory is not counted."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = max(2 << 30, min(16 << 30, total // 3))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
 def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     channel = Channel(SOCKET_FD)
+    limit_memory()
     # Problem code may print; nobody reads that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,4 +1,2 @@
 #include <stdlib.h>
-void kernel(const float *restrict x, float *restrict out) {
-    abort();
-}
+void kernel(const float *restrict x, float *restrict out) { abort(); }
