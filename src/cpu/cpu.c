@@ -88,6 +88,11 @@ static float *thread_scratch(struct cpu_backend *c, int64_t floats_each) {
     return grow(&c->scratch, &c->scratch_floats, floats_each * pool_threads(c->be.pool));
 }
 
+/* Waking threads costs microseconds: less work than this per thread stays with the caller. Changes no bit. */
+enum { MIN_PRODUCT = 1 << 18, MIN_ELEMENTS = 1 << 14 };
+
+static int64_t row_grain(int64_t elements_per_row) { return i64_max(1, MIN_ELEMENTS / i64_max(1, elements_per_row)); }
+
 static enum status cpu_sync(struct backend *be, struct err *e) {
     (void)be;
     (void)e;
@@ -118,7 +123,8 @@ static void run_gemm(struct backend *be, struct gemm *g) {
         g->chunk = (g->chunk / 2 + 5) / 6 * 6;
     }
     if (g->b_ld) g->scratch = thread_scratch(cpu_of(be), GEMM_KC * PANEL);
-    pool_for(be->pool, panels * g->n_chunks, 1, cpu_of(be)->k->gemm, g);
+    const bool small = g->M * g->N * g->K < MIN_PRODUCT;
+    pool_for(small ? NULL : be->pool, panels * g->n_chunks, 1, cpu_of(be)->k->gemm, g);
 }
 
 static void cpu_weight_pack(struct backend *be, struct weight *w) {
@@ -209,7 +215,7 @@ static void add_columns(void *ctx, int64_t begin, int64_t end, int thread) {
 
 static void cpu_bias_grad(struct backend *be, float *db, struct tensor dy) {
     struct columns a = {.x = dy, .out = db};
-    pool_for(be->pool, dy.cols, 64, add_columns, &a);
+    pool_for(dy.rows * dy.cols < MIN_ELEMENTS ? NULL : be->pool, dy.cols, 64, add_columns, &a);
 }
 
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -222,12 +228,12 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
     ASSERT(x.cols == y.cols);
     struct columns a = {.x = x, .y = y, .ids = rows};
-    pool_for(be->pool, y.rows, 64, embed_rows, &a);
+    pool_for(be->pool, y.rows, row_grain(y.cols), embed_rows, &a);
 }
 
 static void cpu_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
     struct columns a = {.x = {(void *)(uintptr_t)table, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
-    pool_for(be->pool, x.rows, 64, embed_rows, &a);
+    pool_for(be->pool, x.rows, row_grain(x.cols), embed_rows, &a);
 }
 
 /* Each thread owns a range of columns and walks all rows in order, so rows that meet in one output add up in a fixed
@@ -245,7 +251,7 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
 static void cpu_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
     ASSERT(x.cols == y.cols);
     struct columns a = {.x = x, .y = y, .ids = rows};
-    pool_for(be->pool, x.cols, 16, scatter_columns, &a);
+    pool_for(x.rows * x.cols < MIN_ELEMENTS ? NULL : be->pool, x.cols, 16, scatter_columns, &a);
 }
 
 static void cpu_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
@@ -270,7 +276,7 @@ static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 static void cpu_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
     ASSERT(x.rows == y.rows && x.cols == y.cols);
     struct columns c = {.x = x, .y = y, .a = a, .b = b};
-    pool_for(be->pool, y.rows, 32, axpby_rows, &c);
+    pool_for(be->pool, y.rows, row_grain(y.cols), axpby_rows, &c);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -278,7 +284,7 @@ static void cpu_axpby(struct backend *be, struct tensor y, float a, struct tenso
 static void cpu_rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
     ASSERT(y.rows == x.rows && y.cols == x.cols);
     struct rmsnorm_args a = {.y = y, .x = x, .gain = gain, .eps = eps};
-    pool_for(be->pool, x.rows, 8, cpu_of(be)->k->rmsnorm, &a);
+    pool_for(be->pool, x.rows, row_grain(x.cols), cpu_of(be)->k->rmsnorm, &a);
 }
 
 /* Adds the blocks' partial sums in ascending order. */
@@ -301,7 +307,7 @@ static void cpu_rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain,
 static void cpu_rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
     ASSERT(qk.rows == qkv.rows && qk.cols == (r->H + r->G) * r->K && qkv.cols >= qk.cols);
     struct rope_work a = {.qk = qk, .qkv = qkv, .a = r};
-    pool_for(be->pool, qk.rows, 8, cpu_of(be)->k->rope, &a);
+    pool_for(be->pool, qk.rows, row_grain(2 * qk.cols), cpu_of(be)->k->rope, &a);
 }
 
 static void cpu_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
@@ -321,23 +327,23 @@ static void cpu_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain
 static void cpu_swiglu(struct backend *be, struct tensor y, struct tensor gu) {
     ASSERT(gu.cols == 2 * y.cols && gu.rows == y.rows);
     struct swiglu_args a = {.y = y, .gu = gu};
-    pool_for(be->pool, y.rows, 4, cpu_of(be)->k->swiglu, &a);
+    pool_for(be->pool, y.rows, row_grain(4 * y.cols), cpu_of(be)->k->swiglu, &a);
 }
 
 static void cpu_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu) {
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     struct swiglu_args a = {.gu = gu, .dy = dy, .dgu = dgu};
-    pool_for(be->pool, dy.rows, 4, cpu_of(be)->k->swiglu_grad, &a);
+    pool_for(be->pool, dy.rows, row_grain(4 * dy.cols), cpu_of(be)->k->swiglu_grad, &a);
 }
 
 static void cpu_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
     struct logprob_args a = {.logits = logits, .targets = targets, .logp = logp, .entropy = entropy};
-    pool_for(be->pool, logits.rows, 1, cpu_of(be)->k->logprob, &a);
+    pool_for(be->pool, logits.rows, row_grain(4 * logits.cols), cpu_of(be)->k->logprob, &a);
 }
 
 static void cpu_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
     struct logprob_args a = {.logits = logits, .targets = targets, .g = g};
-    pool_for(be->pool, logits.rows, 1, cpu_of(be)->k->logprob_grad, &a);
+    pool_for(be->pool, logits.rows, row_grain(4 * logits.cols), cpu_of(be)->k->logprob_grad, &a);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -365,7 +371,9 @@ static void cpu_attention(struct backend *be, struct tensor o, float *stats, str
                           struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols);
     struct cpu_backend *c = cpu_of(be);
-    const int threads = pool_threads(be->pool);
+    int64_t work = 0;
+    for (int i = 0; i < n_seq; i++) work += seq[i].len * (seq[i].past + seq[i].len) * s.H * s.K;
+    const int threads = work < MIN_PRODUCT ? 1 : pool_threads(be->pool);
     attn_plan_forward(&c->plan, seq, n_seq, s, threads);
     if (c->plan.n_tasks == 0) return;
     struct attn_work w = {.q = q,

@@ -132,21 +132,42 @@ ALWAYS_INLINE v16 v_first(v16 a, int64_t n) { V16_LANES(i < n ? a.f[i] : 0.0f); 
 #define V16_NV 1
 #endif
 
-/* The fixed fold of sixteen lanes: 8+8, 4+4, 2+2, 1+1. */
+/* The fixed fold of sixteen lanes: 8+8, 4+4, 2+2, 1+1; the maximum goes the same way. */
+#if defined(V16_AVX512) || defined(V16_AVX2)
 ALWAYS_INLINE float v_sum(v16 a) {
-    float t[16];
-    v_store(t, a);
-    for (int w = 8; w >= 1; w /= 2)
-        for (int i = 0; i < w; i++) t[i] += t[i + w];
-    return t[0];
+#if defined(V16_AVX512)
+    __m256 e =
+        _mm256_add_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+#else
+    __m256 e = _mm256_add_ps(a.lo, a.hi);
+#endif
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 ALWAYS_INLINE float v_maximum(v16 a) {
-    float t[16];
-    v_store(t, a);
-    for (int w = 8; w >= 1; w /= 2)
-        for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
-    return t[0];
+#if defined(V16_AVX512)
+    __m256 e =
+        _mm256_max_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+#else
+    __m256 e = _mm256_max_ps(a.lo, a.hi);
+#endif
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
+#else
+ALWAYS_INLINE float v_sum(v16 a) {
+    for (int w = 8; w >= 1; w /= 2)
+        for (int i = 0; i < w; i++) a.f[i] += a.f[i + w];
+    return a.f[0];
+}
+ALWAYS_INLINE float v_maximum(v16 a) {
+    for (int w = 8; w >= 1; w /= 2)
+        for (int i = 0; i < w; i++) a.f[i] = a.f[i] > a.f[i + w] ? a.f[i] : a.f[i + w];
+    return a.f[0];
+}
+#endif
 
 /* exp(x) = 2^n e^r, n = round(x / ln 2), |r| <= ln2/2, e^r by its Taylor series to r^7 (next term 5e-9 relative). ln 2
  * is split in two so that r keeps its low bits. Contract in tensor/ops.h (exp_f32). */
