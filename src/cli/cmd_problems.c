@@ -15,10 +15,11 @@
 #include "problem/generator.h"
 #include "verify/verify.h"
 
-static const char usage[] = "problems list [--source SRC] [--json]\n"
-                            "       kernelrl problems show KEY [--source SRC]\n"
-                            "       kernelrl problems generate --count N [--seed S] [--first I] [--out DIR]\n"
-                            "                [--answers] [--broken] [--verify] [--threads N] [--allow-weaker]";
+static const char usage[] =
+    "problems list [--source SRC] [--json]\n"
+    "       kernelrl problems show KEY [--source SRC]\n"
+    "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
+    "                [--answers] [--broken] [--verify] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
     "list       key, level, split, difficulty and operators of every problem\n"
@@ -29,6 +30,7 @@ static const char help[] =
     "  --source SRC     builtin, a KernelBench folder, a .py or .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
     "  --json           one JSON object a line\n"
     "  --count N        problems to generate\n"
+    "  --recipe R       one problem with these sizes and operators, e.g. \"rows 64x512 linear:256 gelu softmax\"\n"
     "  --seed S         the stream (0)\n"
     "  --first I        index of the first problem in the stream (0)\n"
     "  --out DIR        folder to write, made if missing; files of an earlier run there are replaced\n"
@@ -42,7 +44,7 @@ static const char help[] =
 enum { BROKEN_PER_PROBLEM = 2, BATCH_PROBLEMS = 16 };
 
 struct args {
-    const char *source, *out;
+    const char *source, *out, *recipe;
     bool json, answers, broken, verify, weaker;
     int64_t count, seed, first, threads;
 };
@@ -215,7 +217,10 @@ static enum status write_batch(const struct args *a, const struct generator *g, 
     enum status st = ST_OK;
     for (int64_t i = 0; i < n; i++) {
         uint64_t index = (uint64_t)(first + i);
-        generator_make(g, (uint64_t)a->seed, index, &ar, &items[i]);
+        if (a->recipe)
+            TRY_GOTO(generator_from_recipe(a->recipe, (uint64_t)a->seed, &ar, &items[i], e), done);
+        else
+            generator_make(g, (uint64_t)a->seed, index, &ar, &items[i]);
         put_problem(&lines, &items[i].problem, true);
         js_begin(&labels, NULL, '{');
         js_put_str(&labels, "key", items[i].problem.key);
@@ -246,7 +251,9 @@ static enum status generate(const struct args *a, struct err *e) {
     struct files f = {0};
     struct tally t = {.started_s = clock_now_s()};
     enum status st = ST_OK;
-    if (a->count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
+    int64_t count = a->recipe ? 1 : a->count;
+    if (a->recipe && a->count) return FAIL(e, ST_USAGE, "--recipe makes one problem: leave --count out");
+    if (count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
     if (a->answers && !a->out) return FAIL(e, ST_USAGE, "--answers: give --out DIR, too");
     if ((a->broken || a->verify) && !a->answers)
         return FAIL(e, ST_USAGE, "--%s: give --answers, too", a->broken ? "broken" : "verify");
@@ -262,15 +269,15 @@ static enum status generate(const struct args *a, struct err *e) {
         TRY_GOTO(verifier_open(&vo, &v, e), done);
         t.cancel = cli_interruptible();
     }
-    for (int64_t at = 0; at < a->count; at += BATCH_PROBLEMS) {
-        TRY_GOTO(write_batch(a, g, v, a->first + at, i64_min(BATCH_PROBLEMS, a->count - at), &f, &t, e), done);
+    for (int64_t at = 0; at < count; at += BATCH_PROBLEMS) {
+        TRY_GOTO(write_batch(a, g, v, a->first + at, i64_min(BATCH_PROBLEMS, count - at), &f, &t, e), done);
         if (t.cancel && *t.cancel) {
             st = FAIL(e, ST_CANCELLED, "interrupted after %lld problems", (long long)t.problems);
             goto done;
         }
         if (a->out)
             log_progress("%lld of %lld problems, %lld right answers, %lld wrong, %lld failed, %.1f problems/s",
-                         (long long)t.problems, (long long)a->count, (long long)t.right, (long long)t.wrong,
+                         (long long)t.problems, (long long)count, (long long)t.right, (long long)t.wrong,
                          (long long)t.failed, (double)t.problems / (clock_now_s() - t.started_s));
     }
     if (a->out) {
@@ -293,11 +300,12 @@ done:
 }
 
 int cmd_problems(int argc, char **argv) {
-    enum { SOURCE = 256, JSON, COUNT, SEED, FIRST, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
+    enum { SOURCE = 256, JSON, COUNT, RECIPE, SEED, FIRST, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
     static const struct option options[] = {
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
         {"count", required_argument, NULL, COUNT},
+        {"recipe", required_argument, NULL, RECIPE},
         {"seed", required_argument, NULL, SEED},
         {"first", required_argument, NULL, FIRST},
         {"out", required_argument, NULL, OUT},
@@ -327,6 +335,7 @@ int cmd_problems(int argc, char **argv) {
             if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
             FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);
             return cli_report(&e);
+        case RECIPE: a.recipe = optarg; break;
         case OUT: a.out = optarg; break;
         case ANSWERS: a.answers = true; break;
         case BROKEN: a.broken = true; break;

@@ -29,18 +29,17 @@ enum op_class {
 };
 
 /* Flags: what a neighbour must know to keep problems sound (no constant outputs, no overflow, no ties). */
-#define OPF_EXP 1u       /* calls exp, tanh, erf or log */
-#define OPF_GROWS 2u     /* grows fast: at most one a program */
-#define OPF_NONNEG 4u    /* its output is >= 0: relu or abs after it would do nothing */
-#define OPF_CENTERED 8u  /* rows have mean about 0: no sum or mean right after it */
-#define OPF_TINY 16u     /* outputs are about 1/n: only operators that keep relative precision after it */
-#define OPF_RELATIVE 32u /* keeps relative precision of tiny values */
-#define OPF_POSITIVE_ONLY 64u
+#define OPF_EXP 1u      /* calls exp, tanh, erf or log */
+#define OPF_GROWS 2u    /* grows fast: at most one a program */
+#define OPF_NONNEG 4u   /* its output is >= 0: relu or abs after it would do nothing */
+#define OPF_CENTERED 8u /* rows have mean about 0: no sum or mean right after it */
+#define OPF_TINY 16u    /* outputs are about 1/n: hardly anything but scaling and adding makes sense after it */
 
 #define OP_LIST(X)                                                                                                     \
     X(relu)                                                                                                            \
     X(leaky_relu)                                                                                                      \
-    X(elu) X(selu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) X(hardswish) X(hardsigmoid)     \
+    X(elu)                                                                                                             \
+    X(selu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) X(hardswish) X(hardsigmoid)            \
         X(hardtanh) X(clamp) X(relu6) X(softsign) X(logsigmoid) X(abs) X(square) X(exp) X(scale) X(shift) X(div)       \
             X(sub_const) X(clamp_min) X(add) X(mul) X(sub) X(maximum) X(residual) X(silu_gate) X(sigmoid_gate) X(bias) \
                 X(channel_scale) X(softmax) X(log_softmax) X(layernorm) X(layernorm_plain) X(rmsnorm) X(l2_normalize)  \

@@ -679,7 +679,7 @@ enum status prog_recipe(struct prog *p, const char *recipe, struct err *e) {
 
 /* What earlier operators mean for later ones. */
 struct state {
-    bool grows, big, tiny, centered, clips, exp_done;
+    bool grows, big, tiny, centered, clips;
     int norms;
 };
 
@@ -729,6 +729,9 @@ static bool allowed(const struct prog *p, enum op op) {
         !(prev->op == OP_mean &&
           (op == OP_tanh || op == OP_sigmoid || op == OP_relu || op == OP_gelu || op == OP_silu || op == OP_softplus)))
         return false;
+    for (int i = 0; i < p->n; i++) /* all negative: what cuts at zero would leave nothing */
+        if ((p->node[i].op == OP_log_softmax || p->node[i].op == OP_logsigmoid) && o->cls == OP_EW && !affine)
+            return false;
     if (prev && (prev->op == OP_log_softmax || prev->op == OP_logsigmoid) && !affine && op != OP_max &&
         op != OP_mean_all && op != OP_sum_all)
         return false;

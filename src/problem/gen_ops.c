@@ -4,20 +4,12 @@
 
 #include "problem/gen.h"
 
-#define ACT_ATTR \
-    { "act", "activation", "nonlin", NULL }
-#define C1(...)         \
-    {                   \
-        { __VA_ARGS__ } \
-    }
-#define KEEP OPF_RELATIVE
-
 /* clang-format off */
 const struct op_info gen_ops[OP_COUNT] = {
     /* activations */
-    [OP_relu] = {"relu", "ReLU", OP_EW, OPF_NONNEG | KEEP, "v = v > 0.0f ? v : 0.0f;",
+    [OP_relu] = {"relu", "ReLU", OP_EW, OPF_NONNEG, "v = v > 0.0f ? v : 0.0f;",
                  {"m:nn.ReLU()", "torch.relu($x)", "F.relu($x)", "$x.clamp(min=0)", "$x.relu()"}, {"relu", "act", "activation"}, {{0}}, {{0}}},
-    [OP_leaky_relu] = {"leaky_relu", "LeakyReLU", OP_EW, KEEP, "v = v * (v > 0.0f ? 1.0f : $0);",
+    [OP_leaky_relu] = {"leaky_relu", "LeakyReLU", OP_EW, 0, "v = v * (v > 0.0f ? 1.0f : $0);",
                  {"m:nn.LeakyReLU($0)", "F.leaky_relu($x, $0)", "F.leaky_relu($x, negative_slope=$0)", "m:nn.LeakyReLU(negative_slope=$0)"},
                  {"leaky_relu", "act", "activation"}, {{"0.01"}, {"0.1"}, {"0.2"}, {"0.05"}}, {{"negative_slope", "slope", "alpha"}}},
     [OP_elu] = {"elu", "ELU", OP_EW, OPF_EXP, "{ float e = $0 * (@exp(v) - 1.0f); v = v > 0.0f ? v : e; }",
@@ -44,26 +36,26 @@ const struct op_info gen_ops[OP_COUNT] = {
                  {"m:nn.Hardswish()", "F.hardswish($x)"}, {"hardswish", "act", "activation"}, {{0}}, {{0}}},
     [OP_hardsigmoid] = {"hardsigmoid", "HardSigmoid", OP_EW, OPF_NONNEG, "v = v / 6.0f + 0.5f; v = v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;",
                  {"m:nn.Hardsigmoid()", "F.hardsigmoid($x)"}, {"hardsigmoid", "act", "gate"}, {{0}}, {{0}}},
-    [OP_hardtanh] = {"hardtanh", "HardTanh", OP_EW, KEEP, "v = v < -1.0f ? -1.0f : v > 1.0f ? 1.0f : v;",
+    [OP_hardtanh] = {"hardtanh", "HardTanh", OP_EW, 0, "v = v < -1.0f ? -1.0f : v > 1.0f ? 1.0f : v;",
                  {"m:nn.Hardtanh()", "F.hardtanh($x)"}, {"hardtanh", "act", "activation"}, {{0}}, {{0}}},
     [OP_clamp] = {"clamp", "Clamp", OP_EW, 0, "v = v < $0 ? $0 : v > $1 ? $1 : v;",
                  {"torch.clamp($x, $0, $1)", "$x.clamp($0, $1)", "torch.clamp($x, min=$0, max=$1)", "m:nn.Hardtanh($0, $1)"},
                  {"clamp", "clip", "hardtanh"}, {{"-0.5", "0.5"}, {"0.1", "0.9"}, {"-2.0", "2.0"}, {"-0.25", "0.75"}, {"0.2", "0.8"}},
                  {{"min_value", "lower", "clamp_min"}, {"max_value", "upper", "clamp_max"}}},
-    [OP_relu6] = {"relu6", "ReLU6", OP_EW, OPF_NONNEG | KEEP, "v = v < 0.0f ? 0.0f : v > 6.0f ? 6.0f : v;",
+    [OP_relu6] = {"relu6", "ReLU6", OP_EW, OPF_NONNEG, "v = v < 0.0f ? 0.0f : v > 6.0f ? 6.0f : v;",
                  {"m:nn.ReLU6()", "F.relu6($x)"}, {"relu6", "act", "activation"}, {{0}}, {{0}}},
     [OP_softsign] = {"softsign", "Softsign", OP_EW, 0, "v = v / (1.0f + fabsf(v));",
                  {"m:nn.Softsign()", "F.softsign($x)", "$x / (1 + torch.abs($x))"}, {"softsign", "act", "activation"}, {{0}}, {{0}}},
     [OP_logsigmoid] = {"logsigmoid", "LogSigmoid", OP_EW, OPF_EXP, "v = (v < 0.0f ? v : 0.0f) - @log(1.0f + @exp(-fabsf(v)));",
                  {"m:nn.LogSigmoid()", "F.logsigmoid($x)"}, {"logsigmoid", "act", "log_sigmoid"}, {{0}}, {{0}}},
-    [OP_abs] = {"abs", "Abs", OP_EW, OPF_NONNEG | KEEP, "v = fabsf(v);", {"torch.abs($x)", "$x.abs()"}, {0}, {{0}}, {{0}}},
+    [OP_abs] = {"abs", "Abs", OP_EW, OPF_NONNEG, "v = fabsf(v);", {"torch.abs($x)", "$x.abs()"}, {0}, {{0}}, {{0}}},
     [OP_square] = {"square", "Square", OP_EW, OPF_NONNEG | OPF_GROWS, "v = v * v;",
                  {"$x * $x", "torch.square($x)", "$x.pow(2)", "$x ** 2"}, {0}, {{0}}, {{0}}},
     [OP_exp] = {"exp", "Exp", OP_EW, OPF_EXP | OPF_NONNEG | OPF_GROWS, "v = @exp(v);", {"torch.exp($x)", "$x.exp()"}, {0}, {{0}}, {{0}}},
     /* constants */
-    [OP_scale] = {"scale", "Scale", OP_EW, KEEP, "v = v * $0;", {"$x * $0", "torch.mul($x, $0)", "$0 * $x"}, {0},
+    [OP_scale] = {"scale", "Scale", OP_EW, 0, "v = v * $0;", {"$x * $0", "torch.mul($x, $0)", "$0 * $x"}, {0},
                  {{"2.0"}, {"0.5"}, {"1.5"}, {"0.7"}, {"3.0"}}, {{"scale", "factor", "scaling_factor"}}},
-    [OP_div] = {"div", "Divide", OP_EW, KEEP, "v = v / $0;", {"$x / $0", "torch.div($x, $0)"}, {0},
+    [OP_div] = {"div", "Divide", OP_EW, 0, "v = v / $0;", {"$x / $0", "torch.div($x, $0)"}, {0},
                  {{"2.0"}, {"4.0"}, {"1.5"}, {"10.0"}, {"0.8"}}, {{"divisor", "temperature", "denom"}}},
     [OP_shift] = {"shift", "AddConstant", OP_EW, 0, "v = v + $0;", {"$x + $0", "torch.add($x, $0)", "$0 + $x"}, {0},
                  {{"0.5"}, {"1.0"}, {"0.1"}, {"0.25"}, {"2.0"}}, {{"offset", "shift", "add_value"}}},
@@ -74,16 +66,16 @@ const struct op_info gen_ops[OP_COUNT] = {
                  {{"0.1"}, {"0.2"}, {"-0.5"}, {"-0.1"}, {"0.3"}}, {{"min_value", "floor", "lower"}}},
     /* second inputs */
     [OP_add] = {"add", "Add", OP_EW_IN, 0, "v = v + $y;", {"$x + $y", "torch.add($x, $y)", "$y + $x"}, {0}, {{0}}, {{0}}},
-    [OP_mul] = {"mul", "Multiply", OP_EW_IN, KEEP, "v = v * $y;", {"$x * $y", "torch.mul($x, $y)", "$y * $x"}, {0}, {{0}}, {{0}}},
+    [OP_mul] = {"mul", "Multiply", OP_EW_IN, 0, "v = v * $y;", {"$x * $y", "torch.mul($x, $y)", "$y * $x"}, {0}, {{0}}, {{0}}},
     [OP_sub] = {"sub", "Subtract", OP_EW_IN, 0, "v = v - $y;", {"$x - $y", "torch.sub($x, $y)"}, {0}, {{0}}, {{0}}},
     [OP_maximum] = {"maximum", "Maximum", OP_EW_IN, 0, "v = v > $y ? v : $y;", {"torch.maximum($x, $y)", "torch.max($x, $y)"}, {0}, {{0}}, {{0}}},
     [OP_residual] = {"residual", "Residual", OP_EW_IN, 0, "v = v + $y;", {"$x + $y", "$y + $x", "torch.add($x, $y)"}, {0}, {{0}}, {{0}}},
-    [OP_silu_gate] = {"silu_gate", "SiLUGate", OP_EW_IN, OPF_EXP | KEEP, "v = v * $y / (1.0f + @exp(-$y));",
+    [OP_silu_gate] = {"silu_gate", "SiLUGate", OP_EW_IN, OPF_EXP, "v = v * $y / (1.0f + @exp(-$y));",
                  {"$x * F.silu($y)", "F.silu($y) * $x"}, {0}, {{0}}, {{0}}},
-    [OP_sigmoid_gate] = {"sigmoid_gate", "SigmoidGate", OP_EW_IN, OPF_EXP | KEEP, "v = v / (1.0f + @exp(-$y));",
+    [OP_sigmoid_gate] = {"sigmoid_gate", "SigmoidGate", OP_EW_IN, OPF_EXP, "v = v / (1.0f + @exp(-$y));",
                  {"$x * torch.sigmoid($y)", "torch.sigmoid($y) * $x"}, {0}, {{0}}, {{0}}},
     [OP_bias] = {"bias", "BiasAdd", OP_EW_PAR, 0, "v = v + $p;", {"$x + $p", "torch.add($x, $p)"}, {"bias", "shift", "b"}, {{0}}, {{0}}},
-    [OP_channel_scale] = {"channel_scale", "ChannelScale", OP_EW_PAR, KEEP, "v = v * $p;", {"$x * $p", "torch.mul($x, $p)"},
+    [OP_channel_scale] = {"channel_scale", "ChannelScale", OP_EW_PAR, 0, "v = v * $p;", {"$x * $p", "torch.mul($x, $p)"},
                  {"gain", "gamma", "weight"}, {{0}}, {{0}}},
     /* whole rows */
     [OP_softmax] = {"softmax", "Softmax", OP_NORM, OPF_EXP | OPF_NONNEG | OPF_TINY, NULL,

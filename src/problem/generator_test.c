@@ -16,6 +16,8 @@
 #include <cmocka.h>
 
 #include "base/fs.h"
+#include "io/json.h"
+#include "io/jsonl.h"
 #include "problem/gen.h"
 
 static struct err e;
@@ -199,6 +201,34 @@ static void index_lists_the_operators_of_the_code(void **state) {
     problem_set_free(&set);
 }
 
+/* The recipe in the index gives the listed operators, so every built-in problem has known answers. */
+static void index_recipes_give_the_operators(void **state) {
+    (void)state;
+    char path[4096];
+    struct jsonl_reader *r = NULL;
+    struct arena a = ARENA_INIT;
+    snprintf(path, sizeof path, "%s/problems/index.jsonl", fs_home());
+    assert_int_equal(jsonl_open(path, 1 << 20, &r, &e), ST_OK);
+    for (;;) {
+        const char *line, *recipe, *ops;
+        size_t len;
+        assert_int_equal(jsonl_next(r, &line, &len, &e), ST_OK);
+        if (!line) break;
+        CLEANUP_JSON json_t *row = NULL;
+        int64_t level;
+        struct gen_item it;
+        assert_int_equal(js_parse(line, len, "index", &row, &e), ST_OK);
+        assert_int_equal(js_get_str(row, "index", "recipe", &recipe, &e), ST_OK);
+        assert_int_equal(js_get_str(row, "index", "ops", &ops, &e), ST_OK);
+        assert_int_equal(js_get_i64(row, "index", "level", &level, &e), ST_OK);
+        if (generator_from_recipe(recipe, 1, &a, &it, &e) != ST_OK) fail_msg("%s", e.msg);
+        assert_string_equal(it.problem.ops, ops);
+        assert_int_equal(it.problem.level, level);
+    }
+    jsonl_close(r);
+    arena_free(&a);
+}
+
 /* ---- answers compile --------------------------------------------------------------------------------------------- */
 
 /* gcc's verdict on a file: 0 when it compiles. */
@@ -344,6 +374,7 @@ int main(void) {
         cmocka_unit_test(index_errors_name_the_line),
         cmocka_unit_test(index_lists_the_operators_of_the_code),
         cmocka_unit_test(answers_compile),
+        cmocka_unit_test(index_recipes_give_the_operators),
         cmocka_unit_test(recipes),
         cmocka_unit_test(broken_answers),
     };
