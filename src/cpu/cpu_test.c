@@ -309,11 +309,11 @@ static void test_attention(void **state) {
                                 vp[j] = v + row[j] * G * K + g * K;
                             }
                             const float *qr = q + t * H * K + h * K, *go = d_o + t * H * K + h * K;
-                            ref_attention_row(or, p, qr, kp, vp, n, K);
+                            ref_attention_row(out, p, qr, kp, vp, n, K);
                             double delta = 0;
                             for (int64_t e = 0; e < K; e++) {
-                                near(o[t * H * K + h * K + e], or[e], 5e-6, 1e-5, "attention");
-                                delta += or [e] * (double)go[e];
+                                near(o[t * H * K + h * K + e], out[e], 5e-6, 1e-5, "attention");
+                                delta += out[e] * (double)go[e];
                             }
                             for (int64_t j = 0; j < n; j++) {
                                 double dp = 0;
@@ -327,7 +327,7 @@ static void test_attention(void **state) {
                             }
                         }
                 for (int64_t j = 0; j < n_d; j++) near(d[j], want[j], 2e-5, 2e-5, "attention_grad");
-                free(want), free(p), free(or);
+                free(want), free(p), free(out);
                 first_o = o;
                 first_d = d;
                 free(stats);

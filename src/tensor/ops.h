@@ -26,12 +26,15 @@
  * rope_grad       in: gradients with respect to rope's output, in the first (H+G)K columns of dqkv; replaced there by
  *                 gradients with respect to its input. Gain gradients accumulate as in rmsnorm_grad. E.
  * swiglu          y[t,f] = silu(gate[t,f]) * up[t,f]; gate and up are the halves of gu [T,2F]. (Shazeer 2020.) E, I.
- * attention       softmax(q k^T) v per query head over the keys of its sequence; see struct attn_seq. Keys lie in
- * blocks of KV_BLOCK; the score is a dot product over d; all scores of a row, then max, exp(s-max), their sum l, sum_k
- * p v over ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I. attention_grad  P recomputed
- * from stats; dq overwritten, dk and dv accumulated over the users of a key in order of (sequence, query row, head). E.
+ * kv_write        puts own keys and values of each sequence behind its past in the cache (layout below).
+ * attention       softmax(q k^T) v per query head over the keys of its sequence (struct attn_seq). A score is a dot
+ *                 product over d; then the maximum of the row's scores, exp(s - max), their sum l, sum_k p v over
+ *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
+ * attention_grad: P recomputed from stats; dq overwritten; dk and dv accumulated over the users of a key in order of
+ *                 (sequence, query row, head). E.
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
+ * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], i ascending. E.
  * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I. */
 #ifndef KERNELRL_OPS_H
 #define KERNELRL_OPS_H
