@@ -296,7 +296,7 @@ static void test_attention(void **state) {
             same_bits(o2, o, T * H * K, "attention from a cache");
             free(kb), free(vb), free(o2);
             if (!first_o) {
-                double *want = xcalloc((size_t)n_d, 8), *p = xcalloc((size_t)T, 8), * or = xcalloc((size_t)K, 8);
+                double *want = xcalloc((size_t)n_d, 8), *p = xcalloc((size_t)T, 8), *out = xcalloc((size_t)K, 8);
                 for (int s = 0; s < S; s++)
                     for (int64_t r = 0; r < seq[s].len; r++)
                         for (int64_t h = 0; h < H; h++) {
