@@ -46,18 +46,6 @@ double compare_tolerance(enum arg_type type) {
     return 0;
 }
 
-double compare_rms(enum arg_type type, const void *x, int64_t count) {
-    double sum = 0;
-    int64_t n = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double v = compare_element(type, x, i);
-        if (!isfinite(v)) continue;
-        sum += v * v;
-        n++;
-    }
-    return n ? sqrt(sum / (double)n) : 0;
-}
-
 static size_t element_bytes(enum arg_type type) {
     switch (type) {
     case TYPE_F32: return 4;
@@ -98,38 +86,72 @@ static bool is_poison(enum arg_type type, const void *x, int64_t i, uint64_t poi
     return memcmp((const unsigned char *)x + (size_t)i * size, &poison, size) == 0;
 }
 
-static void note_difference(enum arg_type type, const void *want, const void *got, int64_t i, uint64_t poison,
-                            struct compare_result *out) {
-    double w = compare_element(type, want, i), g = compare_element(type, got, i);
+static void note_difference(int64_t i, double want, double got, bool poisoned, struct compare_result *out) {
     out->different++;
-    if (is_poison(type, got, i, poison))
+    if (poisoned)
         out->unwritten++;
-    else if (isfinite(w) && !isfinite(g))
+    else if (isfinite(want) && !isfinite(got))
         out->not_finite++;
     if (out->first >= 0) return;
     out->first = i;
-    out->got = g;
-    out->want = w;
+    out->got = got;
+    out->want = want;
+}
+
+static void load_floats(enum arg_type type, const void *x, int64_t from, int64_t n, float *out) {
+    switch (type) {
+    case TYPE_F32: memcpy(out, (const float *)x + from, (size_t)n * sizeof *out); return;
+    case TYPE_F16:
+        for (int64_t i = 0; i < n; i++) out[i] = f16_to_f32(((const uint16_t *)x)[from + i]);
+        return;
+    case TYPE_BF16:
+        for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32(((const uint16_t *)x)[from + i]);
+        return;
+    case TYPE_I64:
+    case TYPE_BOOL: ASSERT(!"a float type");
+    }
+}
+
+double compare_rms(enum arg_type type, const void *x, int64_t count) {
+    enum { CHUNK = 512 };
+    float chunk[CHUNK];
+    double sum = 0;
+    int64_t finite = 0;
+    if (type == TYPE_I64 || type == TYPE_BOOL) return 0; /* compared exactly: no scale */
+    for (int64_t from = 0; from < count; from += CHUNK) {
+        int64_t n = i64_min(CHUNK, count - from);
+        load_floats(type, x, from, n, chunk);
+        for (int64_t k = 0; k < n; k++) {
+            if (!isfinite(chunk[k])) continue;
+            sum += (double)chunk[k] * (double)chunk[k];
+            finite++;
+        }
+    }
+    return finite ? sqrt(sum / (double)finite) : 0;
 }
 
 /* Every element on its own, in double precision. */
 static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count, double scale,
                            const struct compare_rule *rule, struct compare_result *out) {
+    enum { CHUNK = 512 };
+    float wants[CHUNK], gots[CHUNK];
     double t = compare_tolerance(type);
-    uint64_t poison = rule->poison;
-    for (int64_t i = 0; i < count; i++) {
-        double w = compare_element(type, want, i), g = compare_element(type, got, i);
-        bool good;
-        if (!isfinite(w))
-            good = isnan(w) ? isnan(g) && !is_poison(type, got, i, poison) : g == w;
-        else if (!isfinite(g))
-            good = false;
-        else {
-            double d = fabs(g - w), error = d / (scale + fabs(w));
-            if (error > out->max_error) out->max_error = error;
-            good = error <= rule->tolerance && (!rule->compatible || d <= t + t * fabs(w));
+    for (int64_t from = 0; from < count; from += CHUNK) {
+        int64_t n = i64_min(CHUNK, count - from);
+        load_floats(type, want, from, n, wants);
+        load_floats(type, got, from, n, gots);
+        for (int64_t k = 0; k < n; k++) {
+            double w = (double)wants[k], g = (double)gots[k];
+            bool poisoned = isnan(g) && is_poison(type, got, from + k, rule->poison), good = false;
+            if (!isfinite(w))
+                good = isnan(w) ? isnan(g) && !poisoned : g == w;
+            else if (isfinite(g)) {
+                double d = fabs(g - w), error = d / (scale + fabs(w));
+                if (error > out->max_error) out->max_error = error;
+                good = error <= rule->tolerance && (!rule->compatible || d <= t + t * fabs(w));
+            }
+            if (!good) note_difference(from + k, w, g, poisoned, out);
         }
-        if (!good) note_difference(type, want, got, i, poison, out);
     }
 }
 
@@ -180,10 +202,12 @@ void compare_tensor(enum arg_type type, const void *want, const void *got, int64
     if (count == 0) return;
     if (type == TYPE_I64 || type == TYPE_BOOL) {
         if (memcmp(want, got, element_bytes(type) * (size_t)count) == 0) return;
+        size_t size = element_bytes(type);
         for (int64_t i = 0; i < count; i++) {
-            size_t size = element_bytes(type), at = (size_t)i * size;
+            size_t at = (size_t)i * size;
             if (memcmp((const unsigned char *)want + at, (const unsigned char *)got + at, size) == 0) continue;
-            note_difference(type, want, got, i, rule->poison, out);
+            note_difference(i, compare_element(type, want, i), compare_element(type, got, i),
+                            is_poison(type, got, i, rule->poison), out);
         }
         out->max_error = 1;
         return;

@@ -29,7 +29,7 @@ struct compare_rule {
 };
 void compare_tensor(enum arg_type type, const void *want, const void *got, int64_t count,
                     const struct compare_rule *rule, struct compare_result *out);
-/* Root mean square of the finite elements; 0 when there are none. */
+/* Root mean square of the finite elements; 0 when there are none, and for integers and bools. */
 double compare_rms(enum arg_type type, const void *x, int64_t count);
 double compare_tolerance(enum arg_type type);
 

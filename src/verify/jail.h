@@ -10,7 +10,7 @@
 
 struct jail {
     char bwrap[512]; /* empty in weak mode */
-    bool weak;       /* no bubblewrap: seccomp and rlimits only */
+    bool weak;       /* no bubblewrap: seccomp, rlimits and, where the kernel has it, Landlock */
     bool drop_root;
     struct arena arena;
     void *run_filter, *compile_filter; /* BPF programs */

@@ -29,6 +29,10 @@ check "a good answer is correct and timed" sh -c \
     "'$KRL' verify --problem tests/verify/relu.py --solution $answers/good.c | tee '$tmp/good' && grep -q '^speed-up' '$tmp/good'"
 check "allow-weaker runs it without bubblewrap" env KERNELRL_BWRAP=/nowhere/bwrap \
     "$KRL" verify --problem tests/verify/relu.py --solution $answers/good.c --allow-weaker --no-measure
+if grep -qs landlock /sys/kernel/security/lsm; then
+    check "and Landlock still hides the files" env KERNELRL_BWRAP=/nowhere/bwrap "$KRL" verify \
+        --problem tests/verify/relu.py --solution $answers/reads_passwd.c --allow-weaker --no-measure
+else skip "and Landlock still hides the files" "no Landlock in this kernel, or /sys/kernel/security is not mounted"; fi
 refuses "an endless loop ends at the deadline" 1 '^outcome +timeout' verify --solution $answers/infinite_loop.c --timeout 1
 refuses "a wrong answer" 1 '^outcome +wrong_output' verify --solution $answers/nearly.c
 refuses "a compile error names the line of the answer" 1 'kernel.c:2:' verify --solution $answers/compile_error.c
