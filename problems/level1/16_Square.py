@@ -9,7 +9,7 @@ class Model(nn.Module):
         x = x.pow(2)
         return x
 
-num_rows = 2048
+num_rows = 4096
 dim = 1024
 
 def get_inputs():

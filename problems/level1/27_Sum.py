@@ -6,7 +6,7 @@ class Model(nn.Module):
         input = torch.sum(input, dim=1)
         return input
 
-batch_size = 4096
+batch_size = 8192
 dim = 1024
 
 def get_inputs():

@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-num_rows = 4096
+num_rows = 8192
 features = 1024
 
 class Model(nn.Module):

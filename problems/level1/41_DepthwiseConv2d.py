@@ -9,7 +9,7 @@ class Model(nn.Module):
     def forward(self, x):
         return self.depthwise(x)
 
-batch_size = 8
+batch_size = 32
 channels = 32
 height = 48
 width = 48

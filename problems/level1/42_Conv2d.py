@@ -10,7 +10,7 @@ class Model(nn.Module):
         res = self.conv(inp)
         return res
 
-batch_size = 8
+batch_size = 32
 num_channels = 3
 height = 64
 width = 64

@@ -10,7 +10,7 @@ class Model(nn.Module):
     def forward(self, inp):
         return self.layer(inp)
 
-batch = 16
+batch = 32
 in_channels = 8
 length = 2048
 out_channels = 16

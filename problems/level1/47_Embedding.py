@@ -9,7 +9,7 @@ class Model(nn.Module):
     def forward(self, tokens):
         return self.table(tokens)
 
-batch = 32
+batch = 128
 seq_len = 128
 vocab_size = 2000
 dim = 256

@@ -10,7 +10,7 @@ class Model(nn.Module):
         x = torch.add(x, z2)
         return x
 
-batch_size = 512
+batch_size = 1024
 n_features = 1024
 
 def get_inputs():

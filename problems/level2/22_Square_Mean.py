@@ -7,7 +7,7 @@ class Model(nn.Module):
         x = x.pow(2)
         return x.mean(dim=1)
 
-batch = 512
+batch = 2048
 dim = 1024
 
 def get_inputs():

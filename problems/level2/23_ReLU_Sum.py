@@ -10,7 +10,7 @@ class Model(nn.Module):
         x = torch.relu(x)
         return x.sum(dim=-1)
 
-batch_size = 512
+batch_size = 2048
 features = 1024
 
 def get_inputs():

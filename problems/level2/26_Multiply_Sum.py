@@ -6,7 +6,7 @@ class Model(nn.Module):
         x = torch.mul(x, y)
         return x.sum(dim=-1)
 
-batch_size = 1024
+batch_size = 4096
 width = 512
 
 def get_inputs():

@@ -12,7 +12,7 @@ class Model(nn.Module):
         x = x - 0.3
         return x
 
-batch_size = 512
+batch_size = 2048
 in_features = 1024
 
 def get_inputs():

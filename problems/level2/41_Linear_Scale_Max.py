@@ -13,7 +13,7 @@ class Model(nn.Module):
         inp = inp.max(dim=1).values
         return inp
 
-batch = 64
+batch = 128
 in_features = 512
 hidden_dim = 256
 scale = 2.0

@@ -9,7 +9,7 @@ class Model(nn.Module):
         input = torch.mm(input, z)
         return torch.relu(input)
 
-batch_size = 128
+batch_size = 256
 hidden_size = 256
 out_dim = 256
 

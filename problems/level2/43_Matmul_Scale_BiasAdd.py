@@ -14,7 +14,7 @@ class Model(nn.Module):
         x = x + self.b
         return x
 
-batch = 128
+batch = 256
 width = 256
 width2 = 256
 scale = 0.5

@@ -12,7 +12,7 @@ class Model(nn.Module):
         x = torch.relu(x)
         return x
 
-batch_size = 8
+batch_size = 16
 channels = 3
 height = 48
 width = 48

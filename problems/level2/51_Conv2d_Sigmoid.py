@@ -11,7 +11,7 @@ class Model(nn.Module):
         x = x.sigmoid()
         return x
 
-batch_size = 8
+batch_size = 16
 in_channels = 3
 height = 48
 width = 48

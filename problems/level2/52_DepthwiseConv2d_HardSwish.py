@@ -12,7 +12,7 @@ class Model(nn.Module):
         x = F.hardswish(x)
         return x
 
-batch_size = 8
+batch_size = 32
 in_channels = 32
 height = 48
 width = 48

@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-batch_size = 8
+batch_size = 16
 in_channels = 32
 height = 64
 width = 64

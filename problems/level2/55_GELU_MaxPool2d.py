@@ -12,7 +12,7 @@ class Model(nn.Module):
         hidden = self.pool(hidden)
         return hidden
 
-batch_size = 8
+batch_size = 16
 in_channels = 8
 height = 48
 width = 48

@@ -13,7 +13,7 @@ class Model(nn.Module):
         x = F.gelu(x)
         return x
 
-batch_size = 16
+batch_size = 32
 channels = 8
 seq_len = 2048
 hidden_channels = 16

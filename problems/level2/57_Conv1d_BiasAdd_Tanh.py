@@ -14,7 +14,7 @@ class Model(nn.Module):
         x = torch.tanh(x)
         return x
 
-batch_size = 16
+batch_size = 32
 in_channels = 8
 seq_len = 1024
 hidden_channels = 16

@@ -10,7 +10,7 @@ class Model(nn.Module):
         h = F.gelu(x)
         return h.mean(dim=1)
 
-batch_size = 32
+batch_size = 64
 length = 64
 hidden_size = 256
 

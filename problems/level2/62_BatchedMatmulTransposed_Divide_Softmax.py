@@ -12,7 +12,7 @@ class Model(nn.Module):
         x = torch.div(x, 8.0)
         return self.softmax(x)
 
-batch_size = 16
+batch_size = 32
 length = 64
 d_model = 64
 out_dim = 64

@@ -13,7 +13,7 @@ class Model(nn.Module):
         hidden = hidden.clamp(min=0)
         return hidden
 
-batch_size = 4
+batch_size = 32
 channels = 8
 height = 32
 width = 32

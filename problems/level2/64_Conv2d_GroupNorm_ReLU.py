@@ -14,7 +14,7 @@ class Model(nn.Module):
         x = self.gn(x)
         return F.relu(x)
 
-batch_size = 4
+batch_size = 16
 channels = 8
 height = 32
 width = 32

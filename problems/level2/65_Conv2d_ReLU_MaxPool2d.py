@@ -12,7 +12,7 @@ class Model(nn.Module):
         x = x.relu()
         return F.max_pool2d(x, 2)
 
-batch = 8
+batch = 16
 channels = 3
 height = 48
 width = 48

@@ -10,7 +10,7 @@ class Model(nn.Module):
         x = x @ y2
         return x
 
-batch = 8
+batch = 16
 length = 64
 hidden_size = 64
 out_dim = 64

@@ -15,7 +15,7 @@ class Model(nn.Module):
         data = torch.matmul(data, weight2)
         return data
 
-batch_size = 8
+batch_size = 16
 seq_len = 64
 d_model = 64
 out_dim = 64

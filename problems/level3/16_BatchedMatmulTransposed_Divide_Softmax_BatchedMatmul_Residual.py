@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch_size = 8
+batch_size = 16
 seq_length = 64
 dim = 64
 kv_len = 64

@@ -17,7 +17,7 @@ class Model(nn.Module):
         out = x * out[:, :, None, None]
         return out
 
-batch_size = 8
+batch_size = 16
 num_channels = 64
 height = 32
 width = 32

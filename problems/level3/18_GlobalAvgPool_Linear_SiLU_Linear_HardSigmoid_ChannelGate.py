@@ -16,7 +16,7 @@ class Model(nn.Module):
         y = F.hardsigmoid(y)
         return data * y.unsqueeze(-1).unsqueeze(-1)
 
-batch = 8
+batch = 16
 num_channels = 64
 height = 32
 width = 32

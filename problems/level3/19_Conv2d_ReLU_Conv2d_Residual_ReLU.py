@@ -16,7 +16,7 @@ class Model(nn.Module):
         h = h + inp
         return F.relu(h)
 
-batch = 4
+batch = 32
 in_channels = 8
 height = 32
 width = 32

@@ -13,7 +13,7 @@ class Model(nn.Module):
         x = self.relu(x)
         return self.linear(x)
 
-batch = 64
+batch = 256
 width = 256
 out_dim = 256
 out_features = 128

@@ -14,7 +14,7 @@ class Model(nn.Module):
         input = F.relu6(input)
         return input
 
-batch_size = 8
+batch_size = 16
 channels = 16
 height = 48
 width = 48

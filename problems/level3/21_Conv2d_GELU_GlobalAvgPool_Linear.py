@@ -15,7 +15,7 @@ class Model(nn.Module):
         x = torch.mean(x, dim=[2, 3])
         return self.dense(x)
 
-batch_size = 8
+batch_size = 32
 in_channels = 3
 height = 48
 width = 48

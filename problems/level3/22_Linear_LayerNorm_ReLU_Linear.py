@@ -17,7 +17,7 @@ class Model(nn.Module):
         z = self.proj(z)
         return z
 
-batch = 128
+batch = 256
 hidden_size = 256
 out_dim = 256
 hidden_dim = 64

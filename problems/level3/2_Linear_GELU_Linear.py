@@ -15,7 +15,7 @@ class Model(nn.Module):
         data = self.linear(data)
         return data
 
-batch_size = 64
+batch_size = 256
 width = 256
 out_features = 256
 out_dim = 256

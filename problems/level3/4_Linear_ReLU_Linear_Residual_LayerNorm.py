@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-batch_size = 64
+batch_size = 256
 in_features = 256
 hidden_dim = 256
 out_features = 256

@@ -17,7 +17,7 @@ class Model(nn.Module):
         res = res + x
         return res
 
-batch = 64
+batch = 256
 n_features = 256
 hidden_dim = 256
 hidden_dim2 = 256

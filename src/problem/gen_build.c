@@ -906,7 +906,7 @@ static void random_product(struct prog *p) {
 static void random_image(struct prog *p) {
     int c = pick(p, 100);
     if (c < 45) { /* convolution and what follows */
-        int64_t ci = PICK_INT(p, 3, 4, 8, 8, 16), hw = PICK_INT(p, 16, 24, 32, 32, 48), b = PICK_INT(p, 4, 8, 8, 16);
+        int64_t ci = PICK_INT(p, 3, 4, 8, 8, 12), hw = PICK_INT(p, 24, 32, 32, 48), b = PICK_INT(p, 8, 8, 16);
         int ks = PICK_INT(p, 1, 3, 3, 3, 5), pad = chance(p, 60) ? ks / 2 : 0, stride = chance(p, 15) ? 2 : 1;
         int64_t co = PICK_INT(p, 8, 16, 16, 32);
         start(p, HEAD_IMAGE, (const int64_t[4]){b, ci, hw, hw});
