@@ -107,7 +107,6 @@ static enum status launch(struct candidate *c, const struct jail *jail, const st
     snprintf(threads, sizeof threads, "OMP_NUM_THREADS=%d", o->threads);
     char *env[] = {threads,
                    (char[]){"OMP_WAIT_POLICY=passive"},
-                   (char[]){"GOMP_SPINCOUNT=20000"},
                    (char[]){"OMP_DYNAMIC=false"},
                    (char[]){"MALLOC_ARENA_MAX=2"},
                    (char[]){"PATH=/usr/bin:/bin"},

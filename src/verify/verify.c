@@ -26,8 +26,11 @@
 #include "verify/unit.h"
 
 enum { CACHE_SLOTS = 4096, ROUNDS = 7, FEW_ROUNDS = 3 };
-/* A timed request takes at least this long, so that the messages around it are a small part. */
-static const double request_s = 1e-3;
+/* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
+ * the other side's turn, are a small part. */
+static const double request_s = 2e-3;
+/* The number of calls per request is estimated from this many: a single one is mostly the waking of threads. */
+enum { WARM_CALLS = 8 };
 /* An answer so slow that all rounds would take longer is timed in fewer. */
 static const double timing_budget_s = 0.7;
 
@@ -363,6 +366,20 @@ static bool timed_request(struct run *r, int first, int count, int64_t empty_ns,
     return true;
 }
 
+static int calls_per_request(double seconds_per_call, int limit) {
+    return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
+}
+
+/* First estimate of the time of one eager call. */
+static enum status estimate_eager(struct references *refs, struct reference *ref, struct err *e) {
+    if (ref->eager_s > 0) return ST_OK;
+    TRY(reference_time(refs, ref, 0, 1, ref->n_timed, 0, &ref->eager_s, e));
+    if (ref->eager_s > WARM_CALLS * request_s) return ST_OK;
+    TRY(reference_time(refs, ref, 0, WARM_CALLS, ref->n_timed, 1, &ref->eager_s, e));
+    ref->eager_s /= WARM_CALLS;
+    return ST_OK;
+}
+
 /* Eager and candidate in turn, each round on sets that this candidate has not seen. */
 static enum status measure(struct run *r, struct verdict *out, struct err *e) {
     struct references *refs = &r->v->references;
@@ -374,24 +391,24 @@ static enum status measure(struct run *r, struct verdict *out, struct err *e) {
         return ST_OK;
     }
     double guess = fmax((double)(r->fastest_ns - empty_ns), 1000) * 1e-9;
-    int capacity = reference_timed_capacity(refs, ref) / (ROUNDS + 1);
-    int limit = capacity < ref->sets.slots ? capacity : ref->sets.slots;
-    int count = (int)fmin(fmax(ceil(request_s / guess), 1), limit);
+    int limit = reference_timed_capacity(refs, ref) / (ROUNDS + 1);
+    if (limit > ref->sets.slots) limit = ref->sets.slots;
+    int warm = guess > WARM_CALLS * request_s ? 1 : WARM_CALLS < limit ? WARM_CALLS : limit;
+    TRY(reference_make_timed(refs, ref, warm, e));
+    if (!timed_request(r, 0, warm, empty_ns, &guess, out)) return ST_OK;
+    int count = calls_per_request(guess, limit);
     /* Few rounds for an answer that is slow, but never just one: that has no interval. */
     int rounds = guess * count * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
-    TRY(reference_make_timed(refs, ref, (rounds + 1) * count, e));
-    double mine[ROUNDS], eager[ROUNDS], warm;
-    if (!timed_request(r, 0, count, empty_ns, &warm, out)) return ST_OK;
-    int filled = ref->n_timed;
-    if (ref->eager_s <= 0) {
-        TRY(reference_time(refs, ref, 0, 1, filled, 0, &ref->eager_s, e));
-    }
-    int eager_count = (int)fmin(fmax(ceil(request_s / ref->eager_s), 1), fmin(filled, 64));
+    TRY(reference_make_timed(refs, ref, warm + rounds * count, e));
+    TRY(estimate_eager(refs, ref, e));
+    int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
+    double mine[ROUNDS], eager[ROUNDS];
     for (int i = 0; i < rounds; i++) {
         double total;
-        TRY(reference_time(refs, ref, (i + 1) * count, eager_count, filled, i, &total, e));
+        int first = warm + i * count;
+        TRY(reference_time(refs, ref, first, eager_count, filled, i + 1, &total, e));
         eager[i] = total / eager_count;
-        if (!timed_request(r, (i + 1) * count, count, empty_ns, &mine[i], out)) return ST_OK;
+        if (!timed_request(r, first, count, empty_ns, &mine[i], out)) return ST_OK;
     }
     struct timing_ratio ratio = timing_compare(eager, mine, rounds);
     ref->eager_s = timing_median(eager, rounds);
