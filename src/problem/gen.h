@@ -35,20 +35,21 @@ enum op_class {
 #define OPF_CENTERED 8u /* rows have mean about 0: no sum or mean right after it */
 #define OPF_TINY 16u    /* outputs are about 1/n: hardly anything but scaling and adding makes sense after it */
 
-#define OP_LIST(X)                                                                                                     \
-    X(relu)                                                                                                            \
-    X(leaky_relu)                                                                                                      \
-    X(elu)                                                                                                             \
-    X(selu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) X(hardswish) X(hardsigmoid)            \
-        X(hardtanh) X(clamp) X(relu6) X(softsign) X(logsigmoid) X(abs) X(square) X(exp) X(scale) X(shift) X(div)       \
-            X(sub_const) X(clamp_min) X(add) X(mul) X(sub) X(maximum) X(residual) X(silu_gate) X(sigmoid_gate) X(bias) \
-                X(channel_scale) X(softmax) X(log_softmax) X(layernorm) X(layernorm_plain) X(rmsnorm) X(l2_normalize)  \
-                    X(cumsum) X(center) X(instancenorm) X(sum) X(mean) X(max) X(min) X(l1_norm) X(l2_norm) X(var)      \
-                        X(logsumexp) X(argmax) X(global_avg_pool) X(global_max_pool) X(mean_all) X(sum_all)            \
-                            X(mse_loss) X(l1_loss) X(smooth_l1_loss) X(bce_logits_loss) X(cross_entropy) X(linear)     \
-                                X(linear_nobias) X(matmul) X(matmul_t) X(bmm) X(bmm_t) X(glu) X(swiglu) X(geglu)       \
-                                    X(conv2d) X(depthwise_conv2d) X(conv1d) X(max_pool2d) X(avg_pool2d) X(groupnorm)   \
-                                        X(batchnorm) X(sum_dim1) X(mean_dim1) X(max_dim1) X(transpose) X(concat)       \
+#define OP_LIST(X)                                                                                                    \
+    X(relu)                                                                                                           \
+    X(leaky_relu)                                                                                                     \
+    X(elu)                                                                                                            \
+    X(selu)                                                                                                           \
+    X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) X(hardswish) X(hardsigmoid) X(hardtanh)       \
+        X(clamp) X(relu6) X(softsign) X(logsigmoid) X(abs) X(square) X(exp) X(scale) X(shift) X(div) X(sub_const)     \
+            X(clamp_min) X(add) X(mul) X(sub) X(maximum) X(residual) X(silu_gate) X(sigmoid_gate) X(bias)             \
+                X(channel_scale) X(softmax) X(log_softmax) X(layernorm) X(layernorm_plain) X(rmsnorm) X(l2_normalize) \
+                    X(cumsum) X(center) X(instancenorm) X(sum) X(mean) X(max) X(min) X(l1_norm) X(l2_norm) X(var)     \
+                        X(logsumexp) X(argmax) X(global_avg_pool) X(global_max_pool) X(mean_all) X(sum_all)           \
+                            X(mse_loss) X(l1_loss) X(smooth_l1_loss) X(bce_logits_loss) X(cross_entropy) X(linear)    \
+                                X(linear_nobias) X(matmul) X(matmul_t) X(bmm) X(bmm_t) X(glu) X(swiglu) X(geglu)      \
+                                    X(conv2d) X(depthwise_conv2d) X(conv1d) X(max_pool2d) X(avg_pool2d) X(groupnorm)  \
+                                        X(batchnorm) X(sum_dim1) X(mean_dim1) X(max_dim1) X(transpose) X(concat)      \
                                             X(embedding) X(channel_gate)
 
 enum op {
@@ -134,11 +135,28 @@ struct prog {
     char level;
 };
 
-/* gen_build.c */
-void prog_random(struct prog *p);
+/* Draws: true in PERCENT of the cases; a number in [0, n); one of a list. */
+static inline bool chance(struct prog *p, int percent) { return rng_below(&p->r, 100) < (uint64_t)percent; }
+static inline int pick(struct prog *p, int n) { return (int)rng_below(&p->r, (uint64_t)n); }
+#define PICK(p, ...) \
+    (((const char *const[]){__VA_ARGS__})[pick((p), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))])
+#define PICK_INT(p, ...) (((const int[]){__VA_ARGS__})[pick((p), (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)))])
+
+/* gen_build.c: the steps a program is built in. A head gives the input's shape (2 to 4 sizes in d). */
+enum head { HEAD_ROWS, HEAD_SEQ, HEAD_IMAGE, HEAD_SIGNAL, HEAD_IDS };
+void prog_start(struct prog *p, enum head head, const int64_t d[4]);
+/* Why OP cannot follow the current value, or NULL. */
+const char *prog_misfit(const struct prog *p, enum op op);
+/* Adds one operator, which must fit. arg: its integers (0 when absent). k0, k1: its constants, or NULL to draw them. */
+void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, const char *k1);
+/* "torch.rand(batch_size, dim)" for a tensor of this shape. */
+const char *prog_make_tensor(struct prog *p, const char *fill, const struct shape *s);
+void prog_finish(struct prog *p); /* level and variable names, after the last operator */
 enum status prog_recipe(struct prog *p, const char *recipe, struct err *e) MUST_USE;
 const char *prog_ops(const struct prog *p);
 void prog_free(struct prog *p);
+/* gen_random.c */
+void prog_random(struct prog *p);
 /* gen_py.c */
 char *prog_python(struct prog *p);
 /* gen_c.c */

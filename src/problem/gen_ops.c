@@ -87,7 +87,7 @@ const struct op_info gen_ops[OP_COUNT] = {
     [OP_rmsnorm] = {"rmsnorm", "RMSNorm", OP_NORM, 0, NULL,
                  {"$x * torch.rsqrt($x.pow(2).mean(dim=-1, keepdim=True) + $e) * $p",
                   "$x * torch.rsqrt(torch.mean($x * $x, dim=-1, keepdim=True) + $e) * $p",
-                  "$x / torch.sqrt($x.pow(2).mean(-1, keepdim=True) + $e) * $p"}, {"weight", "gamma", "norm_weight"}, {{0}}, {{0}}},
+                  "$x / torch.sqrt($x.pow(2).mean(-1, keepdim=True) + $e) * $p"}, {"weight", "gamma", "rms_weight"}, {{0}}, {{0}}},
     [OP_l2_normalize] = {"l2_normalize", "L2Normalize", OP_NORM, OPF_TINY, NULL, {"F.normalize($x, dim=$d)", "F.normalize($x, p=2, dim=$d)"}, {0}, {{0}}, {{0}}},
     [OP_cumsum] = {"cumsum", "CumSum", OP_NORM, OPF_GROWS, NULL, {"torch.cumsum($x, dim=$d)", "$x.cumsum(dim=$d)"}, {0}, {{0}}, {{0}}},
     [OP_center] = {"center", "MeanSubtract", OP_NORM, OPF_CENTERED, NULL,

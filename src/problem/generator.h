@@ -2,7 +2,7 @@
  * shapes and constants, written as a KernelBench module in one of many surface forms; it comes with correct C answers
  * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
  * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
- * their C snippets), gen_build.c (what is drawn), gen_c.c (answers), gen_break.c (wrong answers). */
+ * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_c.c (answers), gen_break.c (wrong answers). */
 #ifndef KERNELRL_GENERATOR_H
 #define KERNELRL_GENERATOR_H
 

@@ -74,6 +74,7 @@ static void leaves_out_the_test_sequences(void **state) {
     assert_int_equal(generator_excluded_count(free_draw), 0);
     struct arena a = ARENA_INIT;
     int by_level[4] = {0}, excluded_draws = 0;
+    bool seen[OP_COUNT] = {false};
     size_t longest_answer = 0;
     for (uint64_t i = 0; i < 20000; i++) {
         struct gen_item it;
@@ -81,6 +82,11 @@ static void leaves_out_the_test_sequences(void **state) {
         const struct problem *p = &it.problem;
         if (generator_excludes(g, p->ops))
             fail_msg("problem %llu has a test sequence: %s", (unsigned long long)i, p->ops);
+        for (const char *w = p->ops; *w; w += strcspn(w, " "), w += *w == ' ') {
+            enum op op;
+            assert_true(gen_op_find(w, strcspn(w, " "), &op));
+            seen[op] = true;
+        }
         assert_in_range(p->level, 1, 3);
         assert_int_equal(p->level, p->difficulty);
         assert_int_equal(p->level == 1, count_words(p->ops) == 1);
@@ -100,6 +106,8 @@ static void leaves_out_the_test_sequences(void **state) {
         arena_reset(&a);
     }
     assert_true(excluded_draws > 10);
+    for (int op = 0; op < OP_COUNT; op++) /* every operator is drawn: test problems are recombinations of known ones */
+        if (!seen[op]) fail_msg("operator %s is never drawn", gen_ops[op].name);
     for (int l = 1; l <= 3; l++) assert_true(by_level[l] > 1000);
     print_message("levels %d %d %d, longest answer %zu bytes, %d of 3000 free draws are test sequences\n", by_level[1],
                   by_level[2], by_level[3], longest_answer, excluded_draws);

@@ -9,13 +9,13 @@
 enum split { SPLIT_TRAIN, SPLIT_TEST };
 
 struct problem {
-    const char *key;        /* unique within its source: "level1/19_ReLU" */
-    const char *name;       /* "19_ReLU" */
-    const char *code;       /* the PyTorch module, UTF-8 */
-    int level, problem_id;  /* 1-based; 0 when unknown */
+    const char *key;       /* unique within its source: "level1/19_ReLU" */
+    const char *name;      /* "19_ReLU" */
+    const char *code;      /* the PyTorch module, UTF-8 */
+    int level, problem_id; /* 1-based; 0 when unknown */
     enum split split;
-    int difficulty;         /* 1 single operator, 2 fusion, 3 block; 0 unlabelled */
-    const char *ops;        /* operator sequence, blank-separated ("linear gelu softmax"), or NULL when unknown */
+    int difficulty;  /* 1 single operator, 2 fusion, 3 block; 0 unlabelled */
+    const char *ops; /* operator sequence, blank-separated ("linear gelu softmax"), or NULL when unknown */
 };
 
 /* A set owns its problems through one arena. */
