@@ -35,22 +35,19 @@ enum op_class {
 #define OPF_CENTERED 8u /* rows have mean about 0: no sum or mean right after it */
 #define OPF_TINY 16u    /* outputs are about 1/n: hardly anything but scaling and adding makes sense after it */
 
-#define OP_LIST(X)                                                                                                     \
-    X(relu)                                                                                                            \
-    X(leaky_relu)                                                                                                      \
-    X(elu)                                                                                                             \
-    X(selu)                                                                                                            \
-    X(gelu)                                                                                                            \
-    X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) X(hardswish) X(hardsigmoid) X(hardtanh) X(clamp)       \
-        X(relu6) X(softsign) X(logsigmoid) X(abs) X(square) X(exp) X(scale) X(shift) X(div) X(sub_const) X(clamp_min)  \
-            X(add) X(mul) X(sub) X(maximum) X(residual) X(silu_gate) X(sigmoid_gate) X(bias) X(channel_scale)          \
-                X(softmax) X(log_softmax) X(layernorm) X(layernorm_plain) X(rmsnorm) X(l2_normalize) X(cumsum)         \
-                    X(center) X(instancenorm) X(sum) X(mean) X(max) X(min) X(l1_norm) X(l2_norm) X(var) X(logsumexp)   \
-                        X(argmax) X(global_avg_pool) X(global_max_pool) X(mean_all) X(sum_all) X(mse_loss) X(l1_loss)  \
-                            X(smooth_l1_loss) X(bce_logits_loss) X(cross_entropy) X(linear) X(linear_nobias) X(matmul) \
-                                X(matmul_t) X(bmm) X(bmm_t) X(glu) X(swiglu) X(geglu) X(conv2d) X(depthwise_conv2d)    \
-                                    X(conv1d) X(max_pool2d) X(avg_pool2d) X(groupnorm) X(batchnorm) X(sum_dim1)        \
-                                        X(mean_dim1) X(max_dim1) X(transpose) X(concat) X(embedding) X(channel_gate)
+/* clang-format off */
+#define OP_LIST(X) \
+    X(relu) X(leaky_relu) X(elu) X(selu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh) X(softplus) X(mish) \
+    X(hardswish) X(hardsigmoid) X(hardtanh) X(clamp) X(relu6) X(softsign) X(logsigmoid) X(abs) X(square) X(exp) \
+    X(scale) X(shift) X(div) X(sub_const) X(clamp_min) X(add) X(mul) X(sub) X(maximum) X(residual) X(silu_gate) \
+    X(sigmoid_gate) X(bias) X(channel_scale) X(softmax) X(log_softmax) X(layernorm) X(layernorm_plain) \
+    X(rmsnorm) X(l2_normalize) X(cumsum) X(center) X(instancenorm) X(sum) X(mean) X(max) X(min) X(l1_norm) \
+    X(l2_norm) X(var) X(logsumexp) X(argmax) X(global_avg_pool) X(global_max_pool) X(mean_all) X(sum_all) \
+    X(mse_loss) X(l1_loss) X(smooth_l1_loss) X(bce_logits_loss) X(cross_entropy) X(linear) X(linear_nobias) \
+    X(matmul) X(matmul_t) X(bmm) X(bmm_t) X(glu) X(swiglu) X(geglu) X(conv2d) X(depthwise_conv2d) X(conv1d) \
+    X(max_pool2d) X(avg_pool2d) X(groupnorm) X(batchnorm) X(sum_dim1) X(mean_dim1) X(max_dim1) X(transpose) \
+    X(concat) X(embedding) X(channel_gate)
+/* clang-format on */
 
 enum op {
 #define X(name) OP_##name,
