@@ -27,7 +27,8 @@ void assert_failed(const char *expr, const char *file, int line, const char *fun
 static inline int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t i64_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Allocation that cannot fail quietly: prints the size and aborts. For sizes that input controls, check a limit first. */
+/* Allocation that cannot fail quietly: prints the size and aborts. For sizes that input controls, check a limit first.
+ */
 void *xmalloc(size_t n) __attribute__((malloc, returns_nonnull));
 void *xcalloc(size_t count, size_t size) __attribute__((malloc, returns_nonnull));
 void *xrealloc(void *p, size_t n) __attribute__((returns_nonnull));

@@ -1,26 +1,26 @@
 /* Errors. Operating errors (bad file, bad key, full disk) return a status and fill a caller-owned struct err;
  * programmer errors assert. The first cause is recorded by fail(); callers may add context with note() while unwinding:
- *     train: configs/x.yaml:12:7: learning_rate: expected a number > 0, got "fast"                                     */
+ *     train: configs/x.yaml:12:7: learning_rate: expected a number > 0, got "fast" */
 #ifndef KERNELRL_ERR_H
 #define KERNELRL_ERR_H
 
 #include "base/base.h"
 
 /* One list gives the enum, the name and the exit code. */
-#define STATUS_LIST(X)                                                                                                 \
-    X(OK, "ok", 0)                                                                                                     \
-    X(USAGE, "usage", 2)                                                                                               \
-    X(CONFIG, "configuration", 2)                                                                                      \
-    X(IO, "i/o", 1)                                                                                                    \
-    X(PARSE, "malformed input", 1)                                                                                     \
-    X(INVALID, "invalid value", 1)                                                                                     \
-    X(UNSUPPORTED, "not supported", 1)                                                                                 \
-    X(MEMORY, "out of memory", 1)                                                                                      \
-    X(DEVICE, "device error", 1)                                                                                       \
-    X(TIMEOUT, "timed out", 1)                                                                                         \
-    X(SANDBOX, "sandbox", 1)                                                                                           \
-    X(WORKER, "worker lost", 1)                                                                                        \
-    X(CANCELLED, "cancelled", 130)                                                                                     \
+#define STATUS_LIST(X)                 \
+    X(OK, "ok", 0)                     \
+    X(USAGE, "usage", 2)               \
+    X(CONFIG, "configuration", 2)      \
+    X(IO, "i/o", 1)                    \
+    X(PARSE, "malformed input", 1)     \
+    X(INVALID, "invalid value", 1)     \
+    X(UNSUPPORTED, "not supported", 1) \
+    X(MEMORY, "out of memory", 1)      \
+    X(DEVICE, "device error", 1)       \
+    X(TIMEOUT, "timed out", 1)         \
+    X(SANDBOX, "sandbox", 1)           \
+    X(WORKER, "worker lost", 1)        \
+    X(CANCELLED, "cancelled", 130)     \
     X(FAILED, "failed", 1)
 
 enum status {
@@ -48,15 +48,15 @@ enum status err_fail(struct err *e, enum status code, const char *file, int line
 /* Puts context in front of the message: note(e, "model %s", dir) gives "model DIR: <message>". Returns e->code. */
 enum status err_note(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-#define TRY(x)                                                                                                         \
-    do {                                                                                                               \
-        enum status try_status_ = (x);                                                                                 \
-        if (try_status_ != ST_OK) return try_status_;                                                                  \
+#define TRY(x)                                        \
+    do {                                              \
+        enum status try_status_ = (x);                \
+        if (try_status_ != ST_OK) return try_status_; \
     } while (0)
-#define TRY_GOTO(x, label)                                                                                             \
-    do {                                                                                                               \
-        st = (x);                                                                                                      \
-        if (st != ST_OK) goto label;                                                                                   \
+#define TRY_GOTO(x, label)           \
+    do {                             \
+        st = (x);                    \
+        if (st != ST_OK) goto label; \
     } while (0)
 
 #endif

@@ -53,8 +53,10 @@ void log_line(enum log_level level, const char *fmt, ...) {
     if (level >= log_min) {
         if (progress_open) fputs("\r\033[K", stderr);
         progress_open = false;
-        if (level == LOG_INFO) fprintf(stderr, "%s\n", msg);
-        else fprintf(stderr, "%s: %s\n", level_name[level], msg);
+        if (level == LOG_INFO)
+            fprintf(stderr, "%s\n", msg);
+        else
+            fprintf(stderr, "%s: %s\n", level_name[level], msg);
     }
     file_line(level_name[level], msg);
     pthread_mutex_unlock(&log_lock);

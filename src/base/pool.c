@@ -54,7 +54,8 @@ static void *worker_main(void *v) {
     free(arg);
     uint64_t seen = 0;
     for (;;) {
-        for (int i = 0; i < SPIN && atomic_load_explicit(&p->generation, memory_order_acquire) == seen; i++) cpu_relax();
+        for (int i = 0; i < SPIN && atomic_load_explicit(&p->generation, memory_order_acquire) == seen; i++)
+            cpu_relax();
         if (atomic_load_explicit(&p->generation, memory_order_acquire) == seen) {
             pthread_mutex_lock(&p->lock);
             while (atomic_load(&p->generation) == seen) pthread_cond_wait(&p->wake, &p->lock);

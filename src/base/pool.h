@@ -12,7 +12,8 @@ int pool_threads(const struct pool *p);  /* 1 for NULL */
 int pool_cpu_count(void);                /* CPUs this process may use */
 
 /* Calls fn(ctx, begin, end, thread) for disjoint ranges that cover [0,n). The caller's thread takes part (thread 0) and
- * the call returns when all ranges are done. Ranges start at multiples of grain. Not reentrant. NULL pool: runs inline. */
+ * the call returns when all ranges are done. Ranges start at multiples of grain. Not reentrant. NULL pool: runs inline.
+ */
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_for(struct pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 

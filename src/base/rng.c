@@ -4,7 +4,8 @@
 #include <string.h>
 
 void rng_block(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[4]) {
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = (uint32_t)stream,
+             c3 = (uint32_t)(stream >> 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
@@ -32,7 +33,9 @@ double rng_f64(uint64_t seed, uint64_t stream, uint64_t counter) {
     return (double)(rng_u64(seed, stream, counter) >> 11) * 0x1p-53;
 }
 
-struct rng rng_make(uint64_t seed, uint64_t stream) { return (struct rng){seed, stream, 0}; }
+struct rng rng_make(uint64_t seed, uint64_t stream) {
+    return (struct rng){seed, stream, 0};
+}
 
 uint64_t rng_next(struct rng *r) { return rng_u64(r->seed, r->stream, r->counter++); }
 
