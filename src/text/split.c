@@ -22,8 +22,15 @@ struct splitter {
     bool jit;
 };
 
-/* The pattern with \s and \S spelled as the White_Space property (the one difference in meaning that text shows). */
-static void rewrite_whitespace(const char *pattern, struct str *out) {
+/* What Oniguruma, the engine of Hugging Face's tokenizers, takes for a word character. PCRE2's \w leaves out marks and
+ * connectors and takes in every number. Outside of a class Oniguruma asks a table of Latin-1 that has six more. */
+#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+
+/* The pattern in PCRE2's terms: \s and \S spelled as the White_Space property, and \w, \W, \b, \B by WORD. A \W in
+ * a class stays PCRE2's: a negated list cannot be a member of one. */
+static void rewrite_classes(const char *pattern, struct str *out) {
+    bool in_class = false;
     for (const char *p = pattern; *p; p++) {
         if (*p == '\\' && p[1]) {
             p++;
@@ -31,10 +38,25 @@ static void rewrite_whitespace(const char *pattern, struct str *out) {
                 str_adds(out, "\\p{White_Space}");
             else if (*p == 'S')
                 str_adds(out, "\\P{White_Space}");
+            else if (*p == 'w')
+                str_adds(out, in_class ? WORD_IN_CLASS : "[" WORD "]");
+            else if (*p == 'W' && !in_class)
+                str_adds(out, "[^" WORD "]");
+            else if (*p == 'b' && !in_class)
+                str_adds(out, "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))");
+            else if (*p == 'B' && !in_class)
+                str_adds(out, "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
             else
                 str_add(out, p - 1, 2);
-        } else {
-            str_addc(out, *p);
+            continue;
+        }
+        str_addc(out, *p);
+        if (!in_class && *p == '[') {
+            in_class = true;
+            if (p[1] == '^') str_addc(out, *++p);
+            if (p[1] == ']') str_addc(out, *++p); /* a bracket in first place is a member */
+        } else if (*p == ']') {
+            in_class = false;
         }
     }
 }
@@ -42,7 +64,7 @@ static void rewrite_whitespace(const char *pattern, struct str *out) {
 enum status splitter_create(const char *pattern, struct splitter **out, struct err *e) {
     *out = NULL;
     CLEANUP_STR struct str rewritten = STR_INIT;
-    rewrite_whitespace(pattern, &rewritten);
+    rewrite_classes(pattern, &rewritten);
     int code;
     PCRE2_SIZE at;
     pcre2_code *re =

@@ -191,6 +191,11 @@ static void splitting(void **state) {
     check_split(SPLIT_QWEN2, "a\xc2\x85z\xe1\xa0\x8e\xe1\xa0\x8e.", /* U+0085 is White_Space, U+180E is not */
                 "[a][\xc2\x85z][\xe1\xa0\x8e\xe1\xa0\x8e.]");
     check_split(SPLIT_GPT2, "it's 2024 ok", "[it]['s][ 2024][ ok]");
+    /* Words as Oniguruma has them: U+0345 (a mark) and U+203F (a connector) belong, U+2460 (a number) does not, U+00B2
+     * (another) only outside of a class. */
+    check_split("\\w+", "a\u0345z\u203f.b\u2460w\u00b2", "[a\u0345z\u203f][.][b][\u2460][w\u00b2]");
+    check_split("[^\\w.]+", "a\u0345\u203f.\u00b2\u2460", "[a\u0345\u203f.][\u00b2\u2460]");
+    check_split("\\bor\\b", "or or\u0345 \u00b2or", "[or][ or\u0345 \u00b2or]");
     check_split("b*", "abbac", "[a][bb][ac]"); /* empty matches are no words, gaps are */
     struct err e = {0};
     struct splitter *s;
