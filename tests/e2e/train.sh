@@ -3,7 +3,7 @@
 . "$(dirname "$0")/tap.bash"
 [ -f models/tiny/model.safetensors ] || { skip "training" "no models/tiny"; exit 0; }
 
-small=(lora_rank=0 max_tokens=400 batch_size=2 group_size=4 eval_every=0 run_timeout_s=5)
+small=(lora_rank=0 max_tokens=400 batch_size=2 group_size=4 eval_every=0 sandbox.run_timeout_s=5)
 train() { "$KRL" train "${small[@]}" "$@"; }
 count() { wc -l <"$1"; }
 value() { sed -n "$2p" "$1" | grep -o "\"$3\":[^,}]*" | cut -d: -f2; }
