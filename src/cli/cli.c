@@ -2,7 +2,10 @@
 
 #include <stdio.h>
 
+#include "base/log.h"
+
 int cli_report(const struct err *e) {
+    log_progress_end(); /* an error may come in the middle of a line that is being rewritten */
     fprintf(stderr, "kernelrl: %s\n", e->msg);
     return status_exit_code(e->code);
 }

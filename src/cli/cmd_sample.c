@@ -168,10 +168,12 @@ static enum status run(struct sample_options *o, struct err *e) {
     struct model *m = NULL;
     struct tokenizer *t = NULL;
     struct engine *en = NULL;
+    CLEANUP_FREE char *dir = NULL;
     enum status st;
-    TRY_GOTO(model_load(o->model, pool, &m, e), done);
+    TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
+    TRY_GOTO(model_load(dir, pool, &m, e), done);
     if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
-    TRY_GOTO(tokenizer_open(o->model, &t, e), done);
+    TRY_GOTO(tokenizer_open(dir, &t, e), done);
     const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
     TRY_GOTO(engine_open(m, &eo, &en, e), done);
     st = sample_all(o, en, model_cfg(m), t, e);

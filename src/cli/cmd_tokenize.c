@@ -8,6 +8,7 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
+#include "rl/session.h"
 #include "text/tokenizer.h"
 
 static const char usage[] =
@@ -149,7 +150,9 @@ int cmd_tokenize(int argc, char **argv) {
 
     struct err e = {0};
     struct tokenizer *t;
-    if (tokenizer_open(model, &t, &e) != ST_OK) return cli_report(&e);
+    CLEANUP_FREE char *dir = NULL;
+    if (session_find_model("--model", model, &dir, &e) != ST_OK || tokenizer_open(dir, &t, &e) != ST_OK)
+        return cli_report(&e);
     int rc = 0;
     enum status st = ST_OK;
     if (golden) {

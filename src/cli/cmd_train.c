@@ -110,7 +110,13 @@ static enum status evaluate(const struct train_options *o, const struct eval_arg
     const struct problem **train = NULL, **test = NULL;
     int n_train, n_test;
     struct eval_result r;
-    enum status st = session_open(o, cancel, &s, e);
+    /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */
+    struct train_options mine = *o;
+    CLEANUP_STR struct str adapter = STR_INIT;
+    if (o->load_checkpoint_path && *o->load_checkpoint_path)
+        str_addf(&adapter, "%s/adapter_config.json", o->load_checkpoint_path);
+    mine.lora_rank = adapter.len > 0 && fs_is_file(adapter.p);
+    enum status st = session_open(&mine, cancel, &s, e);
     if (st == ST_OK) st = session_problems(o, &s, &train, &n_train, &test, &n_test, e);
     if (st == ST_OK && a->all) { /* the training problems too */
         test = xrealloc(test, (size_t)(n_test + n_train) * sizeof *test);

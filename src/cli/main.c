@@ -40,6 +40,14 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) return cmd_version(0, NULL);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].fn(argc - 1, argv + 1);
+    if (strcmp(argv[1], "help") == 0) { /* kernelrl help COMMAND */
+        char *help[] = {argv[2], (char[]){"--help"}, NULL};
+        for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+            if (strcmp(argv[2], commands[i].name) == 0) return commands[i].fn(2, help);
+        fprintf(stderr, "kernelrl: help: unknown command \"%s\"\n\n", argv[2]);
+        usage(stderr);
+        return 2;
+    }
     fprintf(stderr, "kernelrl: unknown command \"%s\"\n\n", argv[1]);
     usage(stderr);
     return 2;

@@ -23,6 +23,7 @@ struct trainer {
     const struct problem **train, **test;
     int n_train, n_test;
     int64_t step, steps, opt_step;
+    int64_t saved_step; /* of the last checkpoint; 0: none */
     double started_s;
     int64_t first_step;
 };
@@ -195,8 +196,17 @@ static enum status evaluate(struct trainer *t, struct err *e) {
 static enum status save(struct trainer *t, const char *name, struct err *e) {
     char step[32];
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
-    return run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0,
-                               t->opt, t->s.tokenizer_dir, e);
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
+                            t->s.tokenizer_dir, e));
+    t->saved_step = t->step;
+    return ST_OK;
+}
+
+/* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
+static enum status interrupted(struct trainer *t, struct err *e) {
+    if (t->step > t->saved_step) TRY(save(t, NULL, e));
+    return FAIL(e, ST_CANCELLED, "interrupted before step %lld of %lld; the same command goes on from there",
+                (long long)t->step + 1, (long long)t->steps);
 }
 
 static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
@@ -204,11 +214,14 @@ static enum status train_steps(struct trainer *t, const volatile bool *cancel, s
     t->started_s = clock_now_s();
     t->first_step = t->step;
     for (; t->step < t->steps;) {
-        if (cancel && *cancel) return FAIL(e, ST_CANCELLED, "interrupted");
-        TRY(one_step(t, e));
+        enum status st = cancel && *cancel ? ST_CANCELLED : one_step(t, e);
+        if (st == ST_CANCELLED) return interrupted(t, e); /* only sampling and verifying are cut short */
+        TRY(st);
         bool eval_now = o->eval_every > 0 && (t->step + 1) % o->eval_every == 0 && t->n_test > 0;
-        if (eval_now) TRY(evaluate(t, e));
+        if (eval_now) st = evaluate(t, e);
+        if (st != ST_OK && st != ST_CANCELLED) return st;
         t->step++;
+        if (st == ST_CANCELLED) return interrupted(t, e);
         if (o->save_every > 0 && t->step % o->save_every == 0 && t->step < t->steps) TRY(save(t, NULL, e));
     }
     return save(t, "final", e);
@@ -220,7 +233,7 @@ static enum status resume(struct trainer *t, struct err *e) {
     TRY(run_last_checkpoint(t->run, &c, e));
     if (!c.found) return run_truncate(t->run, 0, e);
     TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
-    t->step = c.next_step;
+    t->step = t->saved_step = c.next_step;
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
     return run_truncate(t->run, t->step, e);
 }

@@ -5,7 +5,7 @@
 #include "rl/options.h"
 
 /* Trains as the options say, in o->log_path; resumes when that directory holds checkpoints. cancel (may be NULL) is
- * polled; a cancelled run saves nothing new and returns ST_CANCELLED: it resumes from its last checkpoint. */
+ * polled; a cancelled run drops the step it is in, saves a checkpoint and returns ST_CANCELLED. */
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) MUST_USE;
 

@@ -18,8 +18,7 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
     return ST_OK;
 }
 
-/* A model is a directory: as given, or under the installation (so that "models/tiny" works from anywhere). */
-static enum status find_model(const char *name, char **out, struct err *e) {
+enum status session_find_model(const char *key, const char *name, char **out, struct err *e) {
     struct str s = STR_INIT;
     str_adds(&s, name);
     if (!fs_is_dir(s.p)) {
@@ -29,9 +28,9 @@ static enum status find_model(const char *name, char **out, struct err *e) {
     if (!fs_is_dir(s.p)) {
         str_free(&s);
         return FAIL(e, ST_CONFIG,
-                    "model_name: no directory \"%s\"; give a folder with config.json, model.safetensors and "
+                    "%s: no directory \"%s\"; give a folder with config.json, model.safetensors and "
                     "tokenizer.json (a Hugging Face download)",
-                    name);
+                    key, name);
     }
     *out = str_steal(&s);
     return ST_OK;
@@ -56,7 +55,7 @@ static enum status load_start(const struct train_options *o, struct session *s, 
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
     *s = (struct session){0};
-    TRY(find_model(o->model_name, &s->tokenizer_dir, e));
+    TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(load_start(o, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));

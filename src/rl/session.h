@@ -25,6 +25,10 @@ void session_close(struct session *s);
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
 
+/* A model's directory: name as given, or under the installation, so that "models/tiny" works from anywhere. *out is
+ * malloc'ed. ST_CONFIG, the message beginning with key (where the name came from), when there is neither. */
+enum status session_find_model(const char *key, const char *name, char **out, struct err *e) MUST_USE;
+
 struct rollout_params session_rollout_params(const struct train_options *o);
 
 /* "qwen3", "qwen3_disable_thinking", ... or NULL for the model's own: Qwen2 is qwen2.5, Qwen3 is qwen3 with thinking
