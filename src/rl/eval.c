@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "io/json.h"
 
 enum { BOOTSTRAP_DRAWS = 2000, EVAL_BATCH = 64 /* samples in flight */ };
 
@@ -41,12 +42,18 @@ static struct interval bootstrap(statistic *f, const void *ctx, int n) {
     return r;
 }
 
+/* A problem without a single verdict says nothing about the model. */
 #define RATE(field)                                                       \
     static double rate_##field(const void *ctx, const int *pick, int n) { \
         const struct eval_problem *p = ctx;                               \
         double sum = 0;                                                   \
-        for (int i = 0; i < n; i++) sum += p[pick[i]].field;              \
-        return sum / n;                                                   \
+        int judged = 0;                                                   \
+        for (int i = 0; i < n; i++)                                       \
+            if (p[pick[i]].n > 0) {                                       \
+                sum += p[pick[i]].field;                                  \
+                judged++;                                                 \
+            }                                                             \
+        return judged ? sum / judged : (double)NAN;                       \
     }
 RATE(parsed)
 RATE(compiled)
@@ -78,11 +85,43 @@ static void add_episode(struct eval_problem *p, const struct episode *ep) {
     }
 }
 
+void eval_begin(struct eval_result *r, int n_problems, int n_samples, double temperature) {
+    *r = (struct eval_result){.n_problems = n_problems, .n_samples = n_samples, .temperature = temperature};
+    r->items = xcalloc((size_t)n_problems, sizeof *r->items);
+}
+
+void eval_count(struct eval_result *r, int i, const struct group *g) {
+    struct eval_problem *p = &r->items[i];
+    p->problem = g->problem;
+    for (int j = 0; j < g->n; j++) {
+        r->tokens += g->ep[j].sample.n;
+        if (g->ep[j].present)
+            add_episode(p, &g->ep[j]);
+        else
+            r->missing++;
+    }
+    if (p->n > 0) {
+        p->parsed /= p->n;
+        p->compiled /= p->n;
+        p->correct /= p->n;
+        p->fast /= p->n;
+    }
+    if (p->n_correct > 0) p->log_speedup /= p->n_correct;
+}
+
+void eval_summarise(struct eval_result *r) {
+    int n = r->n_problems;
+    r->parsed = bootstrap(rate_parsed, r->items, n);
+    r->compiled = bootstrap(rate_compiled, r->items, n);
+    r->correct = bootstrap(rate_correct, r->items, n);
+    r->fast = bootstrap(rate_fast, r->items, n);
+    r->speedup = bootstrap(geometric_speedup, r->items, n);
+    r->mean_tokens = n ? (double)r->tokens / ((double)n * r->n_samples) : 0;
+}
+
 enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
                      double temperature, int max_tokens, uint64_t seed, struct eval_result *out, struct err *e) {
-    *out = (struct eval_result){.n_problems = n, .n_samples = n_samples, .temperature = temperature};
-    out->items = xcalloc((size_t)n, sizeof *out->items);
-    int64_t tokens = 0;
+    eval_begin(out, n, n_samples, temperature);
     int step = EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
     for (int begin = 0; begin < n; begin += step) {
         int chunk = n - begin < step ? n - begin : step;
@@ -93,24 +132,7 @@ enum status eval_run(const struct actor *a, const struct problem *const *problem
                                    .seed = seed,
                                    .stream = UINT64_C(0xe5a1000000) + (uint64_t)begin};
         enum status st = rollout_run(a, problems + begin, chunk, &p, groups, NULL, e);
-        for (int i = 0; st == ST_OK && i < chunk; i++) {
-            struct eval_problem *ep = &out->items[begin + i];
-            ep->problem = problems[begin + i];
-            for (int j = 0; j < groups[i].n; j++) {
-                tokens += groups[i].ep[j].sample.n;
-                if (groups[i].ep[j].present)
-                    add_episode(ep, &groups[i].ep[j]);
-                else
-                    out->missing++;
-            }
-            if (ep->n > 0) {
-                ep->parsed /= ep->n;
-                ep->compiled /= ep->n;
-                ep->correct /= ep->n;
-                ep->fast /= ep->n;
-            }
-            if (ep->n_correct > 0) ep->log_speedup /= ep->n_correct;
-        }
+        for (int i = 0; st == ST_OK && i < chunk; i++) eval_count(out, begin + i, &groups[i]);
         groups_free(groups, chunk);
         free(groups);
         if (st != ST_OK) {
@@ -118,12 +140,7 @@ enum status eval_run(const struct actor *a, const struct problem *const *problem
             return st;
         }
     }
-    out->parsed = bootstrap(rate_parsed, out->items, n);
-    out->compiled = bootstrap(rate_compiled, out->items, n);
-    out->correct = bootstrap(rate_correct, out->items, n);
-    out->fast = bootstrap(rate_fast, out->items, n);
-    out->speedup = bootstrap(geometric_speedup, out->items, n);
-    out->mean_tokens = n ? (double)tokens / ((double)n * n_samples) : 0;
+    eval_summarise(out);
     return ST_OK;
 }
 
@@ -171,11 +188,12 @@ void eval_to_json(const struct eval_result *r, struct str *out) {
     str_adds(out, ", \"items\": [");
     for (int i = 0; i < r->n_problems; i++) {
         const struct eval_problem *p = &r->items[i];
+        str_addf(out, "%s{\"problem\": ", i ? ", " : "");
+        js_add_quoted(out, p->problem->key, strlen(p->problem->key));
         str_addf(out,
-                 "%s{\"problem\": \"%s\", \"n\": %d, \"parse\": %.4g, \"compile\": %.4g, \"correct\": %.4g, "
+                 ", \"n\": %d, \"parse\": %.4g, \"compile\": %.4g, \"correct\": %.4g, "
                  "\"fast_1\": %.4g, \"speedup\": %.4g}",
-                 i ? ", " : "", p->problem->key, p->n, p->parsed, p->compiled, p->correct, p->fast,
-                 p->n_correct ? exp(p->log_speedup) : 0.0);
+                 p->n, p->parsed, p->compiled, p->correct, p->fast, p->n_correct ? exp(p->log_speedup) : 0.0);
     }
     str_adds(out, "]}");
 }

@@ -1,5 +1,6 @@
 /* eval: how good a policy is on a problem set. Rates are means over problems of the mean over samples, so every problem
- * counts the same; intervals are 95 % percentile bootstraps over problems (2,000 draws, fixed seed). */
+ * counts the same (one without any verdict does not count); intervals are 95 % percentile bootstraps over problems
+ * (2,000 draws, fixed seed). */
 #ifndef KERNELRL_EVAL_H
 #define KERNELRL_EVAL_H
 
@@ -21,6 +22,7 @@ struct eval_result {
     double temperature;
     struct interval parsed, compiled, correct, fast, speedup; /* speedup: geometric mean over correct samples */
     double mean_tokens;
+    int64_t tokens;
     int missing; /* samples without a verdict */
 };
 
@@ -28,6 +30,10 @@ struct eval_result {
 enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
                      double temperature, int max_tokens, uint64_t seed, struct eval_result *out,
                      struct err *e) MUST_USE;
+/* What eval_run is made of: an empty result; the judged samples of problem i (once a problem); rates and intervals. */
+void eval_begin(struct eval_result *r, int n_problems, int n_samples, double temperature);
+void eval_count(struct eval_result *r, int i, const struct group *g);
+void eval_summarise(struct eval_result *r);
 void eval_free(struct eval_result *r);
 
 /* Geometric mean over the problems solved in both of (speed-up after / speed-up before). */

@@ -22,6 +22,7 @@ enum { LINE_MAX_BYTES = 16 << 20 };
 struct run {
     char *dir;
     int lock_fd;
+    bool logging; /* this run opened the log; a refused one must not close another's */
     struct jsonl_writer *metrics, *traces, *checkpoints;
     struct tfevents *events;
 };
@@ -61,6 +62,7 @@ enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboar
     enum status st = take_lock(r, e);
     if (st == ST_OK) st = fs_write_atomic(config, resolved_yaml, strlen(resolved_yaml), e);
     if (st == ST_OK) st = log_open_file(log, e);
+    r->logging = st == ST_OK;
     if (st == ST_OK) st = open_writers(r, e);
     if (st == ST_OK && tensorboard) {
         st = fs_mkdirs(tb, e);
@@ -81,7 +83,7 @@ void run_close(struct run *r) {
     jsonl_append_close(r->checkpoints);
     struct err e;
     if (tfevents_close(r->events, &e) != ST_OK) log_warn("%s", e.msg);
-    log_close_file();
+    if (r->logging) log_close_file();
     if (r->lock_fd >= 0) close(r->lock_fd);
     free(r->dir);
     free(r);
@@ -149,21 +151,41 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
     return opt ? adamw_load(opt, p, n, opt_path, e) : ST_OK;
 }
 
+/* The directory is written beside its place and moved there. Between the two renames of a replacement only DIR.old
+ * exists; checkpoint_recover puts it back. */
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
+                               const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+    CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
+    str_addf(&tmp, "%s.tmp", dir);
+    str_addf(&old, "%s.old", dir);
+    TRY(checkpoint_recover(dir, e));
+    TRY(fs_remove(tmp.p, e));
+    enum status st = checkpoint_write(tmp.p, next_step, opt_step, m, lora, dtype, opt, tokenizer_dir, e);
+    if (st == ST_OK && fs_is_dir(dir) && rename(dir, old.p) != 0)
+        st = FAIL(e, ST_IO, "%s: cannot rename: %s", dir, strerror(errno));
+    if (st == ST_OK && rename(tmp.p, dir) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
+    if (st == ST_OK) return fs_remove(old.p, e);
+    struct err ignored;
+    if (checkpoint_recover(dir, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+    if (fs_remove(tmp.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+    return st;
+}
+
+enum status checkpoint_recover(const char *dir, struct err *e) {
+    CLEANUP_STR struct str old = STR_INIT;
+    str_addf(&old, "%s.old", dir);
+    if (!fs_is_dir(old.p)) return ST_OK;
+    if (fs_is_dir(dir)) return fs_remove(old.p, e);
+    if (rename(old.p, dir) != 0) return FAIL(e, ST_IO, "%s: cannot rename: %s", old.p, strerror(errno));
+    return ST_OK;
+}
+
 enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
                                 const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
                                 struct err *e) {
-    CLEANUP_STR struct str tmp = STR_INIT, final = STR_INIT, line = STR_INIT;
-    str_addf(&final, "%s/checkpoints/%s", r->dir, name);
-    str_addf(&tmp, "%s.tmp", final.p);
-    TRY(fs_remove(tmp.p, e));
-    enum status st = checkpoint_write(tmp.p, next_step, opt_step, m, lora, "f32", opt, tokenizer_dir, e);
-    if (st == ST_OK) st = fs_remove(final.p, e);
-    if (st == ST_OK && rename(tmp.p, final.p) != 0)
-        st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
-    if (st != ST_OK) {
-        if (fs_remove(tmp.p, NULL) != ST_OK) log_warn("%s: could not be removed", tmp.p);
-        return st;
-    }
+    CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
+    str_addf(&dir, "%s/checkpoints/%s", r->dir, name);
+    TRY(checkpoint_replace(dir.p, next_step, opt_step, m, lora, "f32", opt, tokenizer_dir, e));
     js_begin(&line, NULL, '{');
     js_put_str(&line, "name", name);
     js_put_i64(&line, "next_step", next_step);
@@ -174,6 +196,22 @@ enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_st
     return jsonl_sync(r->checkpoints, e);
 }
 
+/* Whether DIR holds all files of a checkpoint; its position is the one that its state.json says, since the directory
+ * may be newer than the line about it (a run that was killed between the two). */
+static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
+    static const char *const full[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
+    static const char *const lora[] = {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"};
+    for (size_t i = 0; i < ARRAY_LEN(full); i++) {
+        CLEANUP_FREE char *path = in_dir(dir, adapter ? lora[i] : full[i]);
+        if (!fs_is_file(path)) return false;
+    }
+    CLEANUP_FREE char *path = in_dir(dir, "state.json");
+    CLEANUP_JSON json_t *state = NULL;
+    struct err ignored;
+    return js_load(path, 1 << 16, &state, &ignored) == ST_OK &&
+           js_get_i64(state, path, "next_step", next_step, &ignored) == ST_OK;
+}
+
 enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
     *out = (struct run_checkpoint){0};
     CLEANUP_FREE char *path = in_dir(r->dir, "checkpoints.jsonl");
@@ -182,18 +220,19 @@ enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out,
     TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
     enum status st;
     for (;;) {
-        const char *line, *name;
+        const char *line, *name, *kind;
         size_t n;
         if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
         CLEANUP_JSON json_t *row = NULL;
-        int64_t next;
         if ((st = js_parse(line, n, path, &row, e)) != ST_OK) break;
         if ((st = js_get_str(row, path, "name", &name, e)) != ST_OK) break;
-        if ((st = js_get_i64(row, path, "next_step", &next, e)) != ST_OK) break;
-        char dir[sizeof out->path], probe[sizeof out->path + 16];
+        if ((st = js_get_str(row, path, "kind", &kind, e)) != ST_OK) break;
+        char dir[sizeof out->path];
+        int64_t next;
         snprintf(dir, sizeof dir, "%s/checkpoints/%s", r->dir, name);
-        snprintf(probe, sizeof probe, "%s/state.json", dir);
-        if (strchr(name, '/') || !fs_is_file(probe) || next < out->next_step) continue;
+        if (strchr(name, '/')) continue;
+        if ((st = checkpoint_recover(dir, e)) != ST_OK) break;
+        if (!is_complete(dir, strcmp(kind, "adapter") == 0, &next) || next < out->next_step) continue;
         out->found = true;
         out->next_step = next;
         memcpy(out->path, dir, sizeof dir);
@@ -207,8 +246,8 @@ enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m,
     int64_t next;
     TRY(checkpoint_read(c->path, &next, opt_step, m, lora, opt, e));
     if (next != c->next_step)
-        return FAIL(e, ST_PARSE, "%s/state.json: next_step is %lld, checkpoints.jsonl says %lld", c->path,
-                    (long long)next, (long long)c->next_step);
+        return FAIL(e, ST_PARSE, "%s/state.json: next_step is %lld, expected %lld", c->path, (long long)next,
+                    (long long)c->next_step);
     return ST_OK;
 }
 

@@ -21,7 +21,8 @@ struct run_checkpoint {
     char path[4096];
     int64_t next_step;
 };
-/* The last complete checkpoint recorded in checkpoints.jsonl whose files are still there. */
+/* The checkpoint with the largest position among those recorded in checkpoints.jsonl whose files are all there. Broken
+ * ones are passed over; found is false when none is left. */
 enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) MUST_USE;
 enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
                                 int64_t *opt_step, struct err *e) MUST_USE;
@@ -37,6 +38,12 @@ enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_st
 enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
                              const char *dtype, const struct adamw *opt, const char *tokenizer_dir,
                              struct err *e) MUST_USE;
+/* The same in place of what DIR holds: a complete checkpoint, old or new, exists at any moment, in DIR or DIR.old. */
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
+                               const char *dtype, const struct adamw *opt, const char *tokenizer_dir,
+                               struct err *e) MUST_USE;
+/* Cleans up after a checkpoint_replace that was interrupted; call before looking for a checkpoint in DIR. */
+enum status checkpoint_recover(const char *dir, struct err *e) MUST_USE;
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
                             struct adamw *opt, struct err *e) MUST_USE;
 

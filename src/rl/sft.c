@@ -186,8 +186,8 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
 }
 
 static enum status save(struct sft *s, struct err *e) {
-    return checkpoint_write(s->state_dir, s->step, s->opt_step, s->model, s->o->lora_rank > 0, "f32", s->opt,
-                            s->tokenizer_dir, e);
+    return checkpoint_replace(s->state_dir, s->step, s->opt_step, s->model, s->o->lora_rank > 0, "f32", s->opt,
+                              s->tokenizer_dir, e);
 }
 
 static enum status train(struct sft *s, const volatile bool *cancel, struct err *e) {
@@ -288,6 +288,17 @@ static enum status open_data(struct sft *s, struct err *e) {
     return ST_OK;
 }
 
+/* The output holds a model that was trained to the end: training it again from nothing is hardly meant. */
+static bool is_finished(const struct sft *s) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_JSON json_t *state = NULL;
+    struct err ignored;
+    int64_t step;
+    str_addf(&path, "%s/state.json", s->o->output);
+    return fs_is_file(path.p) && js_load(path.p, 1 << 16, &state, &ignored) == ST_OK &&
+           js_get_i64(state, path.p, "next_step", &step, &ignored) == ST_OK && step >= s->steps;
+}
+
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) {
     struct sft s = {.o = o,
                     .update = {.num_substeps = 1,
@@ -309,6 +320,11 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     int n;
     const struct param *params = model_params(s.model, &n);
     s.opt = adamw_create(params, n);
+    TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
+    if (!fs_is_file(probe.p) && is_finished(&s)) {
+        log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
+        goto out;
+    }
     if (fs_is_file(probe.p)) {
         TRY_GOTO(checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.model, o->lora_rank > 0, s.opt, e), out);
         log_info("%s: going on from step %lld", o->output, (long long)s.step);

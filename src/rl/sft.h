@@ -7,7 +7,7 @@
 #include "text/chat.h"
 
 /* Trains until max_steps or num_epochs are done, *cancel is set or stop_after_minutes have passed; saves, and resumes
- * when called again. Ends with the model (or adapter) in o->output, ready to load. */
+ * when called again. Ends with the model (or adapter) in o->output, ready to load; a finished output is left alone. */
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) MUST_USE;
 
 /* Ids of a completion: <think> and </think> become their tokens where the tokenizer has them, everything else is

@@ -1,0 +1,425 @@
+/* From groups to gradients: shared prompts, normalisers, masking, substeps, clipping, and what is refused. */
+#include "rl/update.h"
+
+#include <math.h>
+
+#include "engine/engine.h"
+#include "rl/test_util.h"
+
+/* learning_rate 0: the weights stay, and the gradient of the last substep can be looked at afterwards. */
+static const struct train_options base = {.num_substeps = 1,
+                                          .train_tokens = 1 << 20,
+                                          .max_tokens = 8,
+                                          .loss_fn = LOSS_REINFORCE - LOSS_REINFORCE,
+                                          .loss_norm = NORM_TOKENS,
+                                          .adam = {0.9, 0.95, 1e-8}};
+
+/* Group of n samples of length 3, 4, ... under one prompt; no recorded log-probabilities. */
+static struct group make_group(uint64_t seed, int n_prompt, int n) {
+    struct group g = {.n = n, .ep = xcalloc((size_t)n, sizeof *g.ep)};
+    struct rng r = rng_make(seed, 1);
+    for (int i = 0; i < n_prompt; i++) ids_add(&g.prompt, (int32_t)rng_below(&r, TINY_V));
+    for (int j = 0; j < n; j++) {
+        struct sample *s = &g.ep[j].sample;
+        s->n = 3 + j;
+        s->ids = xmalloc((size_t)s->n * sizeof *s->ids);
+        for (int t = 0; t < s->n; t++) s->ids[t] = (int32_t)rng_below(&r, TINY_V);
+        g.ep[j].present = true;
+        g.ep[j].advantage = 1 - 0.7 * j;
+    }
+    return g;
+}
+
+/* One group a sample, each with its own copy of the prompt. */
+static void split_group(const struct group *g, struct group *out) {
+    for (int j = 0; j < g->n; j++) {
+        out[j] = (struct group){.n = 1, .ep = xcalloc(1, sizeof *out[j].ep)};
+        for (size_t i = 0; i < g->prompt.len; i++) ids_add(&out[j].prompt, g->prompt.p[i]);
+        out[j].ep[0] = g->ep[j];
+        struct sample *s = &out[j].ep[0].sample;
+        s->ids = xmalloc((size_t)s->n * sizeof *s->ids);
+        memcpy(s->ids, g->ep[j].sample.ids, (size_t)s->n * sizeof *s->ids);
+    }
+}
+
+struct flat { /* all gradients or weights in one array */
+    float *p;
+    int64_t n;
+};
+static struct flat flatten(struct model *m, bool gradients) {
+    int n;
+    const struct param *p = model_params(m, &n);
+    struct flat f = {0};
+    for (int i = 0; i < n; i++) f.n += p[i].n;
+    f.p = xmalloc((size_t)f.n * sizeof *f.p);
+    for (int64_t i = 0, at = 0; i < n; at += p[i++].n)
+        memcpy(f.p + at, gradients ? p[i].g : p[i].w, (size_t)p[i].n * sizeof *f.p);
+    return f;
+}
+
+/* |a - scale b| over |a|. */
+static double distance(struct flat a, struct flat b, double scale) {
+    double diff = 0, norm = 0;
+    assert_int_equal(a.n, b.n);
+    for (int64_t i = 0; i < a.n; i++) {
+        double d = (double)a.p[i] - scale * (double)b.p[i];
+        diff += d * d;
+        norm += (double)a.p[i] * (double)a.p[i];
+    }
+    assert_true(norm > 0);
+    return sqrt(diff / norm);
+}
+
+static struct flat gradient(struct model *m, const struct train_options *o, struct group *g, int n,
+                            struct update_stats *stats) {
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt = adamw_create(p, count);
+    int64_t opt_step = 0;
+    CHECK(update_policy(m, opt, NULL, o, g, n, &opt_step, stats, &err));
+    adamw_free(opt);
+    return flatten(m, true);
+}
+
+static void shared_prompt_gives_the_same_gradient(void **state) {
+    (void)state;
+    for (int lora = 0; lora < 2; lora++) {
+        struct model *m = tiny_model(1, lora);
+        struct group g = make_group(5, 9, 3), apart[3];
+        split_group(&g, apart);
+        struct update_stats one, many, micro;
+        struct train_options small = base;
+        small.train_tokens = 1; /* a micro-batch for every group */
+        struct flat a = gradient(m, &base, &g, 1, &one), b = gradient(m, &base, apart, 3, &many),
+                    c = gradient(m, &small, apart, 3, &micro);
+        assert_true(distance(a, b, 1) < 1e-5);
+        assert_true(distance(a, c, 1) < 1e-5);
+        assert_int_equal(one.rows, 9 + 2 + 3 + 4); /* the last token of a sample predicts nothing */
+        assert_int_equal(many.rows, 3 * 9 + 2 + 3 + 4);
+        assert_int_equal(one.loss.n, 3 + 4 + 5);
+        assert_true(fabs(one.loss.loss - many.loss.loss) < 1e-4 && fabs(one.entropy - micro.entropy) < 1e-4);
+        assert_int_equal(one.groups_trained, 1);
+        assert_int_equal(many.groups_trained, 3);
+        free(a.p);
+        free(b.p);
+        free(c.p);
+        groups_free(&g, 1);
+        groups_free(apart, 3);
+        model_free(m);
+    }
+}
+
+/* The gradient is that of sum A logp over the normaliser: against finite differences of the loss along the gradient. */
+static void gradient_is_that_of_the_loss(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 4, 2);
+    struct update_stats s, up, down;
+    struct flat grad = gradient(m, &base, &g, 1, &s);
+    double norm = s.grad_norm, h = 1e-2 / norm;
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int side = 0; side < 2; side++) {
+        double step = side ? -2 * h : h;
+        for (int64_t i = 0, at = 0; i < n; at += p[i++].n)
+            for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] += (float)(step / norm * (double)grad.p[at + k]);
+        model_params_changed(m);
+        free(gradient(m, &base, &g, 1, side ? &down : &up).p);
+    }
+    double slope = (up.loss.loss - down.loss.loss) / (double)s.loss.n / (2 * h);
+    if (fabs(slope - norm) > 0.01 * norm) fail_msg("slope %g, gradient norm %g", slope, norm);
+    free(grad.p);
+    groups_free(&g, 1);
+    model_free(m);
+}
+
+static void normalisers(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 6, 1); /* one sample of 3 tokens */
+    struct train_options o = base;
+    struct update_stats s;
+    struct flat tokens = gradient(m, &o, &g, 1, &s);
+    o.loss_norm = NORM_SEQUENCES;
+    struct flat sequences = gradient(m, &o, &g, 1, &s);
+    o.loss_norm = NORM_CONSTANT;
+    struct flat constant = gradient(m, &o, &g, 1, &s);
+    assert_true(distance(tokens, sequences, 1) < 1e-6);
+    assert_true(distance(tokens, constant, 8.0 / 3) < 1e-6); /* max_tokens 8 for 3 */
+    free(sequences.p);
+    free(constant.p);
+    groups_free(&g, 1);
+
+    /* Two samples of 3 and 4 tokens: 7 tokens, or each its own mean. The first alone has weight 3/7, or 1/2. */
+    struct group two = make_group(5, 6, 2);
+    two.ep[1].advantage = 1e-12; /* takes part, weighs nothing */
+    struct flat t2 = gradient(m, &base, &two, 1, &s);
+    o.loss_norm = NORM_SEQUENCES;
+    struct flat s2 = gradient(m, &o, &two, 1, &s);
+    assert_true(distance(t2, s2, 6.0 / 7) < 1e-5);
+    free(t2.p);
+    free(s2.p);
+    free(tokens.p);
+    groups_free(&two, 1);
+    model_free(m);
+}
+
+static void who_takes_part(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 6, 3), alone = make_group(5, 6, 1);
+    struct train_options o = base;
+    struct update_stats s;
+    g.ep[1].sample.stop = STOP_LENGTH;
+    g.ep[2].present = false; /* never judged */
+    struct flat want = gradient(m, &o, &alone, 1, &s);
+    struct flat kept = gradient(m, &o, &g, 1, &s);
+    assert_int_equal(s.loss.n, 3 + 4);
+    assert_true(distance(want, kept, 1) > 0.1);
+    o.mask_truncated = true;
+    struct flat masked = gradient(m, &o, &g, 1, &s);
+    assert_int_equal(s.loss.n, 3);
+    assert_int_equal(s.rows, 6 + 2);
+    assert_true(distance(want, masked, 1) == 0);
+    free(want.p);
+    free(kept.p);
+    free(masked.p);
+
+    /* Nothing left: no step, and the weights stay. */
+    g.ep[0].advantage = 0;
+    o.learning_rate = 0.1;
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt = adamw_create(p, count);
+    struct flat before = flatten(m, false);
+    int64_t opt_step = 4;
+    CHECK(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err));
+    struct flat after = flatten(m, false);
+    assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
+    assert_int_equal(opt_step, 4);
+    assert_int_equal(opt->step, 0);
+    assert_int_equal(s.groups_trained, 0);
+    free(before.p);
+    free(after.p);
+    adamw_free(opt);
+    groups_free(&g, 1);
+    groups_free(&alone, 1);
+    model_free(m);
+}
+
+static struct flat train(int substeps, int calls, struct update_stats *s, int64_t *opt_step) {
+    struct model *m = tiny_model(1, false);
+    struct train_options o = base;
+    o.num_substeps = substeps;
+    o.learning_rate = 0.01;
+    o.warmup_steps = 3;
+    o.weight_decay = 0.1;
+    struct group g[4];
+    for (int i = 0; i < 4; i++) g[i] = make_group(20 + (uint64_t)i, 5, 2);
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt = adamw_create(p, count);
+    *opt_step = 0;
+    for (int c = 0; c < calls; c++) {
+        int begin = 4 * c / calls, end = 4 * (c + 1) / calls;
+        CHECK(update_policy(m, opt, NULL, &o, g + begin, end - begin, opt_step, s, &err));
+        double want = o.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
+        assert_true(fabs(s->learning_rate - want) < 1e-12);
+    }
+    assert_int_equal(opt->step, *opt_step);
+    struct flat w = flatten(m, false);
+    adamw_free(opt);
+    groups_free(g, 4);
+    model_free(m);
+    return w;
+}
+
+static void substeps_are_steps_of_their_own(void **state) {
+    (void)state;
+    struct update_stats s;
+    int64_t steps;
+    struct flat two = train(2, 1, &s, &steps);
+    assert_int_equal(steps, 2);
+    struct flat calls = train(1, 2, &s, &steps);
+    assert_int_equal(steps, 2);
+    assert_memory_equal(two.p, calls.p, (size_t)two.n * sizeof(float));
+    struct flat many = train(64, 1, &s, &steps); /* no more than there are groups */
+    assert_int_equal(steps, 4);
+    assert_true(distance(two, many, 1) > 1e-4);
+    free(two.p);
+    free(calls.p);
+    free(many.p);
+}
+
+static void clipping(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct model *m = tiny_model(1, false);
+        struct group g = make_group(5, 6, 2);
+        struct train_options o = base;
+        struct update_stats s;
+        int count;
+        const struct param *p = model_params(m, &count);
+        struct adamw *opt = adamw_create(p, count);
+        int64_t opt_step = 0;
+        o.max_grad_norm = i ? 0.01 : 0;
+        CHECK(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err));
+        assert_true(s.grad_norm > 0.01); /* reported as it was before clipping */
+        double sum = 0;                  /* after one step the first moment is (1 - beta1) times the gradient */
+        for (int k = 0; k < count; k++)
+            for (int64_t j = 0; j < p[k].n; j++) sum += (double)opt->m[k][j] * (double)opt->m[k][j];
+        double want = i ? 0.01 : s.grad_norm;
+        assert_true(fabs(sqrt(sum) / 0.1 / want - 1) < 1e-4);
+        adamw_free(opt);
+        groups_free(&g, 1);
+        model_free(m);
+    }
+}
+
+/* ---- with the engine's own samples --------------------------------------------------------------------------------*/
+
+static void sampled_groups(struct model *m, struct group *g, int n) {
+    struct engine *en;
+    CHECK(engine_open(m, &(struct engine_options){.max_batch = 8}, &en, &err));
+    for (int i = 0; i < n; i++) {
+        g[i] = make_group(40 + (uint64_t)i, 5 + i, 3);
+        struct sample s[3];
+        struct request r = {.prompt = g[i].prompt.p,
+                            .n_prompt = (int)g[i].prompt.len,
+                            .n_samples = 3,
+                            .id = (uint64_t)i,
+                            .params = {.temperature = 1, .top_p = 1, .max_tokens = 6 + i, .seed = 1}};
+        CHECK(engine_run(en, &r, 1, s, NULL, NULL, &err));
+        for (int j = 0; j < 3; j++) {
+            sample_free(&g[i].ep[j].sample);
+            g[i].ep[j].sample = s[j];
+        }
+    }
+    engine_close(en);
+}
+
+static void sampler_and_trainer_must_agree(void **state) {
+    (void)state;
+    for (int lora = 0; lora < 2; lora++) {
+        struct model *m = tiny_model(1, lora);
+        struct group g[2];
+        sampled_groups(m, g, 2);
+        int count;
+        const struct param *p = model_params(m, &count);
+        struct adamw *opt = adamw_create(p, count);
+        struct train_options o = base;
+        o.loss_fn = LOSS_IMPORTANCE_SAMPLING - LOSS_REINFORCE;
+        int64_t opt_step = 0;
+        struct update_stats s;
+
+        /* On policy every ratio is one, and the gradient is that of plain reinforce. */
+        CHECK(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err));
+        assert_true(s.kl_before == 0 && s.loss.kl == 0);
+        assert_true(s.loss.ratio == (double)s.loss.n);
+        struct flat importance = flatten(m, true), plain = gradient(m, &base, g, 2, &s);
+        assert_true(distance(importance, plain, 1) == 0);
+
+        /* The least difference before any update stops the run, and nothing was stepped. */
+        float *logp = &g[1].ep[2].sample.logp[1], was = *logp;
+        *logp = nextafterf(was, 0);
+        o.learning_rate = 0.01;
+        struct flat before = flatten(m, false);
+        CHECK_FAILS(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
+        assert_true(s.kl_before > 0 && s.kl_before < 1e-5);
+        struct flat after = flatten(m, false);
+        assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
+        assert_int_equal(opt_step, 1);
+        *logp = was;
+
+        /* The second substep is off policy, which is as it should be. */
+        o.num_substeps = 2;
+        CHECK(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err));
+        assert_true(s.kl_before == 0 && s.loss.kl > 0);
+        assert_int_equal(opt_step, 3);
+        /* And a batch of old samples is refused. */
+        CHECK_FAILS(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
+        free(importance.p);
+        free(plain.p);
+        free(before.p);
+        free(after.p);
+        adamw_free(opt);
+        groups_free(g, 2);
+        model_free(m);
+    }
+}
+
+static void a_gradient_that_is_no_number_is_refused(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 6, 2);
+    g.ep[0].advantage = NAN;
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt = adamw_create(p, count);
+    struct train_options o = base;
+    o.learning_rate = 0.01;
+    int64_t opt_step = 8;
+    struct update_stats s;
+    struct flat before = flatten(m, false);
+    CHECK_FAILS(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err), ST_FAILED,
+                "not finite at optimizer step 8");
+    struct flat after = flatten(m, false);
+    assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
+    free(before.p);
+    free(after.p);
+    adamw_free(opt);
+    groups_free(&g, 1);
+    model_free(m);
+}
+
+/* Against every sample alone, its prompt in front. */
+static void nll(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g[3];
+    double want = 0;
+    int64_t count = 0;
+    for (int i = 0; i < 3; i++) {
+        g[i] = make_group(60 + (uint64_t)i, 4 + i, 2);
+        for (int j = 0; j < 2; j++) {
+            const struct sample *s = &g[i].ep[j].sample;
+            int32_t ids[64], rows[64];
+            float logp[64];
+            int n = (int)g[i].prompt.len;
+            memcpy(ids, g[i].prompt.p, (size_t)n * sizeof *ids);
+            memcpy(ids + n, s->ids, (size_t)s->n * sizeof *ids);
+            for (int t = 0; t < s->n; t++) rows[t] = n - 1 + t;
+            struct segment seg = {0, n + s->n, -1};
+            struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n};
+            CHECK(model_forward(m, &b, logp, NULL, NULL, &err));
+            for (int t = 0; t < s->n; t++) want -= (double)logp[t];
+            count += s->n;
+        }
+    }
+    for (int64_t rows = 1; rows < 1000; rows *= 30) {
+        struct train_options o = base;
+        double sum;
+        int64_t tokens;
+        o.train_tokens = rows;
+        CHECK(update_nll(m, &o, g, 3, &sum, &tokens, &err));
+        assert_int_equal(tokens, count);
+        assert_true(fabs(sum - want) < 1e-4);
+    }
+    groups_free(g, 3);
+    model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_prompt_gives_the_same_gradient),
+        cmocka_unit_test(gradient_is_that_of_the_loss),
+        cmocka_unit_test(normalisers),
+        cmocka_unit_test(who_takes_part),
+        cmocka_unit_test(substeps_are_steps_of_their_own),
+        cmocka_unit_test(clipping),
+        cmocka_unit_test(sampler_and_trainer_must_agree),
+        cmocka_unit_test(a_gradient_that_is_no_number_is_refused),
+        cmocka_unit_test(nll),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,228 @@
+/* AdamW against the paper's formulas in double; the state's round trip; files that do not belong. */
+#include "train/adamw.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fs.h"
+#include "base/rng.h"
+
+enum { ROWS = 70, COLS = 41, GAIN = 33, STEPS = 25 };
+
+static struct err err;
+static char dir[] = "/tmp/kernelrl_adamw_XXXXXX";
+static float w0[ROWS * COLS], g0[ROWS * COLS], w1[GAIN], g1[GAIN];
+static struct param params[] = {
+    {.name = "layer.weight", .w = w0, .g = g0, .n = ROWS * COLS, .nd = 2, .dim = {ROWS, COLS}},
+    {.name = "norm.weight", .w = w1, .g = g1, .n = GAIN, .nd = 1, .dim = {GAIN}},
+};
+static const struct adamw_config config = {3e-3, 0.9, 0.95, 1e-8, 0.2};
+
+static void fill(uint64_t stream, bool weights) {
+    for (uint64_t i = 0; i < 2; i++) {
+        struct rng r = rng_make(stream, i);
+        for (int64_t k = 0; k < params[i].n; k++) {
+            float x = (float)rng_normal(&r);
+            if (weights)
+                params[i].w[k] = x;
+            else
+                params[i].g[k] = k % 7 ? x : 0; /* some parameters rarely see a gradient */
+        }
+    }
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    return mkdtemp(dir) ? 0 : 1;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    return fs_remove(dir, &err) == ST_OK ? 0 : 1;
+}
+
+static const char *in_dir(const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+/* Loshchilov and Hutter, algorithm 2, with the decay scaled by the learning rate as PyTorch has it. */
+static void matches_double_reference(void **state) {
+    (void)state;
+    for (int decay_all = 0; decay_all < 2; decay_all++) {
+        fill(1, true);
+        struct adamw *a = adamw_create(params, 2);
+        double *w[2], *m[2], *v[2], scale = 0.37, worst = 0;
+        for (int i = 0; i < 2; i++) {
+            size_t n = (size_t)params[i].n;
+            w[i] = calloc(n, sizeof **w);
+            m[i] = calloc(n, sizeof **m);
+            v[i] = calloc(n, sizeof **v);
+            for (size_t k = 0; k < n; k++) w[i][k] = (double)params[i].w[k];
+        }
+        for (int t = 1; t <= STEPS; t++) {
+            fill(100 + (uint64_t)t, false);
+            adamw_step(a, params, 2, &config, scale, decay_all, NULL);
+            assert_int_equal(a->step, t);
+            for (int i = 0; i < 2; i++)
+                for (int64_t k = 0; k < params[i].n; k++) {
+                    double g = scale * (double)params[i].g[k], *x = &w[i][k];
+                    if (i == 0 || decay_all) *x -= config.learning_rate * config.weight_decay * *x;
+                    m[i][k] = config.beta1 * m[i][k] + (1 - config.beta1) * g;
+                    v[i][k] = config.beta2 * v[i][k] + (1 - config.beta2) * g * g;
+                    double mh = m[i][k] / (1 - pow(config.beta1, t)), vh = v[i][k] / (1 - pow(config.beta2, t));
+                    *x -= config.learning_rate * mh / (sqrt(vh) + config.eps);
+                    worst = fmax(worst, fabs(*x - (double)params[i].w[k]));
+                }
+        }
+        if (worst > 5e-6) fail_msg("off by %g after %d steps", worst, STEPS);
+        for (int i = 0; i < 2; i++) {
+            free(w[i]);
+            free(m[i]);
+            free(v[i]);
+        }
+        adamw_free(a);
+    }
+    adamw_free(NULL);
+}
+
+/* A first step is the sign of the gradient times the learning rate, whatever the gradient's size. */
+static void first_step_by_hand(void **state) {
+    (void)state;
+    struct adamw_config c = config;
+    c.weight_decay = 0;
+    fill(1, true);
+    fill(2, false);
+    float before[GAIN];
+    memcpy(before, w1, sizeof w1);
+    struct adamw *a = adamw_create(params, 2);
+    adamw_step(a, params, 2, &c, 1, false, NULL);
+    for (int k = 0; k < GAIN; k++) {
+        double sign = (g1[k] > 0) - (g1[k] < 0);
+        assert_true(fabs((double)(before[k] - w1[k]) - sign * c.learning_rate) < 1e-6);
+    }
+    adamw_free(a);
+}
+
+static void threads_do_not_matter(void **state) {
+    (void)state;
+    struct pool *pool = pool_create(3);
+    static float alone[ROWS * COLS];
+    for (int i = 0; i < 2; i++) {
+        struct adamw *a = adamw_create(params, 2);
+        fill(1, true);
+        for (uint64_t t = 0; t < 5; t++) {
+            fill(100 + t, false);
+            adamw_step(a, params, 2, &config, 1, false, i ? pool : NULL);
+        }
+        if (i == 0) memcpy(alone, w0, sizeof w0);
+        adamw_free(a);
+    }
+    assert_memory_equal(alone, w0, sizeof w0);
+    pool_destroy(pool);
+}
+
+static void gradient_norm(void **state) {
+    (void)state;
+    memset(g0, 0, sizeof g0);
+    memset(g1, 0, sizeof g1);
+    assert_true(adamw_grad_norm(params, 2) == 0);
+    g0[5] = 3;
+    g1[7] = -4;
+    assert_true(adamw_grad_norm(params, 2) == 5);
+    g0[6] = 1e30f; /* its square is beyond float */
+    assert_true(fabs(adamw_grad_norm(params, 2) / (double)1e30f - 1) < 1e-12);
+    g0[6] = NAN;
+    assert_true(isnan(adamw_grad_norm(params, 2)));
+}
+
+/* Saved in the middle and loaded into a fresh state, the run goes on with the same bits. */
+static void save_and_load(void **state) {
+    (void)state;
+    static float straight[ROWS * COLS], middle[ROWS * COLS], middle1[GAIN];
+    struct adamw *a = adamw_create(params, 2), *b = adamw_create(params, 2);
+    fill(1, true);
+    for (uint64_t t = 0; t < 10; t++) {
+        if (t == 6) {
+            memcpy(middle, w0, sizeof w0);
+            memcpy(middle1, w1, sizeof w1);
+            assert_int_equal(adamw_save(a, params, in_dir("state.safetensors"), &err), ST_OK);
+        }
+        fill(100 + t, false);
+        adamw_step(a, params, 2, &config, 1, false, NULL);
+    }
+    memcpy(straight, w0, sizeof w0);
+    memcpy(w0, middle, sizeof w0);
+    memcpy(w1, middle1, sizeof w1);
+    if (adamw_load(b, params, 2, in_dir("state.safetensors"), &err) != ST_OK) fail_msg("%s", err.msg);
+    assert_int_equal(b->step, 6);
+    for (uint64_t t = 6; t < 10; t++) {
+        fill(100 + t, false);
+        adamw_step(b, params, 2, &config, 1, false, NULL);
+    }
+    assert_memory_equal(straight, w0, sizeof w0);
+    assert_memory_equal(a->m[1], b->m[1], sizeof w1);
+    assert_memory_equal(a->v[0], b->v[0], sizeof w0);
+    adamw_free(a);
+    adamw_free(b);
+}
+
+static void refused(struct param *p, int n, const char *name, const char *want) {
+    struct adamw *a = adamw_create(p, n);
+    err = (struct err){0};
+    assert_int_not_equal(adamw_load(a, p, n, in_dir(name), &err), ST_OK);
+    if (!strstr(err.msg, want) || !strstr(err.msg, name)) fail_msg("expected \"%s\" in: %s", want, err.msg);
+    adamw_free(a);
+}
+
+static void wrong_files_are_refused(void **state) {
+    (void)state;
+    struct adamw *a = adamw_create(params, 2);
+    assert_int_equal(adamw_save(a, params, in_dir("good.safetensors"), &err), ST_OK);
+    struct param other[2] = {params[0], params[1]};
+    other[1].name = "other.weight";
+    refused(other, 2, "good.safetensors", "other.weight");
+    other[1] = params[1];
+    other[0].dim[0] = COLS; /* the same size in another shape */
+    other[0].dim[1] = ROWS;
+    refused(other, 2, "good.safetensors", "layer.weight");
+    refused(params, 2, "absent.safetensors", "absent");
+    a->v[1][3] = NAN;
+    assert_int_equal(adamw_save(a, params, in_dir("nan.safetensors"), &err), ST_OK);
+    refused(params, 2, "nan.safetensors", "v.norm.weight");
+    a->v[1][3] = 0;
+    a->step = -1;
+    assert_int_equal(adamw_save(a, params, in_dir("step.safetensors"), &err), ST_OK);
+    refused(params, 2, "step.safetensors", "step");
+    adamw_free(a);
+
+    char *data;
+    size_t n;
+    assert_int_equal(fs_read(in_dir("good.safetensors"), 1 << 20, &data, &n, &err), ST_OK);
+    assert_int_equal(fs_write_atomic(in_dir("short.safetensors"), data, n - 4, &err), ST_OK);
+    free(data);
+    refused(params, 2, "short.safetensors", "short.safetensors");
+    assert_int_not_equal(adamw_save(a = adamw_create(params, 2), params, in_dir("no/where"), &err), ST_OK);
+    adamw_free(a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_double_reference),
+        cmocka_unit_test(first_step_by_hand),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(gradient_norm),
+        cmocka_unit_test(save_and_load),
+        cmocka_unit_test(wrong_files_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
