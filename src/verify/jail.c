@@ -264,11 +264,12 @@ enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) {
     }
     if (!allow_weaker) {
         jail_close(j);
-        return FAIL(e, ST_SANDBOX,
-                    "no sandbox: %s. Install it (apt-get install bubblewrap) and allow user namespaces (sysctl "
-                    "kernel.unprivileged_userns_clone=1; in a container: --security-opt seccomp=unconfined), or accept "
-                    "seccomp and resource limits alone with --allow-weaker",
-                    why);
+        return FAIL(
+            e, ST_SANDBOX,
+            "no sandbox: %s. Install it (apt-get install bubblewrap) and allow user namespaces (sysctl "
+            "kernel.unprivileged_userns_clone=1; in a container: --security-opt seccomp=unconfined), or accept "
+            "seccomp and resource limits alone with --allow-weaker (verify) or sandbox.allow_weaker=true (train, eval)",
+            why);
     }
     log_warn("no bubblewrap jail (%s): answers run under seccomp and resource limits only", why);
     j->bwrap[0] = 0;

@@ -98,7 +98,7 @@ printf 'learnin_rate: 1.0\n' >"$tmp/cfg/key.yaml"
 printf 'dataset_builder:\n  batch_size: 0\n' >"$tmp/cfg/range.yaml"
 printf 'a: [1\n' >"$tmp/cfg/syntax.yaml"
 refuses "a value of the wrong type" 2 'type.yaml:1:16: learning_rate: expected' "${train[@]}" --config "$tmp/cfg/type.yaml"
-refuses "a list for a number" 2 'list.yaml:1:16: learning_rate: expected' "${train[@]}" --config "$tmp/cfg/list.yaml"
+refuses "a list for a number" 2 'list.yaml:1:1: learning_rate: expected.*list' "${train[@]}" --config "$tmp/cfg/list.yaml"
 refuses "a number for a map" 2 'map.yaml:1:18: dataset_builder: expected' "${train[@]}" --config "$tmp/cfg/map.yaml"
 refuses "an unknown key" 2 'key.yaml:1:1: .*learning_rate' "${train[@]}" --config "$tmp/cfg/key.yaml"
 refuses "a value out of range" 2 'range.yaml:2:15: dataset_builder.batch_size' "${train[@]}" --config "$tmp/cfg/range.yaml"
@@ -132,7 +132,8 @@ broken "a tokenizer without merges" 'tokenizer.json.*merges' 'replace "$m/tokeni
 
 # What the machine lacks.
 refuses "a Python without torch" 1 'torch' env KERNELRL_PYTHON=/bin/false "${train[@]}" log_path="$tmp/x"
-refuses "no bubblewrap" 1 'apt-get install bubblewrap' env KERNELRL_BWRAP=/nowhere/bwrap "${train[@]}" log_path="$tmp/x"
+refuses "no bubblewrap" 1 'apt-get install bubblewrap.*sandbox.allow_weaker=true' \
+    env KERNELRL_BWRAP=/nowhere/bwrap "${train[@]}" log_path="$tmp/x"
 check "no bubblewrap, and sandbox.allow_weaker" env KERNELRL_BWRAP=/nowhere/bwrap \
     "${train[@]}" log_path="$tmp/weaker" max_steps=1 sandbox.allow_weaker=true
 mkdir "$tmp/ro" "$tmp/full"
