@@ -233,18 +233,20 @@ struct queue {
     struct compiler *c;
     struct compile_job *const *jobs;
     size_t n;
+    const volatile bool *cancel;
     atomic_size_t next;
 };
 
 static void *queue_main(void *v) {
     struct queue *q = v;
-    for (size_t i; (i = atomic_fetch_add(&q->next, 1)) < q->n;) compile_one(q->c, q->jobs[i]);
+    for (size_t i; !(q->cancel && *q->cancel) && (i = atomic_fetch_add(&q->next, 1)) < q->n;)
+        compile_one(q->c, q->jobs[i]);
     return NULL;
 }
 
-void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n) {
+void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n, const volatile bool *cancel) {
     enum { MAX_THREADS = 256 };
-    struct queue q = {.c = c, .jobs = jobs, .n = n};
+    struct queue q = {.c = c, .jobs = jobs, .n = n, .cancel = cancel};
     pthread_t threads[MAX_THREADS];
     int want = c->jobs < (int)i64_min((int64_t)n, MAX_THREADS) ? c->jobs : (int)i64_min((int64_t)n, MAX_THREADS);
     int started = 0;

@@ -36,7 +36,8 @@ struct compile_job {
 };
 /* Compiles one unit; safe to call from several threads. */
 void compile_one(struct compiler *c, struct compile_job *job);
-/* Compiles all of them, c->jobs at a time. */
-void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n);
+/* Compiles all of them, c->jobs at a time. Once *cancel (may be NULL) is true no further one is begun; the caller must
+ * then use none of them. */
+void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n, const volatile bool *cancel);
 
 #endif

@@ -204,7 +204,8 @@ enum status refworker_restart(struct refworker *w, struct err *e) {
 
 enum status refworker_open(struct refworker *w, const char *python, int threads, struct err *e) {
     *w = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1, .threads = threads};
-    if (!python || !*python) python = getenv("KERNELRL_PYTHON");
+    bool option = python && *python;
+    if (!option) python = getenv("KERNELRL_PYTHON");
     bool given = python && *python;
     const char *const usual[] = {"./.venv/bin/python", "python3", "/usr/bin/python3"};
     const char *const one[] = {python};
@@ -213,7 +214,9 @@ enum status refworker_open(struct refworker *w, const char *python, int threads,
     for (size_t i = 0; i < (given ? 1 : ARRAY_LEN(usual)); i++) {
         struct err why = {0};
         if (!process_find(try[i], w->python, sizeof w->python)) {
-            if (given) return FAIL(e, ST_WORKER, "KERNELRL_PYTHON: %s: no such program", python);
+            if (given)
+                return FAIL(e, ST_WORKER, "%s: %s: no such program", option ? "sandbox.python" : "KERNELRL_PYTHON",
+                            python);
             continue;
         }
         if (start(w, &why) == ST_OK) return ST_OK;

@@ -551,7 +551,7 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
         if (!all[i].decided) jobs[n_jobs++] = &all[i].job;
     }
     if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
-    if (st == ST_OK && n_jobs > 0) compile_all(&v->compiler, jobs, n_jobs);
+    if (st == ST_OK && n_jobs > 0) compile_all(&v->compiler, jobs, n_jobs, cancel);
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         struct work *w = &all[i];
         if (w->decided) continue;

@@ -85,7 +85,7 @@ struct verify_item {
 };
 /* Judges a batch: compiles on all cores first, then runs and times one item at a time with the cores to itself.
  * Equal (problem, source) pairs are judged once. A hostile or broken item never fails the batch; ST_OK unless the
- * verifier itself is beyond repair. cancel, when not NULL, is polled between items. */
+ * verifier itself is beyond repair. cancel, when not NULL, is polled between compilations and between items. */
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) MUST_USE;
 
