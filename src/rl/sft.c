@@ -198,8 +198,9 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
     enum status st = ST_OK;
     while (s->step < s->steps && st == ST_OK) {
         if (cancel && *cancel) {
-            st = FAIL(e, ST_CANCELLED, "interrupted at step %lld; the last checkpoint is in %s", (long long)s->step,
-                      s->state_dir);
+            if (s->step > first && (st = save(s, e)) != ST_OK) break;
+            st = FAIL(e, ST_CANCELLED, "interrupted at step %lld of %lld; run again to go on", (long long)s->step,
+                      (long long)s->steps);
             break;
         }
         if (o->stop_after_minutes > 0 && clock_now_s() - start > 60 * o->stop_after_minutes) break;

@@ -43,11 +43,11 @@ UNUSED static int remove_tmp_dir(void **state) {
     return fs_remove(tmp_dir, &err) == ST_OK ? 0 : 1;
 }
 
-/* One of four rotating buffers. */
+/* A path below the temporary directory, in one of 64 buffers that take turns. */
 UNUSED static const char *in_tmp(const char *name) {
-    static char path[4][512];
+    static char path[64][512];
     static int at;
-    at = (at + 1) % 4;
+    at = (at + 1) % 64;
     snprintf(path[at], sizeof path[at], "%s/%s", tmp_dir, name);
     return path[at];
 }

@@ -1,0 +1,162 @@
+/* Every key of train and sft can be set from the command line and survives config.yaml; rules between keys. */
+#include "rl/options.h"
+
+#include "rl/test_util.h"
+#include "rl/update.h"
+
+static size_t field_bytes(enum config_type t) {
+    switch (t) {
+    case CONFIG_BOOL: return sizeof(bool);
+    case CONFIG_INT: return sizeof(int64_t);
+    case CONFIG_FLOAT: return sizeof(double);
+    case CONFIG_ENUM: return sizeof(int);
+    case CONFIG_STRING: return sizeof(char *);
+    case CONFIG_STRINGS: return sizeof(struct config_strings);
+    }
+    return 0;
+}
+
+/* Sets a value that is allowed and differs from the default; returns false when none of the usual ones does. */
+static bool set_another(struct config *c, const struct config_key *k) {
+    static const char *const numbers[] = {"0.125", "0.5", "1", "2", "3", "64", "300"};
+    CLEANUP_STR struct str s = STR_INIT;
+    if (k->type == CONFIG_BOOL) {
+        str_addf(&s, "%s=%s", k->name, strcmp(k->def, "true") == 0 ? "false" : "true");
+    } else if (k->type == CONFIG_STRING) {
+        str_addf(&s, "%s=some/path", k->name);
+    } else if (k->type == CONFIG_ENUM) {
+        str_addf(&s, "%s=%s", k->name, strrchr(k->allowed, '|') + 1); /* no default is the last name */
+    } else {
+        for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+            struct err e = {0};
+            double def;
+            assert_true(parse_f64(k->def, &def));
+            double v;
+            assert_true(parse_f64(numbers[i], &v));
+            str_clear(&s);
+            str_addf(&s, "%s=%s", k->name, numbers[i]);
+            if (v != def && config_set(c, s.p, &e) == ST_OK) return true;
+        }
+        return false;
+    }
+    CHECK(config_set(c, s.p, &err));
+    return true;
+}
+
+static void every_key(const struct config_schema *schema, void *values, void *defaults, void *reloaded) {
+    struct config c, d, r;
+    CLEANUP_STR struct str yaml = STR_INIT, again = STR_INIT, help = STR_INIT;
+    config_init(&d, schema, defaults);
+    config_init(&c, schema, values);
+    for (size_t i = 0; i < schema->count; i++) {
+        const struct config_key *k = &schema->key[i];
+        assert_string_equal(config_source(&c, k->name), "default");
+        if (!set_another(&c, k)) fail_msg("%s: no other value was accepted", k->name);
+        if (memcmp((char *)values + k->offset, (char *)defaults + k->offset, field_bytes(k->type)) == 0)
+            fail_msg("%s: the value did not change", k->name);
+        assert_string_equal(config_source(&c, k->name), "command line");
+        if (!k->doc || k->doc[strlen(k->doc) - 1] != '.') fail_msg("%s: documentation is no sentence", k->name);
+        CHECK(config_help(schema, k->name, &help, &err));
+    }
+    config_dump(&c, &yaml);
+    config_init(&r, schema, reloaded);
+    CHECK(config_load_text(&r, "config.yaml", yaml.p, yaml.len, &err));
+    config_dump(&r, &again);
+    assert_string_equal(yaml.p, again.p);
+    config_free(&c);
+    config_free(&d);
+    config_free(&r);
+}
+
+static void every_train_key_can_be_set(void **state) {
+    (void)state;
+    struct train_options a, b, c;
+    every_key(&train_schema, &a, &b, &c);
+}
+
+static void every_sft_key_can_be_set(void **state) {
+    (void)state;
+    struct sft_options a, b, c;
+    every_key(&sft_schema, &a, &b, &c);
+}
+
+/* The names in the tables stand in the order of the C enums. */
+static void names_mean_what_they_say(void **state) {
+    (void)state;
+    struct train_options o;
+    struct config c;
+    config_init(&c, &train_schema, &o);
+#define EXPECT(assignment, field, value)                \
+    do {                                                \
+        CHECK(config_set(&c, assignment, &err));        \
+        assert_int_equal((int)(o.field), (int)(value)); \
+    } while (0)
+    EXPECT("loss_fn=reinforce", loss_fn + LOSS_REINFORCE, LOSS_REINFORCE);
+    EXPECT("loss_fn=importance_sampling", loss_fn + LOSS_REINFORCE, LOSS_IMPORTANCE_SAMPLING);
+    EXPECT("loss_fn=ppo", loss_fn + LOSS_REINFORCE, LOSS_PPO);
+    EXPECT("loss_fn=cispo", loss_fn + LOSS_REINFORCE, LOSS_CISPO);
+    EXPECT("advantage=center", advantage, ADVANTAGE_CENTER);
+    EXPECT("advantage=std", advantage, ADVANTAGE_STD);
+    EXPECT("advantage=leave_one_out", advantage, ADVANTAGE_LEAVE_ONE);
+    EXPECT("loss_norm=tokens", loss_norm, NORM_TOKENS);
+    EXPECT("loss_norm=sequences", loss_norm, NORM_SEQUENCES);
+    EXPECT("loss_norm=constant", loss_norm, NORM_CONSTANT);
+    EXPECT("speed_reward=ratio", dataset_builder.speed_reward, SPEED_RATIO); /* the short name */
+    EXPECT("speed_reward=excess", dataset_builder.speed_reward, SPEED_EXCESS);
+    EXPECT("dataset_builder.speed_reward=log", dataset_builder.speed_reward, SPEED_LOG);
+    EXPECT("level=2", dataset_builder.level, 2);
+#undef EXPECT
+    config_free(&c);
+}
+
+static void check_rule(const char *const *assignments, int n, const char *want) {
+    struct train_options o;
+    struct config c;
+    config_init(&c, &train_schema, &o);
+    for (int i = 0; i < n; i++) CHECK(config_set(&c, assignments[i], &err));
+    if (want)
+        CHECK_FAILS(train_options_check(&c, &o, &err), ST_CONFIG, want);
+    else
+        CHECK(train_options_check(&c, &o, &err));
+    config_free(&c);
+}
+#define RULE(want, ...) \
+    check_rule((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), want)
+
+static void rules(void **state) {
+    (void)state;
+    RULE(NULL, "seed=0");
+    RULE(NULL, "start_problem=3", "end_problem=3");
+    RULE(NULL, "start_problem=3");
+    RULE("end_problem", "start_problem=4", "end_problem=3");
+    RULE("measure_performance", "reward_speed_weight=0.5", "measure_performance=false");
+    RULE(NULL, "reward_speed_weight=0.5");
+    RULE(NULL, "measure_performance=false");
+}
+
+static void out_of_range(void **state) {
+    (void)state;
+    static const char *const bad[] = {"learning_rate=0", "lora_rank=-1",          "level=5",
+                                      "group_size=0",    "test_fraction=1",       "num_substeps=0",
+                                      "temperature=-1",  "loss_fn=cross_entropy", "speed_max_reward=0",
+                                      "seed=-1",         "train_tokens=1",        "tensorboard_enabled=2"};
+    struct train_options o;
+    struct config c;
+    config_init(&c, &train_schema, &o);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        CLEANUP_FREE char *key = xstrndup(bad[i], strcspn(bad[i], "="));
+        CHECK_FAILS(config_set(&c, bad[i], &err), ST_CONFIG, key);
+    }
+    config_free(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_train_key_can_be_set),
+        cmocka_unit_test(every_sft_key_can_be_set),
+        cmocka_unit_test(names_mean_what_they_say),
+        cmocka_unit_test(rules),
+        cmocka_unit_test(out_of_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
