@@ -23,6 +23,49 @@ static bool group_trains(const struct train_options *o, const struct group *g) {
     return false;
 }
 
+/* Views of groups, each of at most train_tokens rows where a single sample allows: a larger group is cut between its
+ * samples, and every part carries the prompt again. parts: room for as many as there are samples. Returns their number.
+ */
+static int cut_groups(const struct train_options *o, struct group *const *groups, int n, struct group *parts) {
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        const struct group *g = groups[i];
+        const int64_t prompt = (int64_t)g->prompt.len;
+        int64_t rows = prompt;
+        int begin = 0, samples = 0; /* of the part that is growing */
+        for (int j = 0; j < g->n; j++) {
+            if (!trains(o, &g->ep[j])) continue;
+            const int64_t more = g->ep[j].sample.n - 1;
+            if (samples > 0 && rows + more > o->train_tokens) {
+                parts[count++] = (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = j - begin};
+                begin = j;
+                samples = 0;
+                rows = prompt;
+            }
+            rows += more;
+            samples++;
+        }
+        if (samples > 0) parts[count++] = (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin};
+    }
+    return count;
+}
+
+/* The end of the micro-batch that begins at parts[i]. */
+static int micro_end(const struct train_options *o, const struct group *parts, int i, int n) {
+    int64_t rows = group_rows(o, &parts[i]);
+    int j = i + 1;
+    while (j < n && rows + group_rows(o, &parts[j]) <= o->train_tokens) rows += group_rows(o, &parts[j++]);
+    return j;
+}
+
+/* Adds what the user can do about it. */
+static enum status explain_memory(const struct train_options *o, enum status st, struct err *e) {
+    if (st != ST_MEMORY) return st;
+    struct err first = *e;
+    return FAIL(e, ST_MEMORY, "%s; a train_tokens below %lld (and a shorter longest answer) needs less", first.msg,
+                (long long)o->train_tokens);
+}
+
 /* One micro-batch, laid out as model.h wants it: each prompt once, then its samples as segments that continue it. */
 struct micro {
     int32_t *ids, *rows, *targets;
@@ -47,15 +90,15 @@ static void micro_free(struct micro *b) {
     free(b->scale);
 }
 
-static void micro_build(const struct train_options *o, struct group *const *groups, int n, int64_t batch_tokens,
+static void micro_build(const struct train_options *o, const struct group *groups, int n, int64_t batch_tokens,
                         int batch_samples, struct micro *b) {
     int64_t T = 0, N = 0, S = 0;
     for (int i = 0; i < n; i++) {
-        T += group_rows(o, groups[i]);
+        T += group_rows(o, &groups[i]);
         S++;
-        for (int j = 0; j < groups[i]->n; j++)
-            if (trains(o, &groups[i]->ep[j])) {
-                N += groups[i]->ep[j].sample.n;
+        for (int j = 0; j < groups[i].n; j++)
+            if (trains(o, &groups[i].ep[j])) {
+                N += groups[i].ep[j].sample.n;
                 S++;
             }
     }
@@ -73,7 +116,7 @@ static void micro_build(const struct train_options *o, struct group *const *grou
         .recorded = true,
     };
     for (int i = 0; i < n; i++) {
-        const struct group *g = groups[i];
+        const struct group *g = &groups[i];
         int prompt_seg = b->n_seg++;
         b->seg[prompt_seg] = (struct segment){b->T, (int64_t)g->prompt.len, -1};
         memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
@@ -150,17 +193,17 @@ enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool,
                     samples++;
                 }
         model_zero_grad(m);
-        for (int i = begin; i < end;) {
-            int64_t rows = group_rows(o, kept[i]);
-            int j = i + 1;
-            while (j < end && rows + group_rows(o, kept[j]) <= o->train_tokens) rows += group_rows(o, kept[j++]);
+        struct group *parts = xcalloc((size_t)samples, sizeof *parts);
+        int n_parts = cut_groups(o, kept + begin, end - begin, parts);
+        for (int i = 0, next; i < n_parts && st == ST_OK; i = next) {
+            next = micro_end(o, parts, i, n_parts);
             struct micro b;
-            micro_build(o, kept + i, j - i, tokens, samples, &b);
-            st = micro_train(m, o, &b, sub == 0, out, e);
+            micro_build(o, parts + i, next - i, tokens, samples, &b);
+            st = explain_memory(o, micro_train(m, o, &b, sub == 0, out, e), e);
             micro_free(&b);
-            if (st != ST_OK) goto out;
-            i = j;
         }
+        free(parts);
+        if (st != ST_OK) goto out;
         int n_params;
         const struct param *params = model_params(m, &n_params);
         out->grad_norm = adamw_grad_norm(params, n_params);
@@ -185,24 +228,25 @@ enum status update_nll(struct model *m, const struct train_options *o, struct gr
     *sum = 0;
     *tokens = 0;
     enum status st = ST_OK;
-    for (int i = 0; i < n_groups && st == ST_OK;) {
-        struct group **part = xcalloc((size_t)n_groups, sizeof *part);
-        int64_t rows = 0;
-        int n = 0;
-        while (i + n < n_groups && (n == 0 || rows + group_rows(o, &groups[i + n]) <= o->train_tokens)) {
-            rows += group_rows(o, &groups[i + n]);
-            part[n] = &groups[i + n];
-            n++;
-        }
+    int samples = 0;
+    struct group **all = xcalloc((size_t)n_groups, sizeof *all);
+    for (int i = 0; i < n_groups; i++) {
+        all[i] = &groups[i];
+        samples += groups[i].n;
+    }
+    struct group *parts = xcalloc((size_t)samples, sizeof *parts);
+    int n_parts = cut_groups(o, all, n_groups, parts);
+    for (int i = 0, next; i < n_parts && st == ST_OK; i = next) {
+        next = micro_end(o, parts, i, n_parts);
         struct micro b;
-        micro_build(o, part, n, 1, 1, &b);
+        micro_build(o, parts + i, next - i, 1, 1, &b);
         struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
-        st = model_forward(m, &batch, b.logp, NULL, NULL, e);
+        st = explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e);
         for (int64_t k = 0; st == ST_OK && k < b.N; k++) *sum -= (double)b.logp[k];
         *tokens += b.N;
         micro_free(&b);
-        free(part);
-        i += n;
     }
+    free(parts);
+    free(all);
     return st;
 }

@@ -17,7 +17,8 @@ struct update_stats {
 };
 
 /* Trains on the groups whose advantages are not all zero, in num_substeps optimizer steps. The batch is cut into
- * micro-batches of at most train_tokens rows (a group is never cut). *opt_step counts optimizer steps. */
+ * micro-batches of at most train_tokens rows; a larger group is cut between its samples, a single sample never.
+ * *opt_step counts optimizer steps. */
 enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool, const struct train_options *o,
                           struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
                           struct err *e) MUST_USE;

@@ -94,6 +94,14 @@ static void shared_prompt_gives_the_same_gradient(void **state) {
                     c = gradient(m, &small, apart, 3, &micro);
         assert_true(distance(a, b, 1) < 1e-5);
         assert_true(distance(a, c, 1) < 1e-5);
+        /* A group larger than a micro-batch is cut between its samples: here after the second. */
+        small.train_tokens = 9 + 2 + 3;
+        struct update_stats cut;
+        struct flat d = gradient(m, &small, &g, 1, &cut);
+        assert_true(distance(a, d, 1) < 1e-5);
+        assert_int_equal(cut.rows, 2 * 9 + 2 + 3 + 4);
+        assert_int_equal(cut.groups_trained, 1);
+        free(d.p);
         assert_int_equal(one.rows, 9 + 2 + 3 + 4); /* the last token of a sample predicts nothing */
         assert_int_equal(many.rows, 3 * 9 + 2 + 3 + 4);
         assert_int_equal(one.loss.n, 3 + 4 + 5);
