@@ -48,7 +48,7 @@ $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
 $(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
-$(BUILD)/src/cpu/%.o: OPT := -O3 -g
+$(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)
 $(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
