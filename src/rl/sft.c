@@ -251,8 +251,8 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
 static enum status open_model(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
     if (o->model_name) {
-        s->tokenizer_dir = xstrdup(o->model_name);
-        TRY(model_load(o->model_name, s->pool, &s->model, e));
+        TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
+        TRY(model_load(s->tokenizer_dir, s->pool, &s->model, e));
     } else {
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
@@ -276,8 +276,9 @@ static enum status open_data(struct sft *s, struct err *e) {
     enum chat_style style;
     if (!*o->data) return FAIL(e, ST_CONFIG, "data: expected a .jsonl file of {prompt, completion} rows");
     TRY(session_style(o->renderer_name, model_cfg(s->model)->qwen3, false, &style, e));
-    TRY(load_dataset(o->data, s->tok, style, o->max_length, &s->data, e));
-    if (o->valid) TRY(load_dataset(o->valid, s->tok, style, o->max_length, &s->valid, e));
+    const int64_t longest = i64_min(o->max_length, model_cfg(s->model)->max_positions);
+    TRY(load_dataset(o->data, s->tok, style, longest, &s->data, e));
+    if (o->valid) TRY(load_dataset(o->valid, s->tok, style, longest, &s->valid, e));
     int64_t total = 0;
     for (int i = 0; i < s->data.n; i++) total += group_size_rows(&s->data.groups[i]);
     s->groups_per_step = i64_max(1, o->batch_tokens * s->data.n / total);
