@@ -274,7 +274,6 @@ static enum status open_model(struct sft *s, struct err *e) {
 static enum status open_data(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
     enum chat_style style;
-    if (!*o->data) return FAIL(e, ST_CONFIG, "data: expected a .jsonl file of {prompt, completion} rows");
     TRY(session_style(o->renderer_name, model_cfg(s->model)->qwen3, false, &style, e));
     const int64_t longest = i64_min(o->max_length, model_cfg(s->model)->max_positions);
     TRY(load_dataset(o->data, s->tok, style, longest, &s->data, e));
@@ -315,6 +314,10 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     s.state_dir = str_steal(&state);
     str_addf(&probe, "%s/state.json", s.state_dir);
     enum status st;
+    if (!*o->data) { /* said before a large model is loaded for nothing */
+        st = FAIL(e, ST_CONFIG, "data: expected a .jsonl file of {prompt, completion} rows");
+        goto out;
+    }
     s.pool = pool_create((int)o->threads);
     TRY_GOTO(fs_mkdirs(o->output, e), out);
     TRY_GOTO(open_model(&s, e), out);
