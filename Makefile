@@ -72,9 +72,9 @@ fuzz-bin: $(FUZZ_BIN)
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning
-	@tools/setup && $(MAKE) --no-print-directory build && tools/demo
+	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
 test: ## set up, build, run every test
-	@tools/setup test && $(MAKE) --no-print-directory build && tests/run
+	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
 test-fast: build ## unit tests only
 	@tests/run --fast
 doctor: build ## what this machine can do

@@ -9,9 +9,15 @@ for c in train sft eval corpus; do check "$c --help" "$KRL" $c --help; done
 check "problems list gives one object a line" sh -c "$KRL problems list --json | head -n 1 | grep -q '^{.*}\$'"
 check "the built-in set has at least 100 problems" sh -c "test \$($KRL problems list --json | wc -l) -ge 100"
 check "at least 40 of them are held out" sh -c "test \$($KRL problems list --json | grep -c '\"split\": *\"test\"') -ge 40"
-refuses "sft without data" 2 'data' "$KRL" sft output="$tmp/s" model_name=models/tiny
-printf '{"prompt": "a", "completion": 3}\n' >"$tmp/bad.jsonl"
-refuses "sft: a bad row is named" 1 'bad.jsonl:1.*completion' "$KRL" sft output="$tmp/s" model_name=models/tiny data="$tmp/bad.jsonl"
-printf '{"prompt": "a"\n' >"$tmp/cut.jsonl"
-refuses "sft: a cut row is named" 1 'cut.jsonl:1' "$KRL" sft output="$tmp/s" model_name=models/tiny data="$tmp/cut.jsonl"
+if [ -f models/tiny/model.safetensors ]; then
+    refuses "sft without data" 2 'data' "$KRL" sft output="$tmp/s" model_name=models/tiny
+    printf '{"prompt": "a", "completion": 3}\n' >"$tmp/bad.jsonl"
+    refuses "sft: a bad row is named" 1 'bad.jsonl:1.*completion' \
+        "$KRL" sft output="$tmp/s" model_name=models/tiny data="$tmp/bad.jsonl"
+    printf '{"prompt": "a"\n' >"$tmp/cut.jsonl"
+    refuses "sft: a cut row is named" 1 'cut.jsonl:1' \
+        "$KRL" sft output="$tmp/s" model_name=models/tiny data="$tmp/cut.jsonl"
+else
+    skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
+fi
 echo "1..$tap_n"

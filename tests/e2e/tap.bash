@@ -1,6 +1,6 @@
 # TAP helpers for the end-to-end tests: `check NAME COMMAND...` is ok when the command succeeds.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-KRL=${KRL:-build/kernelrl}
+KRL=${KERNELRL:-build/kernelrl}
 tap_n=0
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT

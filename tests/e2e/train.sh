@@ -74,7 +74,10 @@ check "and took the uninterrupted run's way" same "$(value "$tmp/k" 2 reward/mea
 "${train[@]}" "${exact[@]}" log_path="$tmp/w" max_steps=4 >"$tmp/out" 2>&1 &
 pid=$!
 wait_for 60 at_least "$tmp/w" 1
-worker=$(pgrep -P $pid -f kernelrl_worker | head -n 1)
+worker=
+for status in $(grep -lsE "^PPid:[[:space:]]+$pid\$" /proc/[0-9]*/status); do
+    if grep -qas kernelrl_worker "${status%/status}/cmdline"; then worker=$(basename "${status%/status}"); fi
+done
 check "the reference worker runs" test -n "$worker"
 kill -KILL "${worker:-$pid}"
 wait $pid
