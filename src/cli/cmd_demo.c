@@ -1,10 +1,12 @@
 /* kernelrl demo: the main job on the embedded model. Evaluates on the held-out problems, trains by reinforcement
  * learning, evaluates again with the same seeds, and prints both side by side. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -100,6 +102,11 @@ static enum status demo(const struct train_options *o, const char *yaml, struct 
     str_addf(&final, "%s/checkpoints/final", o->log_path);
     double start = clock_now_s();
     enum status st;
+    TRY_GOTO(fs_mkdirs(o->log_path, e), out); /* what would fail after the evaluation should fail now */
+    if (access(o->log_path, W_OK) != 0) {
+        st = FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", o->log_path, strerror(errno));
+        goto out;
+    }
     log_info("demo 1/3: how good is %s on problems it never saw?", o->model_name);
     TRY_GOTO(evaluate(o, o->load_checkpoint_path, cancel, &first, &test_first, &before, e), out);
     log_info("  correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", 100 * before.sampled.correct.mean,

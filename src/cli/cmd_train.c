@@ -96,7 +96,7 @@ static int parse_eval_args(int *argc, char **argv, struct eval_args *a) {
         else if (str_has_prefix(argv[i], "output="))
             a->output = argv[i] + 7;
         else if (str_has_prefix(argv[i], "samples="))
-            return cli_usage("eval: samples: expected a number of at least 1");
+            return cli_report(&(struct err){ST_USAGE, NULL, 0, "eval: samples: expected a whole number of at least 1"});
         else
             argv[1 + kept++] = argv[i];
     }

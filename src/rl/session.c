@@ -21,11 +21,11 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
 enum status session_find_model(const char *key, const char *name, char **out, struct err *e) {
     struct str s = STR_INIT;
     str_adds(&s, name);
-    if (!fs_is_dir(s.p)) {
+    if (*name && !fs_is_dir(s.p)) {
         str_clear(&s);
         str_addf(&s, "%s/%s", fs_home(), name);
     }
-    if (!fs_is_dir(s.p)) {
+    if (!fs_is_dir(str_c(&s))) {
         str_free(&s);
         return FAIL(e, ST_CONFIG,
                     "%s: no directory \"%s\"; give a folder with config.json, model.safetensors and "
@@ -40,6 +40,11 @@ enum status session_find_model(const char *key, const char *name, char **out, st
 static enum status load_start(const struct train_options *o, struct session *s, struct err *e) {
     struct str adapter = STR_INIT;
     const char *from = o->load_checkpoint_path;
+    if (from && *from && !fs_is_dir(from))
+        return FAIL(e, ST_CONFIG,
+                    "load_checkpoint_path: no directory \"%s\"; give a checkpoint of a run, such as "
+                    "runs/NAME/checkpoints/final",
+                    from);
     if (from && *from) str_addf(&adapter, "%s/adapter_config.json", from);
     bool is_adapter = from && *from && fs_is_file(adapter.p);
     str_free(&adapter);
