@@ -114,6 +114,8 @@ static const struct config_key sft_keys[] = {
     KEY_FLOAT(T, weight_decay, "0.01", "[0,1]", "Decoupled weight decay of matrices."),
     KEY_FLOAT(T, max_grad_norm, "1", "[0,)", "Global gradient norm limit. 0: none."),
     ADAM_KEYS(T),
+    KEY_FLOAT(T, prompt_loss_weight, "0", "[0,1]",
+              "Weight of the prompt's own tokens in the loss. 0 masks the prompt."),
     KEY_INT(T, batch_tokens, "16384", "[64,1073741824]", "Rows of a step, prompts included (shared ones once)."),
     KEY_INT(T, train_tokens, "16384", "[64,)", "Rows of a micro-batch; memory grows with it."),
     KEY_INT(T, max_length, "4096", "[16,)",

@@ -19,6 +19,7 @@ struct train_options {
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
         threads, train_tokens;
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
+    double prompt_loss_weight; /* no key of train: sft sets it */
     struct adam_options adam;
     int loss_fn;   /* enum loss_kind, without cross_entropy */
     int advantage; /* enum advantage_kind */
@@ -49,7 +50,7 @@ struct sft_options {
     int save_dtype; /* 0 bf16, 1 f32 */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
         save_every, log_every;
-    double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes;
+    double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes, prompt_loss_weight;
     struct adam_options adam;
 };
 extern const struct config_schema sft_schema;

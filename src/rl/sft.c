@@ -308,6 +308,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
                                .max_grad_norm = o->max_grad_norm,
                                .adam = o->adam,
                                .loss_fn = 0, /* reinforce with advantage 1: -logp */
+                               .prompt_loss_weight = o->prompt_loss_weight,
                                .loss_norm = NORM_TOKENS}};
     struct str state = STR_INIT, probe = STR_INIT;
     str_addf(&state, "%s/state", o->output);

@@ -71,7 +71,8 @@ struct micro {
     int32_t *ids, *rows, *targets;
     struct segment *seg;
     float *logq, *adv, *logp, *entropy, *g;
-    double *scale; /* loss normaliser of each token */
+    double *scale;   /* loss normaliser of each token */
+    bool *is_prompt; /* a token of the prompt: trained on with prompt_loss_weight, left out of the statistics */
     int64_t T, N;
     int n_seg;
     bool recorded; /* every sample carries the log-probabilities it was drawn with */
@@ -88,6 +89,7 @@ static void micro_free(struct micro *b) {
     free(b->entropy);
     free(b->g);
     free(b->scale);
+    free(b->is_prompt);
 }
 
 static void micro_build(const struct train_options *o, const struct group *groups, int n, int64_t batch_tokens,
@@ -96,6 +98,7 @@ static void micro_build(const struct train_options *o, const struct group *group
     for (int i = 0; i < n; i++) {
         T += group_rows(o, &groups[i]);
         S++;
+        if (o->prompt_loss_weight > 0) N += (int64_t)groups[i].prompt.len - 1;
         for (int j = 0; j < groups[i].n; j++)
             if (trains(o, &groups[i].ep[j])) {
                 N += groups[i].ep[j].sample.n;
@@ -113,6 +116,7 @@ static void micro_build(const struct train_options *o, const struct group *group
         .entropy = xmalloc((size_t)N * sizeof *b->entropy),
         .g = xmalloc((size_t)N * sizeof *b->g),
         .scale = xmalloc((size_t)N * sizeof *b->scale),
+        .is_prompt = xcalloc((size_t)N, sizeof *b->is_prompt),
         .recorded = true,
     };
     for (int i = 0; i < n; i++) {
@@ -122,6 +126,13 @@ static void micro_build(const struct train_options *o, const struct group *group
         memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
         b->T += (int64_t)g->prompt.len;
         int64_t last_prompt_row = b->T - 1;
+        for (int64_t t = 1; o->prompt_loss_weight > 0 && t < (int64_t)g->prompt.len; t++, b->N++) {
+            b->rows[b->N] = (int32_t)(last_prompt_row + t - (int64_t)g->prompt.len);
+            b->targets[b->N] = g->prompt.p[t];
+            b->adv[b->N] = (float)o->prompt_loss_weight;
+            b->scale[b->N] = 1.0 / (double)batch_tokens;
+            b->is_prompt[b->N] = true;
+        }
         for (int j = 0; j < g->n; j++) {
             const struct episode *ep = &g->ep[j];
             if (!trains(o, ep)) continue;
@@ -153,7 +164,8 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
     struct loss_params p = {(enum loss_kind)(o->loss_fn + LOSS_REINFORCE), o->clip_low, o->clip_high};
     for (int64_t i = 0; i < b->N; i++) {
         loss_token_grad(&p, b->logp + i, b->recorded ? b->logq + i : NULL, b->adv + i, 1, b->scale[i], b->g + i,
-                        &s->loss);
+                        b->is_prompt[i] ? NULL : &s->loss);
+        if (b->is_prompt[i]) continue;
         s->entropy += b->entropy[i];
         if (on_policy && b->recorded) s->kl_before = fmax(s->kl_before, fabs((double)b->logp[i] - (double)b->logq[i]));
     }
@@ -242,8 +254,9 @@ enum status update_nll(struct model *m, const struct train_options *o, struct gr
         micro_build(o, parts + i, next - i, 1, 1, &b);
         struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
         st = explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e);
-        for (int64_t k = 0; st == ST_OK && k < b.N; k++) *sum -= (double)b.logp[k];
-        *tokens += b.N;
+        for (int64_t k = 0; st == ST_OK && k < b.N; k++)
+            if (!b.is_prompt[k]) *sum -= (double)b.logp[k];
+        for (int64_t k = 0; k < b.N; k++) *tokens += !b.is_prompt[k];
         micro_free(&b);
     }
     free(parts);
