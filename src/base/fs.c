@@ -43,7 +43,7 @@ enum status fs_read(const char *path, size_t max_bytes, char **out, size_t *len,
     return ST_OK;
 }
 
-static bool write_all(int fd, const void *data, size_t n) {
+bool fs_write_all(int fd, const void *data, size_t n) {
     const char *p = data;
     while (n > 0) {
         ssize_t w = write(fd, p, n);
@@ -61,7 +61,7 @@ enum status fs_write_atomic(const char *path, const void *data, size_t n, struct
         return FAIL(e, ST_IO, "%s: path too long", path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
-    bool ok = write_all(fd, data, n) && fsync(fd) == 0;
+    bool ok = fs_write_all(fd, data, n) && fsync(fd) == 0;
     int saved = errno;
     if (close(fd) != 0 && ok) {
         ok = false;

@@ -8,6 +8,8 @@
 enum status fs_read(const char *path, size_t max_bytes, char **out, size_t *len, struct err *e) MUST_USE;
 /* Writes PATH by way of a temporary file beside it, fsync and rename; nothing half-written is ever seen. */
 enum status fs_write_atomic(const char *path, const void *data, size_t n, struct err *e) MUST_USE;
+/* Writes n bytes to a file descriptor, whatever it takes; false with errno. */
+bool fs_write_all(int fd, const void *data, size_t n) MUST_USE;
 enum status fs_mkdirs(const char *path, struct err *e) MUST_USE;
 bool fs_is_file(const char *path);
 bool fs_is_dir(const char *path);

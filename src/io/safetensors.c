@@ -466,22 +466,10 @@ static bool is_utf8(const char *text) {
     return j != NULL;
 }
 
-static bool write_all(int fd, const void *data, size_t n) {
-    const char *p = data;
-    while (n > 0) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR) continue;
-        if (w < 0) return false;
-        p += w;
-        n -= (size_t)w;
-    }
-    return true;
-}
-
 enum { CHUNK = 1 << 16 }; /* elements converted at a time */
 
 static bool write_entry(int fd, const struct st_entry *x, int64_t bytes, void *buf) {
-    if (x->from == x->dtype) return write_all(fd, x->data, (size_t)bytes);
+    if (x->from == x->dtype) return fs_write_all(fd, x->data, (size_t)bytes);
     size_t size = st_dtype_bytes(x->dtype), n = (size_t)bytes / size;
     for (size_t at = 0; at < n; at += CHUNK) {
         size_t m = n - at < CHUNK ? n - at : CHUNK;
@@ -492,7 +480,7 @@ static bool write_entry(int fd, const struct st_entry *x, int64_t bytes, void *b
             else
                 ((uint16_t *)buf)[i] = x->dtype == ST_DTYPE_BF16 ? st_f32_to_bf16(v) : st_f32_to_f16(v);
         }
-        if (!write_all(fd, buf, m * size)) return false;
+        if (!fs_write_all(fd, buf, m * size)) return false;
     }
     return true;
 }
@@ -526,7 +514,7 @@ static enum status write_temp(int fd, const char *path, const struct st_entry **
                               const struct str *header, struct err *e) {
     CLEANUP_FREE void *buf = xmalloc(CHUNK * sizeof(float));
     uint64_t header_bytes = header->len;
-    bool ok = write_all(fd, &header_bytes, 8) && write_all(fd, header->p, header->len);
+    bool ok = fs_write_all(fd, &header_bytes, 8) && fs_write_all(fd, header->p, header->len);
     for (size_t i = 0; ok && i < n; i++) ok = write_entry(fd, order[i], bytes[i], buf);
     if (!ok || fsync(fd) != 0) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
     return ST_OK;

@@ -34,6 +34,7 @@ struct group {
     struct ids prompt;
     struct episode *ep; /* [n] */
     int n;
+    bool continued; /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
 struct rollout_params {
     int group_size, max_tokens;

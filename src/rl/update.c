@@ -33,11 +33,14 @@ static int cut_groups(const struct train_options *o, struct group *const *groups
         const int64_t prompt = (int64_t)g->prompt.len;
         int64_t rows = prompt;
         int begin = 0, samples = 0; /* of the part that is growing */
+        bool continued = false;
         for (int j = 0; j < g->n; j++) {
             if (!trains(o, &g->ep[j])) continue;
             const int64_t more = g->ep[j].sample.n - 1;
             if (samples > 0 && rows + more > o->train_tokens) {
-                parts[count++] = (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = j - begin};
+                parts[count++] =
+                    (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = j - begin, .continued = continued};
+                continued = true;
                 begin = j;
                 samples = 0;
                 rows = prompt;
@@ -45,7 +48,9 @@ static int cut_groups(const struct train_options *o, struct group *const *groups
             rows += more;
             samples++;
         }
-        if (samples > 0) parts[count++] = (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin};
+        if (samples > 0)
+            parts[count++] =
+                (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin, .continued = continued};
     }
     return count;
 }
@@ -98,7 +103,7 @@ static void micro_build(const struct train_options *o, const struct group *group
     for (int i = 0; i < n; i++) {
         T += group_rows(o, &groups[i]);
         S++;
-        if (o->prompt_loss_weight > 0) N += (int64_t)groups[i].prompt.len - 1;
+        if (o->prompt_loss_weight > 0 && !groups[i].continued) N += (int64_t)groups[i].prompt.len - 1;
         for (int j = 0; j < groups[i].n; j++)
             if (trains(o, &groups[i].ep[j])) {
                 N += groups[i].ep[j].sample.n;
@@ -126,7 +131,7 @@ static void micro_build(const struct train_options *o, const struct group *group
         memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
         b->T += (int64_t)g->prompt.len;
         int64_t last_prompt_row = b->T - 1;
-        for (int64_t t = 1; o->prompt_loss_weight > 0 && t < (int64_t)g->prompt.len; t++, b->N++) {
+        for (int64_t t = 1; o->prompt_loss_weight > 0 && !g->continued && t < (int64_t)g->prompt.len; t++, b->N++) {
             b->rows[b->N] = (int32_t)(last_prompt_row + t - (int64_t)g->prompt.len);
             b->targets[b->N] = g->prompt.p[t];
             b->adv[b->N] = (float)o->prompt_loss_weight;

@@ -381,6 +381,38 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
 }
 
 /* Against every sample alone, its prompt in front. */
+/* prompt_loss_weight adds the gradient of the prompt as a text of its own, in proportion to the weight. */
+static void prompt_loss(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 9, 2), prompt = {.n = 1, .ep = xcalloc(1, sizeof *prompt.ep)};
+    ids_add(&prompt.prompt, g.prompt.p[0]);
+    prompt.ep[0] = (struct episode){.present = true, .advantage = 1, .sample = {.n = 8}};
+    prompt.ep[0].sample.ids = xmalloc(8 * sizeof(int32_t));
+    memcpy(prompt.ep[0].sample.ids, g.prompt.p + 1, 8 * sizeof(int32_t));
+    struct train_options weighted = base;
+    weighted.prompt_loss_weight = 0.5;
+    struct update_stats plain_stats, weighted_stats, prompt_stats;
+    struct flat plain = gradient(m, &base, &g, 1, &plain_stats), more = gradient(m, &weighted, &g, 1, &weighted_stats),
+                alone = gradient(m, &base, &prompt, 1, &prompt_stats);
+    assert_int_equal(weighted_stats.loss.n, plain_stats.loss.n); /* the statistics are of completions alone */
+    struct train_options small = weighted;                       /* a cut group counts its prompt once */
+    small.train_tokens = 9 + 2;
+    struct update_stats cut_stats;
+    struct flat cut = gradient(m, &small, &g, 1, &cut_stats);
+    assert_int_equal(cut_stats.rows, 2 * 9 + 2 + 3);
+    assert_true(distance(more, cut, 1) < 1e-5);
+    free(cut.p);
+    for (int64_t i = 0; i < more.n; i++) more.p[i] -= plain.p[i];
+    assert_true(distance(more, alone, 0.5 * 8.0 / (3 + 4)) < 1e-4);
+    free(plain.p);
+    free(more.p);
+    free(alone.p);
+    groups_free(&g, 1);
+    groups_free(&prompt, 1);
+    model_free(m);
+}
+
 static void nll(void **state) {
     (void)state;
     struct model *m = tiny_model(1, false);
@@ -427,6 +459,7 @@ int main(void) {
         cmocka_unit_test(clipping),
         cmocka_unit_test(sampler_and_trainer_must_agree),
         cmocka_unit_test(a_gradient_that_is_no_number_is_refused),
+        cmocka_unit_test(prompt_loss),
         cmocka_unit_test(nll),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
