@@ -19,7 +19,7 @@ static const char usage[] =
     "problems list [--source SRC] [--json]\n"
     "       kernelrl problems show KEY [--source SRC]\n"
     "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
-    "                [--answers] [--broken] [--verify] [--threads N] [--allow-weaker]";
+    "                [--answers [--per-problem N]] [--broken] [--verify] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
     "list       key, level, split, difficulty and operators of every problem\n"
@@ -35,18 +35,19 @@ static const char help[] =
     "  --first I        index of the first problem in the stream (0)\n"
     "  --out DIR        folder to write, made if missing; files of an earlier run there are replaced\n"
     "  --answers        also write correct C answers, one a style (needs --out)\n"
-    "  --broken         also write wrong variants of them, two a problem (with --answers)\n"
+    "  --per-problem N  answers a problem, drawn by how common a style is (all of them)\n"
+    "  --broken         also write a wrong variant of one (with --answers)\n"
     "  --verify         judge all answers; right ones that fail are left out and reported, wrong ones keep their\n"
     "                   verdict (with --answers)\n"
     "  --threads N      threads of reference and answers while judging (all CPUs)\n"
     "  --allow-weaker   judge without bubblewrap when it is missing\n";
 
-enum { BROKEN_PER_PROBLEM = 2, BATCH_PROBLEMS = 16 };
+enum { BATCH_PROBLEMS = 16 };
 
 struct args {
     const char *source, *out, *recipe;
     bool json, answers, broken, verify, weaker;
-    int64_t count, seed, first, threads;
+    int64_t count, seed, first, per_problem, threads;
 };
 
 static void put_problem(struct str *s, const struct problem *p, bool code) {
@@ -131,21 +132,38 @@ static const char *code_of(const char *answer) {
     return nl ? nl + 1 : answer;
 }
 
+/* Up to `per_problem` right answers (0: all different ones), drawn by their styles' shares, and a wrong variant of one.
+ */
 static size_t collect(const struct args *a, const struct gen_item *it, uint64_t index, struct arena *ar,
                       struct answer *out) {
-    size_t n = 0;
+    size_t n = 0, drawn = 0;
+    int share[GEN_STYLES];
     for (int s = GEN_STYLES - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
-        bool again = false;
-        for (size_t k = 0; k < n; k++) again |= strcmp(code_of(out[k].source), code_of(it->answers[s])) == 0;
-        if (!again) out[n++] = (struct answer){&it->problem, (enum gen_style)s, -1, it->answers[s]};
+        size_t k = 0;
+        while (k < n && strcmp(code_of(out[k].source), code_of(it->answers[s])) != 0) k++;
+        if (k == n) {
+            share[n] = 0;
+            out[n++] = (struct answer){&it->problem, (enum gen_style)s, -1, it->answers[s]};
+        }
+        share[k] += gen_style_share((enum gen_style)s);
     }
-    if (!a->broken) return n;
-    size_t right = n;
-    for (uint64_t k = 0; n < right + BROKEN_PER_PROBLEM && k < 3 * BROKEN_PER_PROBLEM; k++) {
-        uint64_t at = index * BROKEN_PER_PROBLEM + k;
-        enum gen_break kind = (enum gen_break)(at % GEN_BREAKS);
-        const struct answer *from = &out[rng_u64((uint64_t)a->seed, index, k) % right];
-        char *text = generator_break(from->source, kind, (uint64_t)a->seed + at, ar);
+    struct rng r = rng_make((uint64_t)a->seed ^ UINT64_C(0x64726177), index); /* apart from the generator's */
+    for (int left = 100; a->per_problem && drawn < n && drawn < (size_t)a->per_problem; drawn++) {
+        int64_t at = (int64_t)rng_below(&r, (uint64_t)left);
+        size_t k = drawn;
+        while (at >= share[k]) at -= share[k++];
+        left -= share[k];
+        const struct answer chosen = out[k];
+        out[k] = out[drawn];
+        share[k] = share[drawn];
+        out[drawn] = chosen;
+    }
+    const size_t right = a->per_problem ? drawn : n;
+    n = right;
+    for (uint64_t k = 0; a->broken && n == right && k < 3; k++) {
+        enum gen_break kind = (enum gen_break)((index + k) % GEN_BREAKS);
+        const struct answer *from = &out[rng_below(&r, right)];
+        char *text = generator_break(from->source, kind, (uint64_t)a->seed + index + k, ar);
         if (text) out[n++] = (struct answer){&it->problem, from->style, (int)kind, text};
     }
     return n;
@@ -212,7 +230,7 @@ static enum status write_batch(const struct args *a, const struct generator *g, 
     struct arena ar = ARENA_INIT;
     struct str lines = STR_INIT, labels = STR_INIT;
     struct gen_item items[BATCH_PROBLEMS];
-    struct answer w[BATCH_PROBLEMS * (GEN_STYLES + BROKEN_PER_PROBLEM)];
+    struct answer w[BATCH_PROBLEMS * (GEN_STYLES + 1)];
     size_t n_w = 0;
     enum status st = ST_OK;
     for (int64_t i = 0; i < n; i++) {
@@ -255,8 +273,11 @@ static enum status generate(const struct args *a, struct err *e) {
     if (a->recipe && a->count) return FAIL(e, ST_USAGE, "--recipe makes one problem: leave --count out");
     if (count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
     if (a->answers && !a->out) return FAIL(e, ST_USAGE, "--answers: give --out DIR, too");
-    if ((a->broken || a->verify) && !a->answers)
-        return FAIL(e, ST_USAGE, "--%s: give --answers, too", a->broken ? "broken" : "verify");
+    if ((a->broken || a->verify || a->per_problem) && !a->answers)
+        return FAIL(e, ST_USAGE, "--%s: give --answers, too",
+                    a->broken   ? "broken"
+                    : a->verify ? "verify"
+                                : "per-problem");
     TRY(generator_open(NULL, &g, e));
     if (a->out) {
         TRY_GOTO(fs_mkdirs(a->out, e), done);
@@ -300,7 +321,7 @@ done:
 }
 
 int cmd_problems(int argc, char **argv) {
-    enum { SOURCE = 256, JSON, COUNT, RECIPE, SEED, FIRST, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
+    enum { SOURCE = 256, JSON, COUNT, RECIPE, SEED, FIRST, PER, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
     static const struct option options[] = {
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
@@ -308,6 +329,7 @@ int cmd_problems(int argc, char **argv) {
         {"recipe", required_argument, NULL, RECIPE},
         {"seed", required_argument, NULL, SEED},
         {"first", required_argument, NULL, FIRST},
+        {"per-problem", required_argument, NULL, PER},
         {"out", required_argument, NULL, OUT},
         {"answers", no_argument, NULL, ANSWERS},
         {"broken", no_argument, NULL, BROKEN},
@@ -323,7 +345,11 @@ int cmd_problems(int argc, char **argv) {
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        int64_t *number = c == COUNT ? &a.count : c == SEED ? &a.seed : c == FIRST ? &a.first : &a.threads;
+        int64_t *number = c == COUNT   ? &a.count
+                          : c == SEED  ? &a.seed
+                          : c == FIRST ? &a.first
+                          : c == PER   ? &a.per_problem
+                                       : &a.threads;
         generating |= c >= COUNT && c <= WEAKER;
         switch (c) {
         case SOURCE: a.source = optarg; break;
@@ -331,6 +357,7 @@ int cmd_problems(int argc, char **argv) {
         case COUNT:
         case SEED:
         case FIRST:
+        case PER:
         case THREADS:
             if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
             FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);

@@ -45,18 +45,27 @@ static const char help_vector[] = "typedef float V __attribute__((vector_size(32
 static const struct style {
     bool fused, parallel, simd, fast;
 } styles[GEN_STYLES] = {
-#define X(name, f, p, s, m) {f, p, s, m},
+#define X(name, f, p, s, m, share) {f, p, s, m},
     GEN_STYLE_LIST(X)
 #undef X
 };
 
 const char *gen_style_name(enum gen_style s) {
     static const char *const names[] = {
-#define X(name, f, p, s, m) #name,
+#define X(name, f, p, s, m, share) #name,
         GEN_STYLE_LIST(X)
 #undef X
     };
     return names[s];
+}
+
+int gen_style_share(enum gen_style s) {
+    static const int shares[] = {
+#define X(name, f, p, s, m, share) share,
+        GEN_STYLE_LIST(X)
+#undef X
+    };
+    return shares[s];
 }
 
 struct cg {

@@ -8,26 +8,29 @@
 
 #include "problem/problem.h"
 
-/* Answer styles. X(name, fused, parallel, simd, fast): one fused loop nest or one per operator; OpenMP or serial;
- * vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and dot
- * products. The first line of an answer states these choices ("// plan: fused, parallel, simd, fast math"). */
-#define GEN_STYLE_LIST(X)              \
-    X(naive, 0, 0, 0, 0)               \
-    X(parallel, 0, 1, 0, 0)            \
-    X(parallel_fast, 0, 1, 1, 1)       \
-    X(fused, 1, 0, 0, 0)               \
-    X(fused_simd, 1, 0, 1, 0)          \
-    X(fused_parallel, 1, 1, 0, 0)      \
-    X(fused_parallel_simd, 1, 1, 1, 0) \
-    X(fused_parallel_fast, 1, 1, 1, 1)
+/* Answer styles. X(name, fused, parallel, simd, fast, share): one fused loop nest or one per operator; OpenMP or
+ * serial; vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and dot
+ * products. The first line of an answer states these choices ("// plan: fused, parallel, simd, fast math"). The share,
+ * in percent, is how often a corpus draws the style: as in programs at large, plain code is common and tuned code rare.
+ */
+#define GEN_STYLE_LIST(X)                 \
+    X(naive, 0, 0, 0, 0, 22)              \
+    X(parallel, 0, 1, 0, 0, 16)           \
+    X(parallel_fast, 0, 1, 1, 1, 8)       \
+    X(fused, 1, 0, 0, 0, 16)              \
+    X(fused_simd, 1, 0, 1, 0, 10)         \
+    X(fused_parallel, 1, 1, 0, 0, 14)     \
+    X(fused_parallel_simd, 1, 1, 1, 0, 7) \
+    X(fused_parallel_fast, 1, 1, 1, 1, 7)
 
 enum gen_style {
-#define X(name, fused, parallel, simd, fast) GEN_STYLE_##name,
+#define X(name, fused, parallel, simd, fast, share) GEN_STYLE_##name,
     GEN_STYLE_LIST(X)
 #undef X
         GEN_STYLES
 };
 const char *gen_style_name(enum gen_style s); /* "fused_parallel_fast" */
+int gen_style_share(enum gen_style s);        /* percent */
 
 /* What generator_break() does to an answer. X(name, what the verifier should find) */
 #define GEN_BREAK_LIST(X)                        \

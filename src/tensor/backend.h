@@ -1,6 +1,10 @@
 /* backend: one table of functions per kind of device. The contract of each op is in ops.h. Ops return nothing: on a
  * device they are queued, and what went wrong surfaces at sync. Shapes are asserted, not reported: model code derives
- * them from a checked configuration. */
+ * them from a checked configuration.
+ * Host and device: what a tensor views, weights and their gradients and moments, gains, biases, rotary tables, caches
+ * and stats are device memory. Arrays with one entry per row or sequence (ids, pos, rows, targets, attn_seq, g in
+ * logprob_grad; logp and entropy) and argument structs are host memory: inputs have been read when the op returns,
+ * outputs are there after sync. On the CPU both are the same memory. */
 #ifndef KERNELRL_BACKEND_H
 #define KERNELRL_BACKEND_H
 
@@ -29,13 +33,29 @@ struct rope_args {
     float eps;
 };
 
+/* g is scaled, w decayed (w *= decay), then the moments and w follow PyTorch's AdamW with bias-corrected step_size. */
+struct adamw_args {
+    float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
+};
+
 struct backend {
     const char *name; /* "cpu-avx512", ... */
     struct pool *pool;
 
-    /* Memory the ops can reach; NULL when there is none left. 64-byte aligned, contents undefined. */
+    int64_t logit_chunk_bytes; /* about how many bytes of logits one LM-head chunk should take */
+
+    /* Device memory the ops can reach; NULL when there is none left. 256-byte aligned on a device, 64 on the CPU,
+     * contents undefined. */
     void *(*mem_alloc)(struct backend *be, size_t bytes);
-    void (*mem_free)(struct backend *be, void *p);
+    void (*mem_free)(struct backend *be, void *p); /* waits for queued work; NULL is fine */
+    int64_t (*mem_available)(struct backend *be);  /* bytes that can still be had; INT64_MAX when unknown */
+    /* put: host to device. get: device to host; waits for queued work, and its own failure surfaces at sync. copy and
+     * zero are queued. */
+    void (*mem_put)(struct backend *be, void *dst, const void *src_host, size_t bytes);
+    void (*mem_get)(struct backend *be, void *dst_host, const void *src, size_t bytes);
+    void (*mem_copy)(struct backend *be, void *dst, const void *src, size_t bytes);
+    void (*mem_zero)(struct backend *be, void *dst, size_t bytes);
+    /* Waits for everything queued; results in host memory are there afterwards. */
     enum status (*sync)(struct backend *be, struct err *e);
     void (*close)(struct backend *be);
 
@@ -75,7 +95,16 @@ struct backend {
     /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i. */
     void (*gather_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
     void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    /* The optimizer: one AdamW update of n parameters and their moments in place, and the sum of n squares (waits). */
+    void (*adamw)(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
+                  const struct adamw_args *a);
+    double (*sum_squares)(struct backend *be, const float *x, int64_t n);
 };
+
+/* Opens "cpu", "cuda" or "cuda:N" (N counts the devices CUDA_VISIBLE_DEVICES leaves). The CUDA backend is a plugin,
+ * libkernelrl_cuda.so beside the program or in KERNELRL_CUDA_PLUGIN; without it, without a driver or without such a
+ * device the error says what is missing. The pool is borrowed. */
+enum status backend_open(const char *device, struct pool *pool, struct backend **out, struct err *e) MUST_USE;
 
 /* The CPU backend. Picks avx512, avx2 or reference by what the CPU has; KERNELRL_CPU forces one (and fails when the CPU
  * lacks it). The pool is borrowed. An instance is used by one thread at a time. */

@@ -35,13 +35,16 @@
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
  * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], i ascending. E.
- * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I. */
+ * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I.
+ * adamw           g' = g*scale; w' = w*decay; m += (1-beta1)(g'-m); v = v*beta2 + (1-beta2) g' g';
+ *                 w = w' - step_size*m / (sqrt(v)*inv_sqrt_bias2 + eps), each operation rounded once, none fused. E.
+ * sum_squares     in double: blocks of SUM_BLOCK elements summed ascending, then the blocks' sums ascending. E. */
 #ifndef KERNELRL_OPS_H
 #define KERNELRL_OPS_H
 
 #include "tensor/tensor.h"
 
-enum { ROW_BLOCK = 128, KV_BLOCK = 64 };
+enum { ROW_BLOCK = 128, KV_BLOCK = 64, SUM_BLOCK = 1024 };
 
 /* log p(target) of a row of V logits, and the entropy of its distribution (may be NULL), in nats at temperature 1. The
  * bits are those of model_forward's logp for the same logits, so a sampler that calls this records exactly what the
