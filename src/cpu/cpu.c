@@ -2,10 +2,13 @@
  * always cut over outputs, never over a reduction, so every thread count gives the same bits. */
 #include "cpu/cpu.h"
 
+#include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fs.h"
 #include "cpu/attention.h"
 
 struct cpu_backend {
@@ -13,6 +16,7 @@ struct cpu_backend {
     const struct cpu_kernels *k;
     float *scratch, *partial;
     int64_t scratch_floats, partial_floats;
+    double *sums; /* [SUM_ROUND] or NULL */
     struct attn_plan plan;
 };
 
@@ -74,6 +78,37 @@ static void cpu_free(struct backend *be, void *p) {
     free(p);
 }
 
+/* First number in a small file, behind key when that is given, or -1. */
+static int64_t number_in(const char *path, const char *key) {
+    CLEANUP_FREE char *text = NULL;
+    size_t n;
+    if (fs_read(path, 1 << 20, &text, &n, NULL) != ST_OK) return -1;
+    const char *p = key ? strstr(text, key) : text;
+    long long v;
+    return p && sscanf(p + (key ? strlen(key) : 0), " %lld", &v) == 1 ? (int64_t)v : -1;
+}
+
+/* What the machine has left, or this process's control group where that is less. */
+static int64_t cpu_available(struct backend *be) {
+    (void)be;
+    const int64_t kb = number_in("/proc/meminfo", "MemAvailable:");
+    const int64_t max = number_in("/sys/fs/cgroup/memory.max", NULL);
+    const int64_t used = number_in("/sys/fs/cgroup/memory.current", NULL);
+    int64_t bytes = kb >= 0 ? kb * 1024 : INT64_MAX;
+    if (max > 0 && used >= 0) bytes = i64_min(bytes, max - used);
+    return i64_max(bytes, 0);
+}
+
+static void cpu_copy(struct backend *be, void *dst, const void *src, size_t bytes) {
+    (void)be;
+    if (bytes) memcpy(dst, src, bytes);
+}
+
+static void cpu_zero(struct backend *be, void *dst, size_t bytes) {
+    (void)be;
+    if (bytes) memset(dst, 0, bytes);
+}
+
 /* Scratch grows to a high-water mark and stays: no allocation in steady state. */
 static float *grow(float **p, int64_t *have, int64_t want) {
     if (*have < want) {
@@ -104,6 +139,7 @@ static void cpu_close(struct backend *be) {
     struct cpu_backend *c = cpu_of(be);
     free(c->scratch);
     free(c->partial);
+    free(c->sums);
     attn_plan_free(&c->plan);
     free(c);
 }
@@ -421,6 +457,67 @@ static void cpu_attention_grad(struct backend *be, struct tensor dq, struct tens
     pool_for(be->pool, threads, 1, c->k->attention_grad, &w);
 }
 
+/* ---- optimizer ----------------------------------------------------------------------------------------------------
+ */
+
+struct adamw_work {
+    float *w, *m, *v;
+    const float *g;
+    struct adamw_args a;
+};
+
+static void adamw_range(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct adamw_work *p = ctx;
+    const struct adamw_args a = p->a;
+    for (int64_t i = begin; i < end; i++) {
+        const float g = p->g[i] * a.scale, w = p->w[i] * a.decay;
+        const float m = p->m[i] + (1 - a.beta1) * (g - p->m[i]);
+        const float v = p->v[i] * a.beta2 + (1 - a.beta2) * g * g;
+        p->m[i] = m;
+        p->v[i] = v;
+        p->w[i] = w - a.step_size * m / (sqrtf(v) * a.inv_sqrt_bias2 + a.eps);
+    }
+}
+
+static void cpu_adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
+                      const struct adamw_args *a) {
+    struct adamw_work p = {w, m, v, g, *a};
+    pool_for(n < MIN_ELEMENTS ? NULL : be->pool, n, 1024, adamw_range, &p);
+}
+
+enum { SUM_ROUND = 1 << 14 }; /* blocks whose sums are held at a time */
+
+struct sum_work {
+    const float *x;
+    int64_t n;
+    double *sums;
+};
+
+static void sum_blocks(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct sum_work *p = ctx;
+    for (int64_t b = begin; b < end; b++) {
+        const int64_t stop = i64_min(p->n, (b + 1) * SUM_BLOCK);
+        double s = 0;
+        for (int64_t i = b * SUM_BLOCK; i < stop; i++) s += (double)p->x[i] * (double)p->x[i];
+        p->sums[b] = s;
+    }
+}
+
+static double cpu_sum_squares(struct backend *be, const float *x, int64_t n) {
+    struct cpu_backend *c = cpu_of(be);
+    if (!c->sums) c->sums = xmalloc(SUM_ROUND * sizeof *c->sums);
+    double total = 0;
+    for (int64_t at = 0; at < n; at += (int64_t)SUM_ROUND * SUM_BLOCK) {
+        struct sum_work p = {x + at, i64_min(n - at, (int64_t)SUM_ROUND * SUM_BLOCK), c->sums};
+        const int64_t blocks = (p.n + SUM_BLOCK - 1) / SUM_BLOCK;
+        pool_for(p.n < MIN_ELEMENTS ? NULL : be->pool, blocks, 1, sum_blocks, &p);
+        for (int64_t b = 0; b < blocks; b++) total += p.sums[b];
+    }
+    return total;
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err *e) {
@@ -433,8 +530,14 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
     c->be = (struct backend){
         .name = c->k->name,
         .pool = pool,
+        .logit_chunk_bytes = 16 << 20,
         .mem_alloc = cpu_alloc,
         .mem_free = cpu_free,
+        .mem_available = cpu_available,
+        .mem_put = cpu_copy,
+        .mem_get = cpu_copy,
+        .mem_copy = cpu_copy,
+        .mem_zero = cpu_zero,
         .sync = cpu_sync,
         .close = cpu_close,
         .weight_pack = cpu_weight_pack,
@@ -459,6 +562,8 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
         .axpby = cpu_axpby,
         .gather_rows = cpu_gather_rows,
         .scatter_add_rows = cpu_scatter_add_rows,
+        .adamw = cpu_adamw,
+        .sum_squares = cpu_sum_squares,
     };
     *out = &c->be;
     return ST_OK;

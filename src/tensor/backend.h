@@ -101,10 +101,18 @@ struct backend {
     double (*sum_squares)(struct backend *be, const float *x, int64_t n);
 };
 
+/* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
+ * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
+ * 0, or fills msg with the reason. */
+enum { BACKEND_ABI = 1 };
+typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
+                                   size_t msg_bytes);
+
 /* Opens "cpu", "cuda" or "cuda:N" (N counts the devices CUDA_VISIBLE_DEVICES leaves). The CUDA backend is a plugin,
  * libkernelrl_cuda.so beside the program or in KERNELRL_CUDA_PLUGIN; without it, without a driver or without such a
  * device the error says what is missing. The pool is borrowed. */
 enum status backend_open(const char *device, struct pool *pool, struct backend **out, struct err *e) MUST_USE;
+bool backend_device_valid(const char *device); /* whether it is one of those names */
 
 /* The CPU backend. Picks avx512, avx2 or reference by what the CPU has; KERNELRL_CPU forces one (and fails when the CPU
  * lacks it). The pool is borrowed. An instance is used by one thread at a time. */
