@@ -49,8 +49,7 @@ static double bare(struct backend *be, int64_t T, int64_t N, int64_t K) {
 }
 
 /* `groups` prompts of `prompt` tokens, each continued by `samples` answers of `answer` tokens. */
-static enum status train(struct model *m, struct pool *pool, int groups, int samples, int prompt, int answer,
-                         struct err *e) {
+static enum status train(struct model *m, int groups, int samples, int prompt, int answer, struct err *e) {
     const struct model_config *c = model_cfg(m);
     const int64_t T = (int64_t)groups * (prompt + samples * answer), N = (int64_t)groups * samples * answer;
     const int n_seg = groups * (1 + samples);
@@ -88,12 +87,10 @@ static enum status train(struct model *m, struct pool *pool, int groups, int sam
     const int64_t D = c->D, Q = (c->H + 2 * c->G) * (int64_t)c->K, HK = (int64_t)c->H * c->K;
     const double flop =
         6.0 * ((double)T * (double)c->L * (double)(D * Q + D * HK + 3 * D * c->F) + (double)N * (double)(c->V * D));
-    struct backend *be;
-    TRY(cpu_backend_open(pool, &be, e));
+    struct backend *be = model_backend(m);
     const double products =
         c->L * (bare(be, T, Q, D) + bare(be, T, D, HK) + bare(be, T, 2 * c->F, D) + bare(be, T, D, c->F)) +
         bare(be, N, c->V, D);
-    be->close(be);
     const double rate = flop / (fwd + bwd) * 1e-9;
     printf("train %d x (%d + %d x %d), T %lld: forward %.3f s, backward %.3f s, %.0f tok/s, %.0f GFLOP/s, bare matmuls "
            "%.0f GFLOP/s, ratio %.2f\n",
@@ -157,18 +154,20 @@ int main(int argc, char **argv) {
              d[0], d[1], d[2], d[3], d[4], d[5], d[6]);
     struct err e = {0};
     struct pool *pool = pool_create(0);
+    struct backend *be;
     struct model *m;
-    if (model_init(str_c(&s), 1, pool, &m, &e) != ST_OK) return fatal(&e);
+    if (cpu_backend_open(pool, &be, &e) != ST_OK || model_init(str_c(&s), 1, be, &m, &e) != ST_OK) return fatal(&e);
     printf("%s, %d threads; D %lld L %lld F %lld V %lld H %lld G %lld K %lld\n", cpu_isa_name(), pool_threads(pool),
            d[0], d[1], d[2], d[3], d[4], d[5], d[6]);
     enum status st = decode(m, 64, 500, &e);
     if (st == ST_OK) st = decode(m, 16, 500, &e);
     if (st == ST_OK) st = decode(m, 1, 500, &e);
     if (st == ST_OK) st = model_train_prepare(m, TRAIN_FULL, &e);
-    if (st == ST_OK) st = train(m, pool, 2, 16, 300, 200, &e);
-    if (st == ST_OK) st = train(m, pool, 8, 0 + 1, 300, 700, &e);
+    if (st == ST_OK) st = train(m, 2, 16, 300, 200, &e);
+    if (st == ST_OK) st = train(m, 8, 0 + 1, 300, 700, &e);
     if (st != ST_OK) return fatal(&e);
     model_free(m);
+    be->close(be);
     pool_destroy(pool);
     str_free(&s);
     return 0;

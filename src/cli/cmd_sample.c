@@ -11,21 +11,22 @@
 #include "cli/interrupt.h"
 #include "engine/engine.h"
 #include "rl/session.h"
+#include "tensor/backend.h"
 #include "text/chat.h"
 
 static const char usage[] =
     "sample --model DIR --prompt TEXT [--adapter DIR] [--system TEXT] [--raw] [--renderer NAME]\n"
     "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
-    "       [--stop STR]... [--threads N] [--json]\n"
+    "       [--stop STR]... [--device NAME] [--threads N] [--json]\n"
     "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
     "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
     "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
-    "line: text, ids, logprobs, stop.";
+    "line: text, ids, logprobs, stop. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.";
 
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
-    const char *model, *adapter, *prompt, *system, *renderer, *stop[MAX_STOPS];
+    const char *model, *adapter, *prompt, *system, *renderer, *device, *stop[MAX_STOPS];
     int n_stop, n, threads;
     struct sample_params params;
     bool raw, thinking, json;
@@ -165,13 +166,15 @@ done:
 
 static enum status run(struct sample_options *o, struct err *e) {
     struct pool *pool = pool_create(o->threads);
+    struct backend *be = NULL;
     struct model *m = NULL;
     struct tokenizer *t = NULL;
     struct engine *en = NULL;
     CLEANUP_FREE char *dir = NULL;
     enum status st;
     TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
-    TRY_GOTO(model_load(dir, pool, &m, e), done);
+    TRY_GOTO(backend_open(o->device, pool, &be, e), done);
+    TRY_GOTO(model_load(dir, be, &m, e), done);
     if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
     const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
@@ -180,7 +183,8 @@ static enum status run(struct sample_options *o, struct err *e) {
 done:
     engine_close(en);
     tokenizer_close(t);
-    if (m) model_free(m);
+    model_free(m);
+    if (be) be->close(be);
     pool_destroy(pool);
     return st;
 }
@@ -214,12 +218,13 @@ int cmd_sample(int argc, char **argv) {
         {"max-tokens", required_argument, NULL, 'M'},
         {"seed", required_argument, NULL, 'S'},
         {"stop", required_argument, NULL, 'x'},
+        {"device", required_argument, NULL, 'D'},
         {"threads", required_argument, NULL, 'T'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
-    struct sample_options o = {.n = 1, .params = {.temperature = 1, .top_p = 1, .max_tokens = 512}};
+    struct sample_options o = {.device = "cpu", .n = 1, .params = {.temperature = 1, .top_p = 1, .max_tokens = 512}};
     int c;
     int64_t i;
     double d;
@@ -235,6 +240,11 @@ int cmd_sample(int argc, char **argv) {
         case 'R': o.renderer = optarg; break;
         case 'N': o.thinking = true; break;
         case 'j': o.json = true; break;
+        case 'D':
+            o.device = optarg;
+            if (!(good = backend_device_valid(optarg)))
+                fprintf(stderr, "kernelrl: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", optarg);
+            break;
         case 'n':
             if ((good = int_option("n", 1, 100000, &i))) o.n = (int)i;
             break;

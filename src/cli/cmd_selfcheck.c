@@ -1,4 +1,4 @@
-/* kernelrl selfcheck golden DIR: the engine against numbers of another implementation.
+/* kernelrl selfcheck golden DIR [--device NAME]: the engine against numbers of another implementation.
  * DIR holds config.json, model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i,
  * logits_i, hidden_i (final norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i,
  * adv_i; loss, grad.NAME, after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is
@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "io/safetensors.h"
 #include "model/model.h"
+#include "tensor/backend.h"
 #include "train/adamw.h"
 
 #define LR 1e-2
@@ -23,7 +24,7 @@
 
 struct check {
     const char *dir;
-    struct pool *pool;
+    struct backend *be;
     struct arena arena;
     struct st_file f;
     bool *used; /* per tensor of f */
@@ -203,13 +204,15 @@ static enum status check_greedy(struct check *c, struct model *m, struct err *e)
     return ST_OK;
 }
 
-static enum status check_grads(struct check *c, const struct param *p, int n, const char *prefix, float **want,
-                               struct err *e) {
+static enum status check_grads(struct check *c, const struct model *m, const struct param *p, int n, const char *prefix,
+                               float **want, struct err *e) {
     double worst = 0;
     const char *where = "";
     for (int i = 0; i < n; i++) {
         TRY(read_floats(c, arena_printf(&c->arena, "%s.%s", prefix, p[i].name), p[i].n, &want[i], e));
-        const double d = relative_diff(p[i].g, want[i], p[i].n);
+        float *got = arena_array(&c->arena, float, p[i].n);
+        model_grad_get(m, &p[i], got);
+        const double d = relative_diff(got, want[i], p[i].n);
         if (!(d <= worst)) where = p[i].name;
         worst = worse(worst, d);
     }
@@ -219,28 +222,32 @@ static enum status check_grads(struct check *c, const struct param *p, int n, co
 }
 
 /* One AdamW step from the gradients in p[].g; the weights are put back afterwards. */
-static void after_one_step(struct check *c, const struct param *p, int n, float **want, float **mask, const char *what,
-                           double limit) {
-    struct adamw *opt = adamw_create(p, n);
+static enum status after_one_step(struct check *c, struct model *m, const struct param *p, int n, float **want,
+                                  float **mask, const char *what, double limit, struct err *e) {
+    struct adamw *opt;
+    TRY(adamw_create(c->be, p, n, &opt, e));
     const struct adamw_config config = {LR, BETA1, BETA2, ADAM_EPS, WEIGHT_DECAY};
     float **before = arena_array(&c->arena, float *, n);
     for (int i = 0; i < n; i++) {
         before[i] = arena_array(&c->arena, float, p[i].n);
-        memcpy(before[i], p[i].w, (size_t)p[i].n * sizeof(float));
+        model_param_get(m, &p[i], before[i]);
     }
-    adamw_step(opt, p, n, &config, 1.0, true, c->pool);
+    adamw_step(opt, p, n, &config, 1.0, true);
     double worst = 0;
     for (int i = 0; i < n; i++) {
         double rms = 0;
+        float *got = arena_array(&c->arena, float, p[i].n);
+        model_param_get(m, &p[i], got);
         for (int64_t j = 0; mask && j < p[i].n; j++) rms += (double)mask[i][j] * (double)mask[i][j];
         rms = sqrt(rms / (double)p[i].n);
         for (int64_t j = 0; j < p[i].n; j++)
             if (!mask || fabs((double)mask[i][j]) >= 1e-3 * rms)
-                worst = worse(worst, fabs((double)p[i].w[j] - (double)want[i][j]));
-        memcpy(p[i].w, before[i], (size_t)p[i].n * sizeof(float));
+                worst = worse(worst, fabs((double)got[j] - (double)want[i][j]));
+        model_param_put(m, &p[i], before[i]);
     }
     verdict(c, what, worst, limit);
     adamw_free(opt);
+    return c->be->sync(c->be, e);
 }
 
 static enum status check_lora(struct check *c, struct model *m, struct err *e) {
@@ -275,13 +282,12 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     int n;
     const struct param *p = model_params(m, &n);
     float **want_g = arena_array(&c->arena, float *, n), **after = arena_array(&c->arena, float *, n);
-    TRY(check_grads(c, p, n, "grad", want_g, e));
+    TRY(check_grads(c, m, p, n, "grad", want_g, e));
     for (int i = 0; i < n; i++)
         TRY(read_floats(c, arena_printf(&c->arena, "after.%s", p[i].name), p[i].n, &after[i], e));
-    after_one_step(c, p, n, after, want_g, "after, own gradients", 1e-5);
-    for (int i = 0; i < n; i++) memcpy(p[i].g, want_g[i], (size_t)p[i].n * sizeof(float));
-    after_one_step(c, p, n, after, NULL, "after, given gradients", 1e-6);
-    return ST_OK;
+    TRY(after_one_step(c, m, p, n, after, want_g, "after, own gradients", 1e-5, e));
+    for (int i = 0; i < n; i++) model_grad_put(m, &p[i], want_g[i]);
+    return after_one_step(c, m, p, n, after, NULL, "after, given gradients", 1e-6, e);
 }
 
 static enum status check_full(struct check *c, struct model *m, struct err *e) {
@@ -300,7 +306,7 @@ static enum status check_full(struct check *c, struct model *m, struct err *e) {
     int n;
     const struct param *p = model_params(m, &n);
     float **want_g = arena_array(&c->arena, float *, n);
-    return check_grads(c, p, n, "fullgrad", want_g, e);
+    return check_grads(c, m, p, n, "fullgrad", want_g, e);
 }
 
 static enum status run_golden(struct check *c, struct err *e) {
@@ -310,7 +316,7 @@ static enum status run_golden(struct check *c, struct err *e) {
     c->used = arena_array(&c->arena, bool, c->f.count);
     TRY(load_sequences(c, e));
     struct model *m;
-    TRY(model_load(c->dir, c->pool, &m, e));
+    TRY(model_load(c->dir, c->be, &m, e));
     enum status st = check_logits(c, m, "logits", e);
     if (st == ST_OK) st = check_hidden(c, m, e);
     if (st == ST_OK) st = check_greedy(c, m, e);
@@ -327,14 +333,22 @@ static enum status run_golden(struct check *c, struct err *e) {
 }
 
 int cmd_selfcheck(int argc, char **argv) {
-    if (argc != 3 || strcmp(argv[1], "golden") != 0) return cli_usage("selfcheck golden DIR");
+    static const char usage[] = "selfcheck golden DIR [--device cpu|cuda|cuda:N]";
+    const char *device = "cpu";
+    if (argc == 5 && strcmp(argv[3], "--device") == 0)
+        device = argv[4];
+    else if (argc != 3)
+        return cli_usage(usage);
+    if (strcmp(argv[1], "golden") != 0 || !backend_device_valid(device)) return cli_usage(usage);
     struct check c = {.dir = argv[2]};
     struct err e = {0};
-    c.pool = pool_create(0);
-    const enum status st = run_golden(&c, &e);
+    struct pool *pool = pool_create(0);
+    enum status st = backend_open(device, pool, &c.be, &e);
+    if (st == ST_OK) st = run_golden(&c, &e);
     st_close(&c.f);
     arena_free(&c.arena);
-    pool_destroy(c.pool);
+    if (c.be) c.be->close(c.be);
+    pool_destroy(pool);
     if (st != ST_OK) return cli_report(&e);
     printf("%s\n", c.failed ? "selfcheck: FAILED" : "selfcheck: ok");
     return c.failed ? 1 : 0;

@@ -53,6 +53,7 @@ int cmd_sft(int argc, char **argv) {
     struct err e = {0};
     config_init(&c, &sft_schema, &o);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    if (st == ST_OK) st = sft_options_check(&c, &o, &e);
     if (st == ST_OK) st = sft_run(&o, cli_interruptible(), &e);
     config_free(&c);
     return st == ST_OK ? 0 : cli_report(&e);

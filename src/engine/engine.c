@@ -12,12 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "engine/sampler.h"
-#include "tensor/ops.h"
+#include "tensor/backend.h"
 
 enum { DEFAULT_BATCH = 64, PREFILL_TOKENS = 512 /* prompt tokens a step takes on beside the decoding */ };
 
@@ -84,27 +83,6 @@ void sample_free(struct sample *s) {
 
 /* ---- memory -------------------------------------------------------------------------------------------------------*/
 
-/* First number in a small file, or -1. */
-static int64_t number_in(const char *path, const char *key) {
-    CLEANUP_FREE char *text = NULL;
-    size_t n;
-    struct err ignored;
-    if (fs_read(path, 1 << 20, &text, &n, &ignored) != ST_OK) return -1;
-    const char *p = key ? strstr(text, key) : text;
-    long long v;
-    return p && sscanf(p + (key ? strlen(key) : 0), " %lld", &v) == 1 ? (int64_t)v : -1;
-}
-
-/* Memory this process may still take: the machine's, or its control group's where that is less. */
-static int64_t free_memory_bytes(void) {
-    int64_t kb = number_in("/proc/meminfo", "MemAvailable:");
-    int64_t bytes = kb > 0 ? kb * 1024 : (int64_t)1 << 30;
-    int64_t max = number_in("/sys/fs/cgroup/memory.max", NULL);
-    int64_t used = number_in("/sys/fs/cgroup/memory.current", NULL);
-    if (max > 0 && used >= 0 && max - used < bytes) bytes = max - used;
-    return i64_max(bytes, 0);
-}
-
 /* Bytes of one sequence's cache of len tokens, by the layout in tensor/ops.h. */
 static int64_t seq_bytes(const struct model_config *c, int64_t len) {
     int64_t keys = (len + KV_BLOCK - 1) / KV_BLOCK * KV_BLOCK;
@@ -123,8 +101,9 @@ static void drop_kv(struct engine *en) {
 static enum status reserve(struct engine *en, int want, int64_t len, struct err *e) {
     int64_t bytes = seq_bytes(&en->cfg, len);
     if (en->kv && en->kv_len >= len && (en->n_seq >= want || (en->n_seq + 1) * bytes > en->kv_budget)) return ST_OK;
+    struct backend *be = model_backend(en->m);
     drop_kv(en); /* before the free memory is measured */
-    int64_t budget = en->opt.memory_bytes ? en->opt.memory_bytes : free_memory_bytes() / 4;
+    int64_t budget = en->opt.memory_bytes ? en->opt.memory_bytes : be->mem_available(be) / 4;
     int64_t fit = budget / bytes;
     if (fit < 1)
         return FAIL(

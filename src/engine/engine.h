@@ -40,7 +40,7 @@ struct sample {     /* arrays owned by the caller through sample_free */
 void sample_free(struct sample *s);
 
 struct engine_options {
-    int64_t memory_bytes; /* KV budget, never exceeded; 0: a quarter of the machine's free memory */
+    int64_t memory_bytes; /* KV budget, never exceeded; 0: a quarter of the device's free memory */
     int max_batch;        /* sequences decoded together at most; 0: 64 */
     int32_t vocab_limit;  /* ids at or above are never sampled (rows beyond the tokenizer); 0: V */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n); /* for stop strings */

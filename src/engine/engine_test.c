@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
-#include "tensor/ops.h"
+#include "tensor/backend.h"
 
 enum { V = 50 };
 static const char config[] =
@@ -24,6 +24,7 @@ static const char config[] =
     "\"tie_word_embeddings\":false}";
 
 static struct pool *pool;
+static struct backend *be; /* the CPU: parameters can be written in place */
 static struct model *model;
 
 /* A fresh model gives nearly uniform distributions; larger weights make them uneven, so that the tests can tell. */
@@ -31,7 +32,8 @@ static int set_up(void **state) {
     (void)state;
     struct err e = {0};
     pool = pool_create(2);
-    if (model_init(config, 11, pool, &model, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (cpu_backend_open(pool, &be, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (model_init(config, 11, be, &model, &e) != ST_OK) fail_msg("%s", e.msg);
     if (model_train_prepare(model, TRAIN_FULL, &e) != ST_OK) fail_msg("%s", e.msg);
     int n;
     const struct param *p = model_params(model, &n);
@@ -44,6 +46,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     model_free(model);
+    be->close(be);
     pool_destroy(pool);
     return 0;
 }

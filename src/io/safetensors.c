@@ -468,13 +468,13 @@ static bool is_utf8(const char *text) {
 
 enum { CHUNK = 1 << 16 }; /* elements converted at a time */
 
-static bool write_entry(int fd, const struct st_entry *x, int64_t bytes, void *buf) {
-    if (x->from == x->dtype) return fs_write_all(fd, x->data, (size_t)bytes);
+static bool write_entry(int fd, const struct st_entry *x, const void *data, int64_t bytes, void *buf) {
+    if (x->from == x->dtype) return fs_write_all(fd, data, (size_t)bytes);
     size_t size = st_dtype_bytes(x->dtype), n = (size_t)bytes / size;
     for (size_t at = 0; at < n; at += CHUNK) {
         size_t m = n - at < CHUNK ? n - at : CHUNK;
         for (size_t i = 0; i < m; i++) {
-            float v = load_f32(x->data, x->from, at + i);
+            float v = load_f32(data, x->from, at + i);
             if (x->dtype == ST_DTYPE_F32)
                 ((float *)buf)[i] = v;
             else
@@ -510,18 +510,34 @@ static enum status check_names(const char *path, const struct st_entry *entries,
     return ST_OK;
 }
 
+/* Where the tensors' bytes come from: the entries, or a callback that is given an entry's index. */
+struct source {
+    const struct st_entry *entries;
+    st_fetch_fn *fetch; /* NULL: the entries hold their data */
+    void *ctx;
+};
+
 static enum status write_temp(int fd, const char *path, const struct st_entry **order, const int64_t *bytes, size_t n,
-                              const struct str *header, struct err *e) {
+                              const struct str *header, const struct source *src, struct err *e) {
     CLEANUP_FREE void *buf = xmalloc(CHUNK * sizeof(float));
     uint64_t header_bytes = header->len;
     bool ok = fs_write_all(fd, &header_bytes, 8) && fs_write_all(fd, header->p, header->len);
-    for (size_t i = 0; ok && i < n; i++) ok = write_entry(fd, order[i], bytes[i], buf);
+    for (size_t i = 0; ok && i < n; i++) {
+        const void *data = order[i]->data;
+        if (src->fetch) TRY(src->fetch(src->ctx, (size_t)(order[i] - src->entries), &data, e));
+        ok = write_entry(fd, order[i], data, bytes[i], buf);
+    }
     if (!ok || fsync(fd) != 0) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
     return ST_OK;
 }
 
 enum status st_write(const char *path, const struct st_entry *entries, size_t n, const char *const *metadata,
                      struct err *e) {
+    return st_write_fetched(path, entries, n, metadata, NULL, NULL, e);
+}
+
+enum status st_write_fetched(const char *path, const struct st_entry *entries, size_t n, const char *const *metadata,
+                             st_fetch_fn *fetch, void *ctx, struct err *e) {
     struct arena a = ARENA_INIT;
     struct str h = STR_INIT;
     enum status st;
@@ -574,7 +590,8 @@ enum status st_write(const char *path, const struct st_entry *entries, size_t n,
         st = FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
         goto done;
     }
-    st = write_temp(fd, path, order, bytes, n, &h, e);
+    const struct source src = {entries, fetch, ctx};
+    st = write_temp(fd, path, order, bytes, n, &h, &src, e);
     if (close(fd) != 0 && st == ST_OK) st = FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
     if (st == ST_OK && rename(tmp, path) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", path, strerror(errno));
     if (st != ST_OK) unlink(tmp);

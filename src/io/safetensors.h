@@ -111,6 +111,11 @@ struct st_entry {
  * "format": "pt" is added unless given. Equal input gives equal bytes. */
 enum status st_write(const char *path, const struct st_entry *entries, size_t n, const char *const *metadata,
                      struct err *e) MUST_USE;
+/* The same for tensors that do not lie in host memory: entries[i].data is ignored, fetch is asked for it when its turn
+ * comes, once each. What it gives must stay valid until it is called again; its failure ends the writing. */
+typedef enum status st_fetch_fn(void *ctx, size_t i, const void **data, struct err *e);
+enum status st_write_fetched(const char *path, const struct st_entry *entries, size_t n, const char *const *metadata,
+                             st_fetch_fn *fetch, void *ctx, struct err *e) MUST_USE;
 
 /* Conversions of single values (bfloat16: upper half of a float; float16: IEEE 754 binary16), nearest even. */
 uint16_t st_f32_to_bf16(float x);

@@ -1,7 +1,5 @@
 /* The backward pass, by hand, layer by layer in reverse. Norm and SwiGLU outputs and rotated q, k are recomputed from
  * what forward kept (struct layer_acts): they are cheap, and keeping them would double the memory. */
-#include <string.h>
-
 #include "model/internal.h"
 
 /* y = x W^T (+ LoRA) at one site, given dy: LoRA gradients, and dx += what flows through LoRA. */
@@ -82,7 +80,7 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
     struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = tensor_full(w->hn, T, D);
 
     /* LM head: logits again in chunks, then g (onehot - softmax). */
-    memset(w->dh, 0, (size_t)(T * D) * sizeof(float));
+    be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
         struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);

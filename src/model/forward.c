@@ -2,27 +2,31 @@
  * buffers live and where attention finds the keys. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/internal.h"
 
 /* cos and sin of pos * theta^(-2j/K). The product is rounded to f32 first, as the Hugging Face code that trained these
  * models does. */
-void model_rope_tables(struct model *m, int64_t n) {
-    if (n <= m->n_pos) return;
+enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
+    if (n <= m->n_pos) return ST_OK;
     n = i64_min(m->cfg.max_positions, i64_max(n, 2 * m->n_pos));
-    const int64_t half = m->cfg.K / 2;
-    m->cos_t = xrealloc(m->cos_t, (size_t)(n * half) * sizeof(float));
-    m->sin_t = xrealloc(m->sin_t, (size_t)(n * half) * sizeof(float));
+    const int64_t half = m->cfg.K / 2, size = n * half;
+    m->n_pos = 0; /* until the new tables are there */
+    TRY(space_grow(m, &m->rope, &m->rope_floats, 2 * size, "the rotary tables", e));
+    CLEANUP_FREE float *host = xmalloc((size_t)(2 * size) * sizeof(float));
     for (int64_t j = 0; j < half; j++) {
         const float inv = 1.0f / (float)pow((double)m->cfg.rope_theta, (double)((float)(2 * j) / (float)m->cfg.K));
-        for (int64_t t = m->n_pos; t < n; t++) {
+        for (int64_t t = 0; t < n; t++) {
             const float angle = (float)t * inv;
-            m->cos_t[t * half + j] = (float)cos((double)angle);
-            m->sin_t[t * half + j] = (float)sin((double)angle);
+            host[t * half + j] = (float)cos((double)angle);
+            host[size + t * half + j] = (float)sin((double)angle);
         }
     }
+    m->be->mem_put(m->be, m->rope, host, (size_t)(2 * size) * sizeof(float));
+    m->cos_t = m->rope;
+    m->sin_t = m->rope + size;
     m->n_pos = n;
+    return ST_OK;
 }
 
 void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa) {
@@ -134,8 +138,10 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     const int64_t T = b->T;
     w->T = -1;
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
-    /* About 16 MB of logits at a time. */
-    w->chunk = i64_max(24, i64_min(240, (int64_t)4194304 / m->cfg.V / 6 * 6));
+    /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
+     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
+    const int64_t bytes = m->be->logit_chunk_bytes;
+    w->chunk = i64_max(24, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
     struct carve s = {0};
     carve_train(m, &s, T);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a training batch's activations", e));
@@ -158,7 +164,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
         for (int64_t t = 0; t < g->len; t++) w->pos[g->start + t] = (int32_t)(past + t);
         longest = i64_max(longest, past + g->len);
     }
-    model_rope_tables(m, longest);
+    TRY(model_rope_tables(m, longest, e));
     w->p.T = T;
     w->p.pos = w->pos;
     w->p.seq = w->seq;
@@ -195,7 +201,7 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
     }
-    if (hidden) memcpy(hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
+    if (hidden) be->mem_get(be, hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);
@@ -203,8 +209,14 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
 
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) {
     TRY(run_layers(m, b, e));
+    struct train_space *w = &m->ts;
     struct backend *be = m->be;
-    be->linear(be, tensor_full(logits, b->T, m->cfg.V), tensor_full(m->ts.hn, b->T, m->cfg.D), &m->head, NULL, false);
+    const int64_t D = m->cfg.D, V = m->cfg.V;
+    for (int64_t i = 0; i < b->T; i += w->chunk) {
+        const int64_t n = i64_min(w->chunk, b->T - i);
+        be->linear(be, tensor_full(w->logits, n, V), tensor_full(w->hn + i * D, n, D), &m->head, NULL, false);
+        be->mem_get(be, logits + i * V, w->logits, (size_t)(n * V) * sizeof(float));
+    }
     return be->sync(be, e);
 }
 

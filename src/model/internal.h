@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "io/safetensors.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
@@ -57,22 +58,23 @@ struct step_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts acts;
-    float *x_out, *rows;
+    float *x_out, *rows, *logits;
     struct pass p;
-    int32_t *pos, *ids, *last_row, *last_of;
+    int32_t *pos, *ids, *last_row;
     struct attn_seq *seq;
 };
 
 struct model {
     struct model_config cfg;
-    json_t *config; /* the whole config.json */
-    struct backend *be;
+    json_t *config;     /* the whole config.json */
+    struct backend *be; /* borrowed; every float * below is its memory */
     struct arena names;
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
     float *embed, *final_norm;
     struct weight head; /* [V,D]; .w is embed when tied */
     struct layer *layer;
+    bool base_packed;
     struct param *param;
     int n_param;
 
@@ -86,8 +88,8 @@ struct model {
     int n_lora_param;
 
     enum train_what train;
-    float *cos_t, *sin_t; /* [n_pos][K/2] */
-    int64_t n_pos;
+    float *rope, *cos_t, *sin_t; /* one slab; [n_pos][K/2] each */
+    int64_t n_pos, rope_floats;
     struct train_space ts;
     struct step_space ss;
 };
@@ -99,14 +101,16 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 /* y += scale (x A^T) B^T; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
 void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa);
 /* Extends the rotary tables to n positions. */
-void model_rope_tables(struct model *m, int64_t n);
-/* Grows a slab of floats, contents lost. ST_MEMORY when the machine cannot hold it. */
+enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
+/* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
 enum status space_grow(struct model *m, float **mem, int64_t *cap, int64_t want, const char *what,
                        struct err *e) MUST_USE;
-/* Bytes that can still be had, from /proc/meminfo; INT64_MAX when unknown. */
-int64_t memory_available(void);
 void train_space_free(struct model *m);
 void step_space_free(struct model *m);
+/* model.c: the n parameters p by name, through a host buffer of the largest. */
+enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
+                         struct err *e) MUST_USE;
 /* lora.c */
 void lora_free(struct model *m);
 

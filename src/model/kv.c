@@ -1,7 +1,6 @@
 /* The KV cache and the sampling step. A cache holds, per sequence and layer, key blocks and values in the layout of
  * tensor/ops.h. A step runs the layers of forward.c over at most STEP_ROWS rows at a time: the split changes no bit. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/internal.h"
 
@@ -30,7 +29,7 @@ enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, struct
     kv->k_layer = kv->G * kv->cap * kv->K;
     kv->v_layer = kv->G * kv->cap * kv->Kp;
     const double bytes = 4.0 * (double)n_seqs * (double)kv->L * (double)(kv->k_layer + kv->v_layer);
-    const int64_t have = memory_available();
+    const int64_t have = m->be->mem_available(m->be);
     if (bytes < (double)have) {
         kv->k = m->be->mem_alloc(m->be, (size_t)(n_seqs * kv->L * kv->k_layer) * sizeof(float));
         kv->v = m->be->mem_alloc(m->be, (size_t)(n_seqs * kv->L * kv->v_layer) * sizeof(float));
@@ -69,10 +68,10 @@ void kv_copy(struct kv_cache *kv, int dst_seq, int src_seq) {
     const int64_t n = kv->len[src_seq], blocks = (n + KV_BLOCK - 1) / KV_BLOCK;
     for (int64_t i = 0; i < kv->L * kv->G; i++) {
         const int64_t per_k = kv->cap * kv->K, per_v = kv->cap * kv->Kp, heads = kv->L * kv->G;
-        memcpy(kv->k + (dst_seq * heads + i) * per_k, kv->k + (src_seq * heads + i) * per_k,
-               (size_t)(blocks * KV_BLOCK * kv->K) * sizeof(float));
-        memcpy(kv->v + (dst_seq * heads + i) * per_v, kv->v + (src_seq * heads + i) * per_v,
-               (size_t)(n * kv->Kp) * sizeof(float));
+        kv->be->mem_copy(kv->be, kv->k + (dst_seq * heads + i) * per_k, kv->k + (src_seq * heads + i) * per_k,
+                         (size_t)(blocks * KV_BLOCK * kv->K) * sizeof(float));
+        kv->be->mem_copy(kv->be, kv->v + (dst_seq * heads + i) * per_v, kv->v + (src_seq * heads + i) * per_v,
+                         (size_t)(n * kv->Kp) * sizeof(float));
     }
     kv->len[dst_seq] = n;
 }
@@ -96,7 +95,8 @@ static enum status check_step(const struct model *m, const struct kv_cache *kv, 
     return ST_OK;
 }
 
-static void carve_step(struct model *m, struct carve *s, int64_t T) {
+/* Room for a wave of T rows that ends up to n_last sequences. */
+static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_last) {
     const struct model_config *c = &m->cfg;
     struct step_space *w = &m->ss;
     const int64_t D = c->D, HK = (int64_t)c->H * c->K;
@@ -106,14 +106,16 @@ static void carve_step(struct model *m, struct carve *s, int64_t T) {
                                   .x_mid = carve(s, T * D),
                                   .gu = carve(s, T * 2 * c->F)};
     w->x_out = carve(s, T * D);
-    w->rows = carve(s, T * D);
+    w->rows = carve(s, n_last * D);
+    w->logits = carve(s, n_last * c->V);
     w->p.h = carve(s, T * D);
     w->p.qk = carve(s, T * (HK + (int64_t)c->G * c->K));
     w->p.a = carve(s, T * c->F);
     w->p.xa = carve(s, T * m->rank);
 }
 
-/* One wave: `T` rows with positions, tokens and sequences set; writes the logits of the rows that end a sequence. */
+/* One wave: `T` rows with positions, tokens and sequences set; writes the logits of the rows that end a sequence, in
+ * their order, which is the caller's. */
 static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_last, float *logits) {
     struct step_space *w = &m->ss;
     struct backend *be = m->be;
@@ -136,14 +138,8 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
     struct tensor rows = tensor_full(w->rows, n_last, D), hn = tensor_full(w->p.h, n_last, D);
     be->gather_rows(be, rows, tensor_full(x, T, D), w->last_row);
     be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
-    /* Rows of logits in the caller's order: runs of neighbours go out in one product. */
-    for (int i = 0; i < n_last;) {
-        int j = i + 1;
-        while (j < n_last && w->last_of[j] == w->last_of[j - 1] + 1) j++;
-        be->linear(be, tensor_full(logits + (int64_t)w->last_of[i] * V, j - i, V),
-                   tensor_full(w->p.h + i * D, j - i, D), &m->head, NULL, false);
-        i = j;
-    }
+    be->linear(be, tensor_full(w->logits, n_last, V), hn, &m->head, NULL, false);
+    be->mem_get(be, logits, w->logits, (size_t)(n_last * V) * sizeof(float));
 }
 
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
@@ -156,18 +152,17 @@ enum status model_step(struct model *m, struct kv_cache *kv, int count, const in
         longest = i64_max(longest, kv->len[seq[i]] + n[i]);
     }
     if (total == 0) return ST_OK;
-    model_rope_tables(m, longest);
-    const int64_t rows = i64_min(total, STEP_ROWS);
+    TRY(model_rope_tables(m, longest, e));
+    const int64_t rows = i64_min(total, STEP_ROWS), most_last = i64_min(count, STEP_ROWS);
     struct carve s = {0};
-    carve_step(m, &s, rows);
+    carve_step(m, &s, rows, most_last);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
     s = (struct carve){.base = w->mem};
-    carve_step(m, &s, rows);
+    carve_step(m, &s, rows, most_last);
     if (!w->pos) {
         w->pos = xmalloc(STEP_ROWS * sizeof *w->pos);
         w->ids = xmalloc(STEP_ROWS * sizeof *w->ids);
         w->last_row = xmalloc(STEP_ROWS * sizeof *w->last_row);
-        w->last_of = xmalloc(STEP_ROWS * sizeof *w->last_of);
         w->seq = xmalloc(STEP_ROWS * sizeof *w->seq);
     }
     int i = 0;
@@ -190,8 +185,8 @@ enum status model_step(struct model *m, struct kv_cache *kv, int count, const in
             T += take;
             used += take;
             if (used == n[i]) {
-                w->last_row[n_last] = (int32_t)(T - 1);
-                w->last_of[n_last++] = i++;
+                w->last_row[n_last++] = (int32_t)(T - 1);
+                i++;
                 used = 0;
             }
         }
@@ -201,6 +196,7 @@ enum status model_step(struct model *m, struct kv_cache *kv, int count, const in
         w->p.n_seq = n_seq;
         w->p.cap_keys = kv->cap;
         wave(m, kv, T, n_last, logits);
+        logits += (int64_t)n_last * m->cfg.V;
     }
     return m->be->sync(m->be, e);
 }
@@ -211,6 +207,5 @@ void step_space_free(struct model *m) {
     free(w->pos);
     free(w->ids);
     free(w->last_row);
-    free(w->last_of);
     free(w->seq);
 }

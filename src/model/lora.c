@@ -8,7 +8,6 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "io/json.h"
-#include "io/safetensors.h"
 #include "model/internal.h"
 
 const char *const lora_site_name[LORA_SITES] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
@@ -88,7 +87,7 @@ static enum status lora_new(struct model *m, int rank, float alpha, bool rslora,
             int64_t cap = 0;
             m->n_lw = slab.used;
             TRY(space_grow(m, &m->lw, &cap, m->n_lw, "the LoRA weights", e));
-            memset(m->lw, 0, (size_t)m->n_lw * sizeof(float));
+            m->be->mem_zero(m->be, m->lw, (size_t)m->n_lw * sizeof(float));
             m->lora_param = xcalloc((size_t)n + 1, sizeof *m->lora_param);
             slab = (struct carve){.base = m->lw};
         }
@@ -103,7 +102,9 @@ enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t see
         struct param *p = &m->lora_param[i];
         struct rng r = rng_make(seed, (uint64_t)i);
         const double bound = 1.0 / sqrt((double)p->dim[1]); /* Kaiming uniform with a = sqrt(5), as PEFT does */
-        for (int64_t j = 0; j < p->n; j++) p->w[j] = (float)((2.0 * rng_next_f64(&r) - 1.0) * bound);
+        CLEANUP_FREE float *host = xmalloc((size_t)p->n * sizeof *host);
+        for (int64_t j = 0; j < p->n; j++) host[j] = (float)((2.0 * rng_next_f64(&r) - 1.0) * bound);
+        model_param_put(m, p, host);
     }
     model_params_changed(m);
     return ST_OK;
@@ -163,13 +164,7 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
         use[s] = st_find(&f, name) != NULL;
     }
     TRY_GOTO(lora_new(m, (int)rank, (float)alpha, rslora, use, e), done);
-    for (int i = 0; i < m->n_lora_param; i++) {
-        const struct param *p = &m->lora_param[i];
-        const struct st_tensor *t;
-        TRY_GOTO(st_get(&f, p->name, 2, p->dim, &t, e), done);
-        TRY_GOTO(st_check_finite(t, e), done);
-        TRY_GOTO(st_read_f32(t, p->w, e), done);
-    }
+    TRY_GOTO(params_read(m, m->lora_param, m->n_lora_param, &f, e), done);
     if (f.count != (size_t)m->n_lora_param || f.count == 0) {
         const char *extra = "no LoRA weights at all";
         for (size_t k = 0; k < f.count; k++) {
@@ -193,19 +188,9 @@ done:
 enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) {
     if (!m->lw) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
     TRY(fs_mkdirs(peft_dir, e));
-    CLEANUP_FREE struct st_entry *en = xcalloc((size_t)m->n_lora_param, sizeof *en);
-    for (int i = 0; i < m->n_lora_param; i++) {
-        const struct param *p = &m->lora_param[i];
-        en[i] = (struct st_entry){.name = p->name,
-                                  .dtype = ST_DTYPE_F32,
-                                  .from = ST_DTYPE_F32,
-                                  .nd = 2,
-                                  .dim = {p->dim[0], p->dim[1]},
-                                  .data = p->w};
-    }
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
-    TRY(st_write(path.p, en, (size_t)m->n_lora_param, NULL, e));
+    TRY(params_write(m, m->lora_param, m->n_lora_param, ST_DTYPE_F32, path.p, e));
     CLEANUP_JSON json_t *j = m->peft ? json_deep_copy(m->peft) : json_object();
     json_object_set_new(j, "peft_type", json_string("LORA"));
     json_object_set_new(j, "task_type", json_string("CAUSAL_LM"));

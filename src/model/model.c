@@ -9,7 +9,6 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "io/json.h"
-#include "io/safetensors.h"
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
@@ -87,20 +86,20 @@ static void lay_out(struct layout *y) {
 }
 
 /* A model with its slab allocated and nothing in it. Takes ownership of config. */
-static enum status model_new(json_t *config, const char *where, struct pool *pool, struct model **out, struct err *e) {
+static enum status model_new(json_t *config, const char *where, struct backend *be, struct model **out, struct err *e) {
     struct model *m = xcalloc(1, sizeof *m);
     m->config = config;
+    m->be = be;
     m->ts.T = -1;
     enum status st;
     TRY_GOTO(config_parse(config, where, &m->cfg, e), fail);
-    TRY_GOTO(cpu_backend_open(pool, &m->be, e), fail);
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
     struct layout y = {.m = m};
     lay_out(&y);
     m->n_w = y.slab.used;
     int64_t cap = 0;
     TRY_GOTO(space_grow(m, &m->w, &cap, m->n_w, "the weights", e), fail);
-    memset(m->w, 0, (size_t)m->n_w * sizeof(float)); /* the gaps between tensors */
+    be->mem_zero(be, m->w, (size_t)m->n_w * sizeof(float)); /* the gaps between tensors */
     m->param = xcalloc((size_t)y.n, sizeof *m->param);
     m->n_param = y.n;
     y = (struct layout){.m = m, .slab.base = m->w};
@@ -117,22 +116,57 @@ fail:
 
 enum { CONFIG_MAX_BYTES = 1 << 24 };
 
+static int64_t largest(const struct param *p, int n) {
+    int64_t most = 1;
+    for (int i = 0; i < n; i++) most = i64_max(most, p[i].n);
+    return most;
+}
+
+enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n) * sizeof *host);
+    for (int i = 0; i < n; i++) {
+        const struct st_tensor *t;
+        TRY(st_get(f, p[i].name, p[i].nd, p[i].dim, &t, e));
+        TRY(st_check_finite(t, e));
+        TRY(st_read_f32(t, host, e));
+        model_param_put(m, &p[i], host);
+    }
+    return m->be->sync(m->be, e);
+}
+
+struct fetch {
+    const struct model *m;
+    const struct param *p;
+    float *host;
+};
+
+static enum status fetch_param(void *ctx, size_t i, const void **data, struct err *e) {
+    struct fetch *x = ctx;
+    model_param_get(x->m, &x->p[i], x->host);
+    *data = x->host;
+    return x->m->be->sync(x->m->be, e); /* a file must not hold what a failed transfer left */
+}
+
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
+                         struct err *e) {
+    CLEANUP_FREE struct st_entry *en = xcalloc((size_t)n + 1, sizeof *en);
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n) * sizeof *host);
+    for (int i = 0; i < n; i++)
+        en[i] = (struct st_entry){
+            .name = p[i].name, .dtype = dtype, .from = ST_DTYPE_F32, .nd = p[i].nd, .dim = {p[i].dim[0], p[i].dim[1]}};
+    struct fetch x = {m, p, host};
+    return st_write_fetched(path, en, (size_t)n, NULL, fetch_param, &x, e);
+}
+
 static enum status read_weights(struct model *m, const char *dir, struct err *e) {
     struct st_file f;
     TRY(st_open_dir(dir, &f, e));
-    enum status st = ST_OK;
-    for (int i = 0; i < m->n_param && st == ST_OK; i++) {
-        const struct param *p = &m->param[i];
-        const struct st_tensor *t;
-        st = st_get(&f, p->name, p->nd, p->dim, &t, e);
-        if (st == ST_OK) st = st_check_finite(t, e);
-        if (st == ST_OK) st = st_read_f32(t, p->w, e);
-    }
+    enum status st = params_read(m, m->param, m->n_param, &f, e);
     st_close(&f);
     return st;
 }
 
-enum status model_load(const char *dir, struct pool *pool, struct model **out, struct err *e) {
+enum status model_load(const char *dir, struct backend *be, struct model **out, struct err *e) {
     CLEANUP_FREE char *path = NULL;
     struct str s = STR_INIT;
     str_addf(&s, "%s/config.json", dir);
@@ -140,7 +174,7 @@ enum status model_load(const char *dir, struct pool *pool, struct model **out, s
     json_t *config = NULL;
     TRY(js_load(path, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
-    TRY(model_new(config, path, pool, &m, e));
+    TRY(model_new(config, path, be, &m, e));
     enum status st = read_weights(m, dir, e);
     if (st != ST_OK) {
         model_free(m);
@@ -151,7 +185,7 @@ enum status model_load(const char *dir, struct pool *pool, struct model **out, s
     return ST_OK;
 }
 
-enum status model_init(const char *config_json, uint64_t seed, struct pool *pool, struct model **out, struct err *e) {
+enum status model_init(const char *config_json, uint64_t seed, struct backend *be, struct model **out, struct err *e) {
     json_t *config = NULL;
     const bool text = config_json[strspn(config_json, " \t\r\n")] == '{';
     if (text)
@@ -159,12 +193,14 @@ enum status model_init(const char *config_json, uint64_t seed, struct pool *pool
     else
         TRY(js_load(config_json, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
-    TRY(model_new(config, text ? "config.json" : config_json, pool, &m, e));
+    TRY(model_new(config, text ? "config.json" : config_json, be, &m, e));
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(m->param, m->n_param) * sizeof *host);
     for (int i = 0; i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
         const bool bias = strstr(p->name, ".bias") != NULL;
-        for (int64_t j = 0; j < p->n; j++) p->w[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;
+        for (int64_t j = 0; j < p->n; j++) host[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;
+        model_param_put(m, p, host);
     }
     model_params_changed(m);
     *out = m;
@@ -190,42 +226,29 @@ enum status model_save(const struct model *m, const char *dir, const char *dtype
     else
         return FAIL(e, ST_INVALID, "%s: dtype \"%s\": expected \"bf16\" or \"f32\"", dir, dtype);
     TRY(fs_mkdirs(dir, e));
-    CLEANUP_FREE struct st_entry *en = xcalloc((size_t)m->n_param, sizeof *en);
-    for (int i = 0; i < m->n_param; i++) {
-        const struct param *p = &m->param[i];
-        en[i] = (struct st_entry){.name = p->name,
-                                  .dtype = dt,
-                                  .from = ST_DTYPE_F32,
-                                  .nd = p->nd,
-                                  .dim = {p->dim[0], p->dim[1]},
-                                  .data = p->w};
-    }
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/model.safetensors", dir);
-    TRY(st_write(path.p, en, (size_t)m->n_param, NULL, e));
+    TRY(params_write(m, m->param, m->n_param, dt, path.p, e));
     return save_config(m, dir, dtype, e);
 }
 
 void model_free(struct model *m) {
     if (!m) return;
-    if (m->be) {
-        lora_free(m);
-        for (int i = 0; m->layer && i < m->cfg.L; i++) {
-            struct layer *l = &m->layer[i];
-            m->be->weight_free(m->be, &l->wqkv);
-            m->be->weight_free(m->be, &l->wo);
-            m->be->weight_free(m->be, &l->wgu);
-            m->be->weight_free(m->be, &l->wd);
-        }
-        m->be->weight_free(m->be, &m->head);
-        train_space_free(m);
-        step_space_free(m);
-        m->be->mem_free(m->be, m->w);
-        m->be->mem_free(m->be, m->g);
-        m->be->close(m->be);
+    struct backend *be = m->be;
+    lora_free(m);
+    for (int i = 0; m->layer && i < m->cfg.L; i++) {
+        struct layer *l = &m->layer[i];
+        be->weight_free(be, &l->wqkv);
+        be->weight_free(be, &l->wo);
+        be->weight_free(be, &l->wgu);
+        be->weight_free(be, &l->wd);
     }
-    free(m->cos_t);
-    free(m->sin_t);
+    be->weight_free(be, &m->head);
+    train_space_free(m);
+    step_space_free(m);
+    be->mem_free(be, m->w);
+    be->mem_free(be, m->g);
+    be->mem_free(be, m->rope);
     free(m->layer);
     free(m->param);
     json_decref(m->config);
@@ -235,6 +258,10 @@ void model_free(struct model *m) {
 
 const struct model_config *model_cfg(const struct model *m) { return &m->cfg; }
 
+struct backend *model_backend(const struct model *m) {
+    return m->be;
+}
+
 /* ---- parameters and gradients ------------------------------------------------------------------------------------ */
 
 const struct param *model_params(struct model *m, int *count) {
@@ -243,10 +270,37 @@ const struct param *model_params(struct model *m, int *count) {
     return lora ? m->lora_param : m->param;
 }
 
+void model_param_get(const struct model *m, const struct param *p, float *w_host) {
+    m->be->mem_get(m->be, w_host, p->w, (size_t)p->n * sizeof(float));
+}
+
+void model_param_put(struct model *m, const struct param *p, const float *w_host) {
+    m->be->mem_put(m->be, p->w, w_host, (size_t)p->n * sizeof(float));
+}
+
+void model_grad_get(const struct model *m, const struct param *p, float *g_host) {
+    m->be->mem_get(m->be, g_host, p->g, (size_t)p->n * sizeof(float));
+}
+
+void model_grad_put(struct model *m, const struct param *p, const float *g_host) {
+    m->be->mem_put(m->be, p->g, g_host, (size_t)p->n * sizeof(float));
+}
+
+enum status model_params_load(struct model *m, const char *path, struct err *e) {
+    int n;
+    const struct param *p = model_params(m, &n);
+    struct st_file f;
+    TRY(st_open(path, &f, e));
+    enum status st = params_read(m, p, n, &f, e);
+    st_close(&f);
+    model_params_changed(m);
+    return st;
+}
+
 void model_params_changed(struct model *m) {
     struct backend *be = m->be;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = m->train != TRAIN_LORA || !m->head.packed;
+    const bool base = m->train != TRAIN_LORA || !m->base_packed;
     for (int i = 0; i < m->cfg.L; i++) {
         struct layer *l = &m->layer[i];
         if (base) {
@@ -262,6 +316,7 @@ void model_params_changed(struct model *m) {
         }
     }
     if (base) be->weight_pack(be, &m->head);
+    m->base_packed = true;
 }
 
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
@@ -281,29 +336,25 @@ enum status model_train_prepare(struct model *m, enum train_what what, struct er
 }
 
 void model_zero_grad(struct model *m) {
-    if (m->train == TRAIN_FULL) memset(m->g, 0, (size_t)m->n_w * sizeof(float));
-    if (m->train == TRAIN_LORA) memset(m->lg, 0, (size_t)m->n_lw * sizeof(float));
+    if (m->train == TRAIN_FULL) m->be->mem_zero(m->be, m->g, (size_t)m->n_w * sizeof(float));
+    if (m->train == TRAIN_LORA) m->be->mem_zero(m->be, m->lg, (size_t)m->n_lw * sizeof(float));
+}
+
+/* One sum over the slab: the gaps between the tensors are zero, in g as in w. */
+double model_grad_norm(const struct model *m) {
+    if (m->train == TRAIN_NOTHING) return 0;
+    const bool lora = m->train == TRAIN_LORA;
+    return sqrt(m->be->sum_squares(m->be, lora ? m->lg : m->g, lora ? m->n_lw : m->n_w));
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-int64_t memory_available(void) {
-    FILE *f = fopen("/proc/meminfo", "r");
-    if (!f) return INT64_MAX;
-    char line[128];
-    long long kb = -1;
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld kB", &kb) == 1) break;
-    fclose(f);
-    return kb < 0 ? INT64_MAX : kb * 1024;
-}
 
 enum status space_grow(struct model *m, float **mem, int64_t *cap, int64_t want, const char *what, struct err *e) {
     if (want <= *cap && *mem) return ST_OK;
     m->be->mem_free(m->be, *mem);
     *mem = NULL;
     *cap = 0;
-    const int64_t bytes = want * (int64_t)sizeof(float), have = memory_available();
+    const int64_t bytes = want * (int64_t)sizeof(float), have = m->be->mem_available(m->be);
     if (bytes < have) *mem = m->be->mem_alloc(m->be, (size_t)bytes);
     if (!*mem)
         return FAIL(e, ST_MEMORY, "%s need %.2f GB, of which %.2f GB are free", what, (double)bytes * 1e-9,

@@ -5,7 +5,8 @@
 #define KERNELRL_MODEL_H
 
 #include "base/err.h"
-#include "base/pool.h"
+
+struct backend; /* tensor/backend.h */
 
 /* Dimension letters as in tensor.h. */
 struct model_config {
@@ -18,15 +19,17 @@ struct model_config {
     int n_eos;
 };
 
-struct model; /* weights (f32 master and packed copies), LoRA, gradients */
+struct model; /* weights (f32 master and packed copies), LoRA, gradients: all in the backend's memory */
 
-/* Loads config.json and model.safetensors (or its shards). */
-enum status model_load(const char *dir, struct pool *pool, struct model **out, struct err *e) MUST_USE;
+/* Loads config.json and model.safetensors (or its shards). The backend is borrowed: whoever opened it closes it, after
+ * model_free. */
+enum status model_load(const char *dir, struct backend *be, struct model **out, struct err *e) MUST_USE;
 /* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json: its path, or its text (starts with '{').
  */
-enum status model_init(const char *config_json, uint64_t seed, struct pool *pool, struct model **out,
+enum status model_init(const char *config_json, uint64_t seed, struct backend *be, struct model **out,
                        struct err *e) MUST_USE;
-void model_free(struct model *m);
+void model_free(struct model *m); /* NULL is fine */
+struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
@@ -40,15 +43,25 @@ enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
 /* Allocates gradients (and nothing else) for the chosen parameters. */
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
 
-/* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model. */
+/* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model, in
+ * the backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
 struct param {
     const char *name; /* Hugging Face or PEFT name */
-    float *w, *g;
+    float *w, *g;     /* device addresses; g NULL where nothing is trained */
     int64_t n;
     int nd;
     int64_t dim[2];
 };
 const struct param *model_params(struct model *m, int *count);
+/* Copies a parameter, or its gradient, to and from n floats of host memory. Device errors surface at the next call
+ * that returns a status. After putting weights call model_params_changed. */
+void model_param_get(const struct model *m, const struct param *p, float *w_host);
+void model_param_put(struct model *m, const struct param *p, const float *w_host);
+void model_grad_get(const struct model *m, const struct param *p, float *g_host);
+void model_grad_put(struct model *m, const struct param *p, const float *g_host);
+/* Reads the parameters of model_params() by name from a safetensors file, which may hold more. ST_INVALID names a
+ * tensor that is missing, of another shape or not finite; some parameters may have been replaced then. */
+enum status model_params_load(struct model *m, const char *path, struct err *e) MUST_USE;
 /* Must be called after parameters changed, so that packed copies follow. */
 void model_params_changed(struct model *m);
 
@@ -72,15 +85,18 @@ struct train_batch {
     int64_t N;
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
- * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. */
+ * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
-/* Logits of every row, [T,V]: for checks and small batches; training never holds them all. Forgets the last forward. */
+/* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the
+ * last forward. */
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;
 /* Adds to the gradients d(sum_i g[i] * logp[i]). Every loss is a per-token scalar g (see train/loss.h); to minimise
  * a loss, g = dloss/dlogp. */
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) MUST_USE;
 void model_zero_grad(struct model *m);
+/* L2 norm of all gradients, summed in double as the op sum_squares says; 0 when nothing is trained. */
+double model_grad_norm(const struct model *m);
 
 /* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
 struct kv_cache;
@@ -92,7 +108,7 @@ void kv_reset(struct kv_cache *kv, int seq);
 void kv_copy(struct kv_cache *kv, int dst_seq, int src_seq); /* share a prompt with the samples of its group */
 int64_t kv_len(const struct kv_cache *kv, int seq);
 /* Appends n[i] tokens to sequence seq[i] for i < count (prefill and decode in one call; ids laid end to end) and
- * writes the logits of each sequence's last token: logits [count, V]. Same bits as model_forward. */
+ * writes the logits of each sequence's last token: logits [count, V], host memory. Same bits as model_forward. */
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) MUST_USE;
 

@@ -18,7 +18,7 @@
 #include "base/str.h"
 #include "io/safetensors.h"
 #include "model/model.h"
-#include "tensor/ops.h"
+#include "tensor/backend.h"
 
 static const char qwen3_tiny[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":13,\"hidden_size\":10,"
                                  "\"intermediate_size\":12,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
@@ -36,18 +36,23 @@ static const char qwen3_wide[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vo
                                  "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":4000,"
                                  "\"tie_word_embeddings\":true}";
 
-static struct pool *two;
+static struct pool *pool;
+static struct backend *two, *one; /* the CPU with two threads and with one: parameters can be read in place */
 static char tmp_dir[] = "/tmp/kernelrl-model-XXXXXX";
 
 static int setup(void **state) {
     (void)state;
-    two = pool_create(2);
+    struct err e;
+    pool = pool_create(2);
+    if (cpu_backend_open(pool, &two, &e) != ST_OK || cpu_backend_open(NULL, &one, &e) != ST_OK) return 1;
     return mkdtemp(tmp_dir) ? 0 : 1;
 }
 
 static int teardown(void **state) {
     (void)state;
-    pool_destroy(two);
+    two->close(two);
+    one->close(one);
+    pool_destroy(pool);
     struct err e;
     return fs_remove(tmp_dir, &e) == ST_OK ? 0 : 1;
 }
@@ -67,9 +72,9 @@ static const char *in_tmp(const char *name) {
 
 /* A model whose every parameter matters: weights large enough to bend softmax and SiLU, gains and biases not trivial.
  */
-static struct model *make(const char *config, struct pool *pool, int lora_rank) {
+static struct model *make(const char *config, struct backend *be, int lora_rank) {
     struct model *m;
-    CHECK(model_init(config, 5, pool, &m, &err));
+    CHECK(model_init(config, 5, be, &m, &err));
     int n;
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
@@ -263,12 +268,16 @@ static void gradients_of(const char *config, enum train_what what) {
         if (!(norm > 1e-8) || !(sqrt(diff / norm) < 2e-5))
             fail_msg("%s: gradient of norm %g is off by %g", p[i].name, sqrt(norm), sqrt(diff));
     }
+    double norm = 0;
+    for (int i = 0; i < n; i++)
+        for (int64_t j = 0; j < p[i].n; j++) norm += (double)p[i].g[j] * (double)p[i].g[j];
+    assert_true(fabs(model_grad_norm(m) / sqrt(norm) - 1) < 1e-12);
     /* Backward adds, and may be called again after one forward. */
     twice = p[0].g[p[0].n - 1];
     CHECK(model_backward(m, &tiny, tiny_g, &err));
     assert_true(p[0].g[p[0].n - 1] == 0 ? twice == 0 : fabsf(p[0].g[p[0].n - 1] / twice - 2) < 1e-5f);
     model_zero_grad(m);
-    assert_true(p[0].g[p[0].n - 1] == 0);
+    assert_true(p[0].g[p[0].n - 1] == 0 && model_grad_norm(m) == 0);
     model_params_changed(m);
     assert_int_equal(model_backward(m, &tiny, tiny_g, &err), ST_INVALID); /* stale activations */
     model_free(m);
@@ -319,21 +328,21 @@ static void test_shared_prompt(void **state) {
     (void)state;
     static struct group x;
     make_group(&x);
-    struct model *m = make(qwen3_wide, two, 0), *one = make(qwen3_wide, NULL, 0);
+    struct model *m = make(qwen3_wide, two, 0), *m1 = make(qwen3_wide, one, 0);
     CHECK(model_train_prepare(m, TRAIN_FULL, &err));
-    CHECK(model_train_prepare(one, TRAIN_FULL, &err));
+    CHECK(model_train_prepare(m1, TRAIN_FULL, &err));
     float logp[N_ROWS], ent[N_ROWS], logp1[N_ROWS], ent1[N_ROWS];
     CHECK(model_forward(m, &x.b, logp, ent, NULL, &err));
-    CHECK(model_forward(one, &x.b, logp1, ent1, NULL, &err));
+    CHECK(model_forward(m1, &x.b, logp1, ent1, NULL, &err));
     same_bits(logp1, logp, N_ROWS, "logp, one thread");
     same_bits(ent1, ent, N_ROWS, "entropy, one thread");
     CHECK(model_backward(m, &x.b, x.g, &err));
-    CHECK(model_backward(one, &x.b, x.g, &err));
+    CHECK(model_backward(m1, &x.b, x.g, &err));
     int n;
-    const struct param *p = model_params(m, &n), *p1 = model_params(one, &n);
+    const struct param *p = model_params(m, &n), *p1 = model_params(m1, &n);
     for (int i = 0; i < n; i++) same_bits(p1[i].g, p[i].g, p[i].n, "gradients, one thread");
 
-    model_zero_grad(one);
+    model_zero_grad(m1);
     for (int a = N_ANSWERS - 1; a >= 0; a--) {
         int32_t ids[PROMPT + ANSWER], rows[ANSWER];
         memcpy(ids, x.ids, sizeof(int32_t) * PROMPT);
@@ -341,10 +350,10 @@ static void test_shared_prompt(void **state) {
         for (int i = 0; i < ANSWER; i++) rows[i] = PROMPT + i - 1;
         const struct segment seg = {0, PROMPT + ANSWER, -1};
         const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER};
-        CHECK(model_forward(one, &b, logp1, ent1, NULL, &err));
+        CHECK(model_forward(m1, &b, logp1, ent1, NULL, &err));
         same_bits(logp1, logp + a * ANSWER, ANSWER, "logp behind a private prompt");
         same_bits(ent1, ent + a * ANSWER, ANSWER, "entropy behind a private prompt");
-        CHECK(model_backward(one, &b, x.g + a * ANSWER, &err));
+        CHECK(model_backward(m1, &b, x.g + a * ANSWER, &err));
     }
     for (int i = 0; i < n; i++) {
         double d = 0, s = 0;
@@ -356,7 +365,7 @@ static void test_shared_prompt(void **state) {
             fail_msg("%s: shared and private prompts differ by %g", p[i].name, sqrt(d / s));
     }
     model_free(m);
-    model_free(one);
+    model_free(m1);
 }
 
 /* The cache gives the trainer's bits, however the tokens are cut into steps and whoever else is in the batch. */
@@ -490,7 +499,7 @@ static void test_round_trips(void **state) {
 /* New LoRA weights leave the model as it was, and equal seeds give equal models. */
 static void test_initial_state(void **state) {
     (void)state;
-    struct model *m = make(qwen2_tiny, two, 0), *same = make(qwen2_tiny, NULL, 0);
+    struct model *m = make(qwen2_tiny, two, 0), *same = make(qwen2_tiny, one, 0);
     float want[13], got[13];
     tiny_logp(m, want);
     tiny_logp(same, got);
@@ -544,19 +553,19 @@ static void test_bad_config(void **state) {
         str_adds(&s, cases[i].to);
         str_adds(&s, hit + strlen(cases[i].from));
         struct model *m = NULL;
-        refused(model_init(s.p, 1, NULL, &m, &err), cases[i].st, cases[i].says);
+        refused(model_init(s.p, 1, one, &m, &err), cases[i].st, cases[i].says);
     }
     struct model *m;
-    assert_int_equal(model_init(in_tmp("absent.json"), 1, NULL, &m, &err), ST_IO);
+    assert_int_equal(model_init(in_tmp("absent.json"), 1, one, &m, &err), ST_IO);
     write_file("config-only.json", qwen3_tiny);
-    CHECK(model_init(in_tmp("config-only.json"), 1, NULL, &m, &err));
+    CHECK(model_init(in_tmp("config-only.json"), 1, one, &m, &err));
     model_free(m);
 }
 
 /* One tensor of a good checkpoint spoilt at a time. */
 static void test_bad_weights(void **state) {
     (void)state;
-    struct model *m = make(qwen3_tiny, NULL, 0), *bad;
+    struct model *m = make(qwen3_tiny, one, 0), *bad;
     int n;
     const struct param *p = model_params(m, &n);
     CHECK(fs_mkdirs(in_tmp("bad"), &err));
@@ -582,17 +591,17 @@ static void test_bad_weights(void **state) {
             count++;
         }
         CHECK(st_write(in_tmp("bad/model.safetensors"), en, (size_t)count, NULL, &err));
-        refused(model_load(in_tmp("bad"), NULL, &bad, &err), ST_INVALID, "model.layers.1.mlp.up_proj.weight");
+        refused(model_load(in_tmp("bad"), one, &bad, &err), ST_INVALID, "model.layers.1.mlp.up_proj.weight");
     }
     free(en);
     CHECK(fs_remove(in_tmp("bad/model.safetensors"), &err));
-    assert_int_equal(model_load(in_tmp("bad"), NULL, &bad, &err), ST_IO);
+    assert_int_equal(model_load(in_tmp("bad"), one, &bad, &err), ST_IO);
     model_free(m);
 }
 
 static void test_bad_adapters(void **state) {
     (void)state;
-    struct model *m = make(qwen3_tiny, NULL, 3), *other = make(qwen2_tiny, NULL, 0);
+    struct model *m = make(qwen3_tiny, one, 3), *other = make(qwen2_tiny, one, 0);
     CHECK(model_lora_save(m, in_tmp("ad"), &err));
     refused(model_lora_load(other, in_tmp("ad"), &err), ST_INVALID, "lora_A"); /* of another model */
     static const struct {
@@ -618,7 +627,7 @@ static void test_bad_adapters(void **state) {
 
 static void test_bad_calls(void **state) {
     (void)state;
-    struct model *m = make(qwen3_tiny, NULL, 0);
+    struct model *m = make(qwen3_tiny, one, 0);
     float logp[13], logits[3 * 13];
     struct train_batch b = tiny;
     assert_int_equal(model_backward(m, &b, tiny_g, &err), ST_INVALID);

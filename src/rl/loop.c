@@ -162,7 +162,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
     int constant = assign_advantages(o, groups, n);
     double t1 = clock_now_s();
-    TRY_GOTO(update_policy(t->s.model, t->opt, t->s.pool, o, groups, n, &t->opt_step, &u, e), out);
+    TRY_GOTO(update_policy(t->s.model, t->opt, o, groups, n, &t->opt_step, &u, e), out);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < groups[i].n; j++)
             TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
@@ -248,7 +248,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
-    t.opt = adamw_create(params, n_params);
+    TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;

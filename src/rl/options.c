@@ -1,9 +1,21 @@
 #include "rl/options.h"
 
+#include "tensor/backend.h"
+
 #define ADAM_KEYS(S)                                                             \
     KEY_FLOAT(S, adam.beta1, "0.9", "[0,1)", "AdamW's first decay rate."),       \
         KEY_FLOAT(S, adam.beta2, "0.95", "[0,1)", "AdamW's second decay rate."), \
         KEY_FLOAT(S, adam.eps, "1e-8", "(0,)", "AdamW's epsilon, outside the square root.")
+
+#define DEVICE_KEY(S)            \
+    KEY_STRING(S, device, "cpu", \
+               "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU, counted from 0 (needs `make cuda`).")
+
+static enum status check_device(const struct config *c, const char *device, struct err *e) {
+    return backend_device_valid(device)
+               ? ST_OK
+               : config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", device);
+}
 
 #define T struct train_options
 static const struct config_key train_keys[] = {
@@ -18,6 +30,7 @@ static const struct config_key train_keys[] = {
                    "null takes the model's own."),
     KEY_STRING(T, log_path, "runs/kernel_rl", "Run directory. An existing one is resumed."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
+    DEVICE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads of the engine, and of kernels and PyTorch alike. 0: all CPUs."),
     KEY_INT(T, lora_rank, "32", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),
@@ -83,6 +96,7 @@ static const struct config_key train_keys[] = {
 const struct config_schema train_schema = {train_keys, ARRAY_LEN(train_keys), sizeof(T)};
 
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
+    TRY(check_device(c, o->device, e));
     if (o->dataset_builder.end_problem && o->dataset_builder.end_problem < o->dataset_builder.start_problem) {
         (void)config_reject(c, "dataset_builder.end_problem", e, "expected at least start_problem (%lld)",
                             (long long)o->dataset_builder.start_problem);
@@ -126,7 +140,12 @@ static const struct config_key sft_keys[] = {
     KEY_INT(T, save_every, "200", "[1,)", "Steps between checkpoints."),
     KEY_INT(T, log_every, "10", "[1,)", "Steps between progress lines."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of initialisation and data order."),
+    DEVICE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
 };
 const struct config_schema sft_schema = {sft_keys, ARRAY_LEN(sft_keys), sizeof(T)};
+
+enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
+    return check_device(c, o->device, e);
+}
 #undef T

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "io/json.h"
 #include "io/jsonl.h"
-#include "io/safetensors.h"
 #include "io/tfevents.h"
 
 enum { LINE_MAX_BYTES = 16 << 20 };
@@ -121,21 +120,6 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
     return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
 }
 
-/* Reads tensors by parameter name into the parameters. */
-static enum status read_params(const char *path, const struct param *p, int n, struct err *e) {
-    struct st_file f;
-    TRY(st_open(path, &f, e));
-    enum status st = ST_OK;
-    for (int i = 0; st == ST_OK && i < n; i++) {
-        const struct st_tensor *t;
-        st = st_get(&f, p[i].name, p[i].nd, p[i].dim, &t, e);
-        if (st == ST_OK) st = st_check_finite(t, e);
-        if (st == ST_OK) st = st_read_f32(t, p[i].w, e);
-    }
-    st_close(&f);
-    return st;
-}
-
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
                             struct adamw *opt, struct err *e) {
     CLEANUP_FREE char *weights = in_dir(dir, lora ? "adapter_model.safetensors" : "model.safetensors");
@@ -146,8 +130,7 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
     TRY(js_get_i64(state, state_path, "optimizer_step", opt_step, e));
     int n;
     const struct param *p = model_params(m, &n);
-    TRY(read_params(weights, p, n, e));
-    model_params_changed(m);
+    TRY(model_params_load(m, weights, e));
     return opt ? adamw_load(opt, p, n, opt_path, e) : ST_OK;
 }
 

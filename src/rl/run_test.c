@@ -38,12 +38,13 @@ static void second_writer_is_refused(void **state) {
 static struct adamw *make_state(struct model *m, uint64_t seed) {
     int n;
     const struct param *p = model_params(m, &n);
-    struct adamw *opt = adamw_create(p, n);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, n, &opt, &err));
     for (int i = 0; i < n; i++) {
         struct rng r = rng_make(seed, 77 + (uint64_t)i);
         for (int64_t k = 0; k < p[i].n; k++) p[i].g[k] = (float)rng_normal(&r);
     }
-    adamw_step(opt, p, n, &(struct adamw_config){0.01, 0.9, 0.95, 1e-8, 0.1}, 1, false, NULL);
+    adamw_step(opt, p, n, &(struct adamw_config){0.01, 0.9, 0.95, 1e-8, 0.1}, 1, false);
     model_params_changed(m);
     return opt;
 }
@@ -109,7 +110,7 @@ static void full_round_trip(void **state) {
     round_trip(false);
     assert_true(fs_is_file(in_tmp("full/checkpoints/000003/tokenizer.json"))); /* ready to be loaded as a model */
     struct model *m;
-    CHECK(model_load(in_tmp("full/checkpoints/000003"), NULL, &m, &err));
+    CHECK(model_load(in_tmp("full/checkpoints/000003"), test_backend(), &m, &err));
     model_free(m);
 }
 

@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "problem/generator.h"
+#include "tensor/backend.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
 #define GENERATOR_TRAIN_SEED UINT64_C(1000000)
@@ -51,7 +52,7 @@ static enum status load_start(const struct train_options *o, struct session *s, 
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
     bool full = from && *from && !is_adapter;
-    TRY(model_load(full ? from : s->tokenizer_dir, s->pool, &s->model, e));
+    TRY(model_load(full ? from : s->tokenizer_dir, s->be, &s->model, e));
     if (is_adapter) return model_lora_load(s->model, from, e);
     if (o->lora_rank > 0)
         return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
@@ -62,6 +63,7 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     *s = (struct session){0};
     TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
+    TRY(backend_open(o->device, s->pool, &s->be, e));
     TRY(load_start(o, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
@@ -95,7 +97,8 @@ void session_close(struct session *s) {
     verifier_close(s->verifier);
     if (s->engine) engine_close(s->engine);
     if (s->tok) tokenizer_close(s->tok);
-    if (s->model) model_free(s->model);
+    model_free(s->model);
+    if (s->be) s->be->close(s->be);
     pool_destroy(s->pool);
     problem_set_free(&s->problems);
     problem_set_free(&s->generated);

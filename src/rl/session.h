@@ -7,6 +7,7 @@
 
 struct session {
     struct pool *pool;
+    struct backend *be;
     struct model *model;
     struct engine *engine;
     struct tokenizer *tok;
@@ -15,8 +16,8 @@ struct session {
     struct problem_set problems, generated;
     struct actor actor;
 };
-/* Loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On failure everything is
- * closed again by session_close, which the caller must call in every case. */
+/* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On
+ * failure everything is closed again by session_close, which the caller must call in every case. */
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
 void session_close(struct session *s);

@@ -15,6 +15,7 @@
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
+#include "tensor/backend.h"
 #include "train/adamw.h"
 
 enum { ROW_MAX_BYTES = 4 << 20 };
@@ -136,6 +137,7 @@ static enum status load_dataset(const char *path, struct tokenizer *tok, enum ch
 struct sft {
     const struct sft_options *o;
     struct pool *pool;
+    struct backend *be;
     struct model *model;
     struct tokenizer *tok;
     char *tokenizer_dir, *state_dir;
@@ -207,7 +209,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         int n = step_groups(s, s->step, batch);
         struct update_stats u;
         s->update.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, s->pool, &s->update, batch, n, &s->opt_step, &u, e)) != ST_OK) break;
+        if ((st = update_policy(s->model, s->opt, &s->update, batch, n, &s->opt_step, &u, e)) != ST_OK) break;
         s->step++;
         loss += u.loss.loss / (double)u.loss.n;
         rows += u.rows;
@@ -252,15 +254,14 @@ static enum status open_model(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
     if (o->model_name) {
         TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
-        TRY(model_load(s->tokenizer_dir, s->pool, &s->model, e));
+        TRY(model_load(s->tokenizer_dir, s->be, &s->model, e));
     } else {
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
         CLEANUP_FREE char *text = NULL;
         TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
         s->tokenizer_dir = xstrdup(o->tokenizer);
-        if (model_init(text, (uint64_t)o->seed, s->pool, &s->model, e) != ST_OK)
-            return err_note(e, "%s", o->init_config);
+        if (model_init(text, (uint64_t)o->seed, s->be, &s->model, e) != ST_OK) return err_note(e, "%s", o->init_config);
     }
     if (o->lora_rank > 0) TRY(model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
@@ -320,12 +321,13 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
         goto out;
     }
     s.pool = pool_create((int)o->threads);
+    TRY_GOTO(backend_open(o->device, s.pool, &s.be, e), out);
     TRY_GOTO(fs_mkdirs(o->output, e), out);
     TRY_GOTO(open_model(&s, e), out);
     TRY_GOTO(open_data(&s, e), out);
     int n;
     const struct param *params = model_params(s.model, &n);
-    s.opt = adamw_create(params, n);
+    TRY_GOTO(adamw_create(s.be, params, n, &s.opt, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {
         log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
@@ -342,7 +344,8 @@ out:
     dataset_free(&s.data);
     dataset_free(&s.valid);
     if (s.tok) tokenizer_close(s.tok);
-    if (s.model) model_free(s.model);
+    model_free(s.model);
+    if (s.be) s.be->close(s.be);
     pool_destroy(s.pool);
     free(s.tokenizer_dir);
     free(s.state_dir);

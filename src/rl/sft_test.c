@@ -71,6 +71,7 @@ static struct sft_options options(const char *output) {
                                 .tokenizer = in_tmp("tokenizer"),
                                 .data = in_tmp("rows.jsonl"),
                                 .output = output,
+                                .device = "cpu",
                                 .save_dtype = 1,
                                 .batch_tokens = 150,
                                 .train_tokens = 100,
@@ -117,7 +118,7 @@ static double row_loss(struct model *m) {
 
 static double loss_of(const char *dir) {
     struct model *m;
-    CHECK(model_load(dir, NULL, &m, &err));
+    CHECK(model_load(dir, test_backend(), &m, &err));
     double loss = row_loss(m);
     model_free(m);
     return loss;
@@ -129,7 +130,7 @@ static void twenty_steps_lower_the_loss(void **state) {
     struct sft_options o = options(out);
     o.valid = in_tmp("rows.jsonl");
     struct model *fresh;
-    CHECK(model_init(tiny_config, 5, NULL, &fresh, &err));
+    CHECK(model_init(tiny_config, 5, test_backend(), &fresh, &err));
     double before = row_loss(fresh);
     model_free(fresh);
     CHECK(sft_run(&o, NULL, &err));

@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "model/model.h"
+#include "tensor/backend.h"
 
 static struct err err;
 #define CHECK(x)                                   \
@@ -71,12 +72,20 @@ UNUSED static const char tiny_config[] =
     "\"head_dim\":8,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
     "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true,\"eos_token_id\":257}";
 
+/* The CPU, one thread: tests may read and write its parameters in place. Shared by all models of a test, never closed.
+ */
+UNUSED static struct backend *test_backend(void) {
+    static struct backend *be;
+    if (!be) CHECK(cpu_backend_open(NULL, &be, &err));
+    return be;
+}
+
 /* Weights larger than those of initialisation, so that distributions are uneven; prepared for training all of them, or
  * LoRA of rank 2 with a B that is not zero. */
 UNUSED static struct model *tiny_model(uint64_t seed, bool lora) {
     struct model *m;
     int n;
-    CHECK(model_init(tiny_config, seed, NULL, &m, &err));
+    CHECK(model_init(tiny_config, seed, test_backend(), &m, &err));
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < p[i].n && p[i].nd == 2; k++) p[i].w[k] *= 8;

@@ -188,9 +188,8 @@ static double schedule(const struct train_options *o, int64_t opt_step) {
     return o->learning_rate;
 }
 
-enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool, const struct train_options *o,
-                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
-                          struct err *e) {
+enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
+                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
     *out = (struct update_stats){0};
     struct group **kept = xcalloc((size_t)n_groups, sizeof *kept);
     int n_kept = 0;
@@ -223,7 +222,7 @@ enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool,
         if (st != ST_OK) goto out;
         int n_params;
         const struct param *params = model_params(m, &n_params);
-        out->grad_norm = adamw_grad_norm(params, n_params);
+        out->grad_norm = model_grad_norm(m);
         if (!isfinite(out->grad_norm)) {
             st = FAIL(e, ST_FAILED, "the gradient is not finite at optimizer step %lld", (long long)*opt_step);
             goto out;
@@ -231,7 +230,7 @@ enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool,
         double clip = o->max_grad_norm > 0 && out->grad_norm > o->max_grad_norm ? o->max_grad_norm / out->grad_norm : 1;
         out->learning_rate = schedule(o, *opt_step);
         struct adamw_config c = {out->learning_rate, o->adam.beta1, o->adam.beta2, o->adam.eps, o->weight_decay};
-        adamw_step(opt, params, n_params, &c, clip, false, pool);
+        adamw_step(opt, params, n_params, &c, clip, false);
         model_params_changed(m);
         ++*opt_step;
     }

@@ -19,9 +19,8 @@ struct update_stats {
 /* Trains on the groups whose advantages are not all zero, in num_substeps optimizer steps. The batch is cut into
  * micro-batches of at most train_tokens rows; a larger group is cut between its samples, a single sample never.
  * *opt_step counts optimizer steps. */
-enum status update_policy(struct model *m, struct adamw *opt, struct pool *pool, const struct train_options *o,
-                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
-                          struct err *e) MUST_USE;
+enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
+                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) MUST_USE;
 
 /* Negative log-likelihood of the groups' samples: sum over tokens, in nats, and the number of tokens. */
 enum status update_nll(struct model *m, const struct train_options *o, struct group *groups, int n_groups, double *sum,

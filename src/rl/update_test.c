@@ -74,9 +74,10 @@ static struct flat gradient(struct model *m, const struct train_options *o, stru
                             struct update_stats *stats) {
     int count;
     const struct param *p = model_params(m, &count);
-    struct adamw *opt = adamw_create(p, count);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     int64_t opt_step = 0;
-    CHECK(update_policy(m, opt, NULL, o, g, n, &opt_step, stats, &err));
+    CHECK(update_policy(m, opt, o, g, n, &opt_step, stats, &err));
     adamw_free(opt);
     return flatten(m, true);
 }
@@ -198,10 +199,11 @@ static void who_takes_part(void **state) {
     o.learning_rate = 0.1;
     int count;
     const struct param *p = model_params(m, &count);
-    struct adamw *opt = adamw_create(p, count);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     struct flat before = flatten(m, false);
     int64_t opt_step = 4;
-    CHECK(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err));
+    CHECK(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err));
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
     assert_int_equal(opt_step, 4);
@@ -226,11 +228,12 @@ static struct flat train(int substeps, int calls, struct update_stats *s, int64_
     for (int i = 0; i < 4; i++) g[i] = make_group(20 + (uint64_t)i, 5, 2);
     int count;
     const struct param *p = model_params(m, &count);
-    struct adamw *opt = adamw_create(p, count);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     *opt_step = 0;
     for (int c = 0; c < calls; c++) {
         int begin = 4 * c / calls, end = 4 * (c + 1) / calls;
-        CHECK(update_policy(m, opt, NULL, &o, g + begin, end - begin, opt_step, s, &err));
+        CHECK(update_policy(m, opt, &o, g + begin, end - begin, opt_step, s, &err));
         double want = o.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
         assert_true(fabs(s->learning_rate - want) < 1e-12);
     }
@@ -268,10 +271,11 @@ static void clipping(void **state) {
         struct update_stats s;
         int count;
         const struct param *p = model_params(m, &count);
-        struct adamw *opt = adamw_create(p, count);
+        struct adamw *opt;
+        CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         int64_t opt_step = 0;
         o.max_grad_norm = i ? 0.01 : 0;
-        CHECK(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err));
         assert_true(s.grad_norm > 0.01); /* reported as it was before clipping */
         double sum = 0;                  /* after one step the first moment is (1 - beta1) times the gradient */
         for (int k = 0; k < count; k++)
@@ -314,14 +318,15 @@ static void sampler_and_trainer_must_agree(void **state) {
         sampled_groups(m, g, 2);
         int count;
         const struct param *p = model_params(m, &count);
-        struct adamw *opt = adamw_create(p, count);
+        struct adamw *opt;
+        CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         struct train_options o = base;
         o.loss_fn = LOSS_IMPORTANCE_SAMPLING - LOSS_REINFORCE;
         int64_t opt_step = 0;
         struct update_stats s;
 
         /* On policy every ratio is one, and the gradient is that of plain reinforce. */
-        CHECK(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before == 0 && s.loss.kl == 0);
         assert_true(s.loss.ratio == (double)s.loss.n);
         struct flat importance = flatten(m, true), plain = gradient(m, &base, g, 2, &s);
@@ -332,7 +337,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         *logp = nextafterf(was, 0);
         o.learning_rate = 0.01;
         struct flat before = flatten(m, false);
-        CHECK_FAILS(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
+        CHECK_FAILS(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
         assert_true(s.kl_before > 0 && s.kl_before < 1e-5);
         struct flat after = flatten(m, false);
         assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
@@ -341,11 +346,11 @@ static void sampler_and_trainer_must_agree(void **state) {
 
         /* The second substep is off policy, which is as it should be. */
         o.num_substeps = 2;
-        CHECK(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before == 0 && s.loss.kl > 0);
         assert_int_equal(opt_step, 3);
         /* And a batch of old samples is refused. */
-        CHECK_FAILS(update_policy(m, opt, NULL, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
+        CHECK_FAILS(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
         free(importance.p);
         free(plain.p);
         free(before.p);
@@ -363,14 +368,14 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     g.ep[0].advantage = NAN;
     int count;
     const struct param *p = model_params(m, &count);
-    struct adamw *opt = adamw_create(p, count);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     struct train_options o = base;
     o.learning_rate = 0.01;
     int64_t opt_step = 8;
     struct update_stats s;
     struct flat before = flatten(m, false);
-    CHECK_FAILS(update_policy(m, opt, NULL, &o, &g, 1, &opt_step, &s, &err), ST_FAILED,
-                "not finite at optimizer step 8");
+    CHECK_FAILS(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err), ST_FAILED, "not finite at optimizer step 8");
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
     free(before.p);

@@ -7,76 +7,79 @@
 #include "base/arena.h"
 #include "base/str.h"
 #include "io/safetensors.h"
+#include "tensor/backend.h"
 
-struct adamw *adamw_create(const struct param *p, int n_params) {
+/* Each array begins at a multiple of 64 bytes. */
+static int64_t padded(int64_t n) { return (n + 15) & ~(int64_t)15; }
+
+static int64_t largest(const struct param *p, int n) {
+    int64_t most = 1;
+    for (int i = 0; i < n; i++) most = i64_max(most, p[i].n);
+    return most;
+}
+
+enum status adamw_create(struct backend *be, const struct param *p, int n_params, struct adamw **out, struct err *e) {
+    *out = NULL;
+    int64_t floats = 0;
+    for (int i = 0; i < n_params; i++) floats += 2 * padded(p[i].n);
+    const int64_t bytes = floats * (int64_t)sizeof(float), have = be->mem_available(be);
+    float *slab = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
+    if (!slab)
+        return FAIL(e, ST_MEMORY, "the optimizer's moments need %.2f GB, of which %.2f GB are free",
+                    (double)bytes * 1e-9, (double)have * 1e-9);
+    be->mem_zero(be, slab, (size_t)bytes);
     struct adamw *a = xcalloc(1, sizeof *a);
-    a->n_params = n_params;
+    *a = (struct adamw){.be = be, .slab = slab, .n_params = n_params};
     a->m = xcalloc((size_t)n_params, sizeof *a->m);
     a->v = xcalloc((size_t)n_params, sizeof *a->v);
     for (int i = 0; i < n_params; i++) {
-        a->m[i] = xaligned((size_t)p[i].n * sizeof(float));
-        a->v[i] = xaligned((size_t)p[i].n * sizeof(float));
+        a->m[i] = slab;
+        a->v[i] = slab + padded(p[i].n);
+        slab += 2 * padded(p[i].n);
     }
-    return a;
+    *out = a;
+    return ST_OK;
 }
 
 void adamw_free(struct adamw *a) {
     if (!a) return;
-    for (int i = 0; i < a->n_params; i++) {
-        free(a->m[i]);
-        free(a->v[i]);
-    }
+    a->be->mem_free(a->be, a->slab);
     free(a->m);
     free(a->v);
     free(a);
 }
 
-double adamw_grad_norm(const struct param *p, int n_params) {
-    double sum = 0;
-    for (int i = 0; i < n_params; i++)
-        for (int64_t j = 0; j < p[i].n; j++) sum += (double)p[i].g[j] * (double)p[i].g[j];
-    return sqrt(sum);
-}
-
-struct job {
-    float *w, *m, *v;
-    const float *g;
-    float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
-};
-
-static void update_range(void *ctx, int64_t begin, int64_t end, int thread) {
-    (void)thread;
-    const struct job *j = ctx;
-    for (int64_t i = begin; i < end; i++) {
-        float g = j->g[i] * j->scale, w = j->w[i] * j->decay;
-        float m = j->m[i] + (1 - j->beta1) * (g - j->m[i]);
-        float v = j->v[i] * j->beta2 + (1 - j->beta2) * g * g;
-        j->m[i] = m;
-        j->v[i] = v;
-        j->w[i] = w - j->step_size * m / (sqrtf(v) * j->inv_sqrt_bias2 + j->eps);
-    }
-}
-
 void adamw_step(struct adamw *a, const struct param *p, int n_params, const struct adamw_config *c, double grad_scale,
-                bool decay_all, struct pool *pool) {
+                bool decay_all) {
     ASSERT(n_params == a->n_params);
     a->step++;
-    double bias1 = 1 - pow(c->beta1, (double)a->step), bias2 = 1 - pow(c->beta2, (double)a->step);
+    const double bias1 = 1 - pow(c->beta1, (double)a->step), bias2 = 1 - pow(c->beta2, (double)a->step);
     for (int i = 0; i < n_params; i++) {
-        bool decays = decay_all || p[i].nd > 1;
-        struct job j = {.w = p[i].w,
-                        .m = a->m[i],
-                        .v = a->v[i],
-                        .g = p[i].g,
-                        .beta1 = (float)c->beta1,
-                        .beta2 = (float)c->beta2,
-                        .eps = (float)c->eps,
-                        .scale = (float)grad_scale,
-                        .decay = decays ? (float)(1 - c->learning_rate * c->weight_decay) : 1,
-                        .step_size = (float)(c->learning_rate / bias1),
-                        .inv_sqrt_bias2 = (float)(1 / sqrt(bias2))};
-        pool_for(pool, p[i].n, 1024, update_range, &j);
+        const bool decays = decay_all || p[i].nd > 1;
+        const struct adamw_args x = {.beta1 = (float)c->beta1,
+                                     .beta2 = (float)c->beta2,
+                                     .eps = (float)c->eps,
+                                     .scale = (float)grad_scale,
+                                     .decay = decays ? (float)(1 - c->learning_rate * c->weight_decay) : 1,
+                                     .step_size = (float)(c->learning_rate / bias1),
+                                     .inv_sqrt_bias2 = (float)(1 / sqrt(bias2))};
+        a->be->adamw(a->be, p[i].w, a->m[i], a->v[i], p[i].g, p[i].n, &x);
     }
+}
+
+/* Gives st_write the moments one after the other: entry 2i is m of parameter i, 2i+1 its v. */
+struct fetch {
+    const struct adamw *a;
+    const struct param *p;
+    float *host;
+};
+
+static enum status fetch_moment(void *ctx, size_t i, const void **data, struct err *e) {
+    const struct fetch *x = ctx;
+    struct backend *be = x->a->be;
+    be->mem_get(be, x->host, i % 2 ? x->a->v[i / 2] : x->a->m[i / 2], (size_t)x->p[i / 2].n * sizeof(float));
+    *data = x->host;
+    return be->sync(be, e); /* a file must not hold what a failed transfer left */
 }
 
 enum status adamw_save(const struct adamw *a, const struct param *p, const char *path, struct err *e) {
@@ -89,12 +92,13 @@ enum status adamw_save(const struct adamw *a, const struct param *p, const char 
             *t = (struct st_entry){.name = arena_printf(&arena, "%c.%s", k ? 'v' : 'm', p[i].name),
                                    .dtype = ST_DTYPE_F32,
                                    .from = ST_DTYPE_F32,
-                                   .nd = p[i].nd,
-                                   .data = k ? a->v[i] : a->m[i]};
+                                   .nd = p[i].nd};
             for (int d = 0; d < p[i].nd; d++) t->dim[d] = p[i].dim[d];
         }
     const char *metadata[] = {"step", arena_printf(&arena, "%lld", (long long)a->step), NULL};
-    enum status st = st_write(path, entries, 2 * n, metadata, e);
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, a->n_params) * sizeof *host);
+    struct fetch x = {a, p, host};
+    enum status st = st_write_fetched(path, entries, 2 * n, metadata, fetch_moment, &x, e);
     arena_free(&arena);
     return st;
 }
@@ -107,6 +111,8 @@ enum status adamw_load(struct adamw *a, const struct param *p, int n_params, con
     const char *step = st_metadata(&f, "step");
     if (!step || !parse_i64(step, &a->step) || a->step < 0)
         st = FAIL(e, ST_PARSE, "%s: metadata \"step\": expected a number of updates", path);
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n_params) * sizeof *host);
+    struct backend *be = a->be;
     for (int i = 0; st == ST_OK && i < n_params; i++)
         for (int k = 0; st == ST_OK && k < 2; k++) {
             char name[512];
@@ -114,8 +120,9 @@ enum status adamw_load(struct adamw *a, const struct param *p, int n_params, con
             const struct st_tensor *t;
             st = st_get(&f, name, p[i].nd, p[i].dim, &t, e);
             if (st == ST_OK) st = st_check_finite(t, e);
-            if (st == ST_OK) st = st_read_f32(t, k ? a->v[i] : a->m[i], e);
+            if (st == ST_OK) st = st_read_f32(t, host, e);
+            if (st == ST_OK) be->mem_put(be, k ? a->v[i] : a->m[i], host, (size_t)p[i].n * sizeof(float));
         }
     st_close(&f);
-    return st;
+    return st == ST_OK ? be->sync(be, e) : st;
 }
