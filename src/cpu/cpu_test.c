@@ -444,6 +444,85 @@ static void test_rows_by_index(void **state) {
     free(table), free(dx), free(want);
 }
 
+/* Long enough that threads share it and that the sums take more than one round; odd at the end. */
+static void test_optimizer(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 1000, 1024, 1025, 70000, (int64_t)SUM_BLOCK * (1 << 14) + 4099};
+    for (size_t l = 0; l < ARRAY_LEN(lengths); l++) {
+        const int64_t n = lengths[l];
+        float *x = randoms(n + 1, 80 + l, 1);
+        double want = 0, sum = 0;
+        for (int64_t i = 0; i < n; i += SUM_BLOCK) {
+            double s = 0;
+            for (int64_t j = i; j < n && j < i + SUM_BLOCK; j++) s += (double)x[j] * (double)x[j];
+            want += s;
+        }
+        for (int i = 0; i < N_BE; i++) {
+            if (!be[i]) continue;
+            sum = be[i]->sum_squares(be[i], x, n);
+            if (memcmp(&sum, &want, sizeof sum) != 0)
+                fail_msg("sum_squares of %lld: %.17g, %.17g", (long long)n, sum, want);
+        }
+        free(x);
+    }
+    float big[3] = {1e30f, 0, 3e30f}; /* squares beyond float */
+    assert_true(fabs(be[0]->sum_squares(be[0], big, 3) / 1e61 - 1) < 1e-6);
+    big[1] = NAN;
+    assert_true(isnan(be[0]->sum_squares(be[0], big, 3)));
+
+    const int64_t n = 70001;
+    const struct adamw_args a = {0.9f, 0.95f, 1e-8f, 0.37f, 0.999f, 3e-3f, 4.5f};
+    float *g = randoms(n, 90, 1), *w0 = randoms(n, 91, 1), *m0 = randoms(n, 92, 0.3f), *v0 = randoms(n, 93, 1);
+    float *first[3] = {NULL, NULL, NULL};
+    for (int64_t i = 0; i < n; i++) v0[i] *= v0[i];
+    for (int i = 0; i < N_BE; i++) {
+        if (!be[i]) continue;
+        float *w = copy_of(w0, n), *m = copy_of(m0, n), *v = copy_of(v0, n);
+        be[i]->adamw(be[i], w, m, v, g, n - 1, &a);
+        assert_true(w[n - 1] == w0[n - 1] && m[n - 1] == m0[n - 1] && v[n - 1] == v0[n - 1]); /* not its own */
+        for (int64_t j = 0; j < n - 1; j++) {
+            const double gs = (double)g[j] * (double)a.scale, b1 = (double)a.beta1, b2 = (double)a.beta2;
+            const double mw = b1 * (double)m0[j] + (1 - b1) * gs, vw = b2 * (double)v0[j] + (1 - b2) * gs * gs;
+            near(m[j], mw, 1e-7, 1e-6, "adamw m");
+            near(v[j], vw, 1e-8, 1e-6, "adamw v");
+            near(w[j],
+                 (double)w0[j] * (double)a.decay -
+                     (double)a.step_size * mw / (sqrt(vw) * (double)a.inv_sqrt_bias2 + (double)a.eps),
+                 1e-6, 1e-6, "adamw w");
+        }
+        if (!first[0]) {
+            first[0] = w, first[1] = m, first[2] = v;
+            continue;
+        }
+        same_bits(w, first[0], n, "adamw w");
+        same_bits(m, first[1], n, "adamw m");
+        same_bits(v, first[2], n, "adamw v");
+        free(w), free(m), free(v);
+    }
+    free(first[0]), free(first[1]), free(first[2]);
+    free(g), free(w0), free(m0), free(v0);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    struct backend *b = be[0];
+    const int64_t have = b->mem_available(b);
+    assert_true(have > 1 << 20);
+    float *x = randoms(1000, 95, 1), back[1000], *p = b->mem_alloc(b, 4000), *q = b->mem_alloc(b, 4000);
+    assert_true(((uintptr_t)p & 63) == 0 && ((uintptr_t)q & 63) == 0);
+    b->mem_put(b, p, x, 4000);
+    b->mem_copy(b, q, p, 4000);
+    b->mem_zero(b, p + 10, 40);
+    b->mem_get(b, back, q, 4000);
+    same_bits(back, x, 1000, "put, copy, get");
+    b->mem_get(b, back, p, 4000);
+    for (int i = 0; i < 1000; i++) assert_true(back[i] == (i >= 10 && i < 20 ? 0.0f : x[i]));
+    b->mem_free(b, p);
+    b->mem_free(b, q);
+    b->mem_free(b, NULL);
+    free(x);
+}
+
 static void test_forced_isa(void **state) {
     (void)state;
     struct err e;
@@ -456,9 +535,10 @@ static void test_forced_isa(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_rmsnorm),       cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_rope),     cmocka_unit_test(test_attention),     cmocka_unit_test(test_logprob),
-        cmocka_unit_test(test_exp),      cmocka_unit_test(test_rows_by_index), cmocka_unit_test(test_forced_isa),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_rmsnorm),       cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_attention),     cmocka_unit_test(test_logprob),
+        cmocka_unit_test(test_exp),       cmocka_unit_test(test_rows_by_index), cmocka_unit_test(test_forced_isa),
+        cmocka_unit_test(test_optimizer), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
