@@ -75,6 +75,9 @@ static void test_usage(void **state) {
     char *argv[] = {(char *)"selfcheck", NULL};
     assert_int_equal(cmd_selfcheck(1, argv), 2);
     assert_int_not_equal(check("/nonexistent"), 0);
+    char *bad[] = {(char *)"selfcheck", (char *)"golden", (char *)"x", (char *)"--device", (char *)"tpu", NULL};
+    assert_int_equal(cmd_selfcheck(5, bad), 2);
+    assert_int_equal(cmd_selfcheck(4, bad), 2);
 }
 
 int main(void) {

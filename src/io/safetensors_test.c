@@ -102,6 +102,49 @@ static void writes_and_reads(void **state) {
     free(b);
 }
 
+struct fetched {
+    float value[4];
+    int calls, fail_at;
+};
+
+static enum status fetch(void *ctx, size_t i, const void **data, struct err *err) {
+    struct fetched *x = ctx;
+    if (x->calls++ == x->fail_at) return FAIL(err, ST_DEVICE, "the device is gone");
+    for (int k = 0; k < 4; k++) x->value[k] = (float)(10 * i) + (float)k;
+    *data = x->value;
+    return ST_OK;
+}
+
+/* Tensors that are fetched one by one into the same buffer give the file that tensors in memory give. */
+static void write_fetched(void **state) {
+    (void)state;
+    static const float f[3][4] = {{0, 1, 2, 3}, {10, 11, 12, 13}, {20, 21, 22, 23}};
+    struct st_entry x[3] = {{"b", ST_DTYPE_BF16, ST_DTYPE_F32, 1, {4}, f[0]}, /* comes last: the smallest elements */
+                            {"a", ST_DTYPE_F32, ST_DTYPE_F32, 2, {2, 2}, f[1]},
+                            {"c", ST_DTYPE_F32, ST_DTYPE_F32, 1, {4}, f[2]}};
+    char *want, *got;
+    size_t n, m;
+    assert_int_equal(st_write(path, x, 3, NULL, &e), ST_OK);
+    assert_int_equal(fs_read(path, 1 << 20, &want, &n, &e), ST_OK);
+    for (int i = 0; i < 3; i++) x[i].data = NULL;
+    struct fetched src = {.fail_at = -1};
+    assert_int_equal(st_write_fetched(path, x, 3, NULL, fetch, &src, &e), ST_OK);
+    assert_int_equal(src.calls, 3);
+    assert_int_equal(fs_read(path, 1 << 20, &got, &m, &e), ST_OK);
+    assert_int_equal(n, m);
+    assert_memory_equal(want, got, n);
+    free(got);
+    /* A failure ends the writing and leaves the old file. */
+    src = (struct fetched){.fail_at = 1};
+    assert_int_equal(st_write_fetched(path, x, 3, NULL, fetch, &src, &e), ST_DEVICE);
+    assert_string_equal(e.msg, "the device is gone");
+    assert_int_equal(fs_read(path, 1 << 20, &got, &m, &e), ST_OK);
+    assert_int_equal(n, m);
+    assert_memory_equal(want, got, n);
+    free(want);
+    free(got);
+}
+
 static void write_errors(void **state) {
     (void)state;
     float f[4] = {0};
@@ -388,10 +431,15 @@ static int remove_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_and_reads),    cmocka_unit_test(write_errors),
-        cmocka_unit_test(hostile_files),       cmocka_unit_test(truncation_is_noticed),
-        cmocka_unit_test(unaligned_data),      cmocka_unit_test(finds_values_that_are_not_finite),
-        cmocka_unit_test(conversions),         cmocka_unit_test(shards),
+        cmocka_unit_test(writes_and_reads),
+        cmocka_unit_test(write_fetched),
+        cmocka_unit_test(write_errors),
+        cmocka_unit_test(hostile_files),
+        cmocka_unit_test(truncation_is_noticed),
+        cmocka_unit_test(unaligned_data),
+        cmocka_unit_test(finds_values_that_are_not_finite),
+        cmocka_unit_test(conversions),
+        cmocka_unit_test(shards),
         cmocka_unit_test(reads_foreign_files),
     };
     return cmocka_run_group_tests_name("safetensors", tests, make_dir, remove_dir);

@@ -132,6 +132,21 @@ static void rules(void **state) {
     RULE("measure_performance", "reward_speed_weight=0.5", "measure_performance=false");
     RULE(NULL, "reward_speed_weight=0.5");
     RULE(NULL, "measure_performance=false");
+    RULE(NULL, "device=cuda");
+    RULE(NULL, "device=cuda:3");
+    RULE("device: expected cpu, cuda or cuda:N, got \"gpu\"", "device=gpu");
+    RULE("device: expected", "device=cuda:");
+
+    struct sft_options o;
+    struct config c;
+    config_init(&c, &sft_schema, &o);
+    assert_string_equal(o.device, "cpu");
+    CHECK(sft_options_check(&c, &o, &err));
+    CHECK(config_set(&c, "device=cuda:1", &err));
+    CHECK(sft_options_check(&c, &o, &err));
+    CHECK(config_set(&c, "device=tpu", &err));
+    CHECK_FAILS(sft_options_check(&c, &o, &err), ST_CONFIG, "got \"tpu\"");
+    config_free(&c);
 }
 
 static void out_of_range(void **state) {
