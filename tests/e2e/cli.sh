@@ -6,6 +6,11 @@ check "--version" "$KRL" --version
 refuses "no command" 2 '^usage:' "$KRL"
 refuses "an unknown command" 2 'unknown command "trian"' "$KRL" trian
 for c in train sft eval corpus; do check "$c --help" "$KRL" $c --help; done
+refuses "an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" train device=gpu
+refuses "sft: an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" sft device=cuda:x data=d
+refuses "sample: an unknown device" 2 'expected cpu, cuda or cuda:N' "$KRL" sample --model m --prompt p --device 0
+refuses "a plugin that is not there" 1 'KERNELRL_CUDA_PLUGIN=/absent.so: no such file' \
+    env KERNELRL_CUDA_PLUGIN=/absent.so "$KRL" sft device=cuda data=d output="$tmp/s"
 check "problems list gives one object a line" sh -c "$KRL problems list --json | head -n 1 | grep -q '^{.*}\$'"
 check "the built-in set has at least 100 problems" sh -c "test \$($KRL problems list --json | wc -l) -ge 100"
 check "at least 40 of them are held out" sh -c "test \$($KRL problems list --json | grep -c '\"split\": *\"test\"') -ge 40"
