@@ -169,18 +169,22 @@ enum call_result candidate_call(struct candidate *c, enum wire_op op, int count,
     /* A reply must echo a number that did not exist before the request: one that was prepared earlier cannot. */
     c->nonce = rng_u64(c->nonce, 7, 1);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
-    struct wire_reply r;
-    int64_t t0 = clock_now_ns();
+    c->asked_ns = clock_now_ns();
     if (send(c->socket, &q, sizeof q, MSG_NOSIGNAL) != (ssize_t)sizeof q) return CALL_DIED;
+    return candidate_wait(c, timeout_s, ns);
+}
+
+enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *ns) {
+    struct wire_reply r;
     enum receive got = receive(c->socket, clock_now_s() + timeout_s, &r, NULL);
-    *ns = clock_now_ns() - t0;
+    *ns = clock_now_ns() - c->asked_ns;
     if (got == RECEIVE_TIMEOUT) return CALL_TIMEOUT;
     if (got == RECEIVE_CLOSED) return CALL_DIED;
     if (got == RECEIVED && r.op == WIRE_FAULT) {
         c->fault = r.value <= WIRE_FAULT_STACK ? (enum wire_fault)r.value : WIRE_FAULT_OTHER;
         return CALL_DIED;
     }
-    if (got != RECEIVED || r.op != WIRE_DONE || r.nonce != q.nonce) return CALL_FORGED;
+    if (got != RECEIVED || r.op != WIRE_DONE || r.nonce != c->nonce) return CALL_FORGED;
     if (r.value == WIRE_FAULT_MEMORY) c->fault = WIRE_FAULT_MEMORY;
     return CALL_DONE;
 }

@@ -11,6 +11,7 @@ struct candidate {
     int runner_pidfd;       /* the runner, to stop and to kill */
     int socket, stderr_fd;
     uint64_t nonce;
+    int64_t asked_ns; /* when the request now answered was sent */
     bool has_prepare;
     enum wire_fault fault;
 };
@@ -32,9 +33,10 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
                             double timeout_s, enum call_result *result, char *text, size_t text_size,
                             struct err *e) MUST_USE;
 /* One request: the kernel on slots 0..count-1 (WIRE_CALL), or prepare() (WIRE_PREPARE). *ns is the wall time between
- * request and reply on our clock. */
+ * request and reply on our clock. After CALL_TIMEOUT candidate_wait() may go on waiting for the same reply. */
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns);
+enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *ns);
 /* Stops and continues all its threads: outputs are looked at while nothing can change them. */
 void candidate_pause(const struct candidate *c);
 void candidate_resume(const struct candidate *c);

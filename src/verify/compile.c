@@ -229,30 +229,95 @@ void compile_one(struct compiler *c, struct compile_job *job) {
     if (job->result == COMPILE_OK) cache_put(c, job);
 }
 
-struct queue {
+/* ---- a batch ---- */
+
+enum { MAX_THREADS = 256 };
+
+struct compile_batch {
     struct compiler *c;
     struct compile_job *const *jobs;
     size_t n;
     const volatile bool *cancel;
-    atomic_size_t next;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a job is done, or a thread has ended */
+    size_t next;            /* first job that nobody has begun */
+    bool *done;
+    int threads, ended; /* started, and of those: gone */
+    double idle_s;      /* when the last one ended */
+    pthread_t thread[MAX_THREADS];
 };
 
-static void *queue_main(void *v) {
-    struct queue *q = v;
-    for (size_t i; !(q->cancel && *q->cancel) && (i = atomic_fetch_add(&q->next, 1)) < q->n;)
-        compile_one(q->c, q->jobs[i]);
+/* Takes the next job; n when there is none or all is cancelled. With the lock held. */
+static size_t take(struct compile_batch *b) {
+    if (b->cancel && *b->cancel) return b->n;
+    return b->next < b->n ? b->next++ : b->n;
+}
+
+static void *batch_main(void *v) {
+    struct compile_batch *b = v;
+    pthread_mutex_lock(&b->lock);
+    for (size_t i; (i = take(b)) < b->n;) {
+        pthread_mutex_unlock(&b->lock);
+        compile_one(b->c, b->jobs[i]);
+        pthread_mutex_lock(&b->lock);
+        b->done[i] = true;
+        pthread_cond_broadcast(&b->changed);
+    }
+    b->ended++;
+    b->idle_s = clock_now_s();
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
     return NULL;
 }
 
-void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n, const volatile bool *cancel) {
-    enum { MAX_THREADS = 256 };
-    struct queue q = {.c = c, .jobs = jobs, .n = n, .cancel = cancel};
-    pthread_t threads[MAX_THREADS];
-    int want = c->jobs < (int)i64_min((int64_t)n, MAX_THREADS) ? c->jobs : (int)i64_min((int64_t)n, MAX_THREADS);
-    int started = 0;
-    while (started < want - 1 && pthread_create(&threads[started], NULL, queue_main, &q) == 0) started++;
-    queue_main(&q);
-    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+struct compile_batch *compile_start(struct compiler *c, struct compile_job *const *jobs, size_t n,
+                                    const volatile bool *cancel) {
+    struct compile_batch *b = xcalloc(1, sizeof *b);
+    *b = (struct compile_batch){
+        .c = c, .jobs = jobs, .n = n, .cancel = cancel, .done = xcalloc(n + 1, sizeof(bool)), .idle_s = clock_now_s()};
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+    int64_t want = i64_min(i64_min(c->jobs, MAX_THREADS), (int64_t)n);
+    /* Counted with the lock held: a thread that ends at once must not be seen before it is counted. */
+    pthread_mutex_lock(&b->lock);
+    while (b->threads < want && pthread_create(&b->thread[b->threads], NULL, batch_main, b) == 0) b->threads++;
+    pthread_mutex_unlock(&b->lock);
+    return b;
+}
+
+bool compile_wait(struct compile_batch *b, size_t i) {
+    pthread_mutex_lock(&b->lock);
+    while (!b->done[i] && b->ended < b->threads) pthread_cond_wait(&b->changed, &b->lock);
+    if (b->threads == 0 && !b->done[i] && !(b->cancel && *b->cancel)) {
+        compile_one(b->c, b->jobs[i]);
+        b->done[i] = true;
+    }
+    bool done = b->done[i];
+    pthread_mutex_unlock(&b->lock);
+    return done;
+}
+
+bool compile_idle(struct compile_batch *b) {
+    pthread_mutex_lock(&b->lock);
+    bool idle = b->ended == b->threads;
+    pthread_mutex_unlock(&b->lock);
+    return idle;
+}
+
+double compile_busy_s(struct compile_batch *b, double since_s) {
+    pthread_mutex_lock(&b->lock);
+    double until = b->ended == b->threads ? b->idle_s : clock_now_s();
+    pthread_mutex_unlock(&b->lock);
+    return until > since_s ? until - since_s : 0;
+}
+
+void compile_finish(struct compile_batch *b) {
+    if (!b) return;
+    for (int i = 0; i < b->threads; i++) pthread_join(b->thread[i], NULL);
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->lock);
+    free(b->done);
+    free(b);
 }
 
 /* ---- opening ---- */

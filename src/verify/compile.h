@@ -36,8 +36,20 @@ struct compile_job {
 };
 /* Compiles one unit; safe to call from several threads. */
 void compile_one(struct compiler *c, struct compile_job *job);
-/* Compiles all of them, c->jobs at a time. Once *cancel (may be NULL) is true no further one is begun; the caller must
- * then use none of them. */
-void compile_all(struct compiler *c, struct compile_job *const *jobs, size_t n, const volatile bool *cancel);
+
+/* A batch that compiles in the background, c->jobs at a time and in order, while the caller does something else. */
+struct compile_batch;
+/* Begins. Jobs and what they point to must stay until compile_finish(). Once *cancel (may be NULL) is true no further
+ * job is begun. Where no thread can be started, compile_wait() compiles. */
+struct compile_batch *compile_start(struct compiler *c, struct compile_job *const *jobs, size_t n,
+                                    const volatile bool *cancel);
+/* Waits until job i is done. False: it was cancelled before it was begun. */
+bool compile_wait(struct compile_batch *b, size_t i);
+/* True when no compiler runs any more and none will: the processors are the caller's. */
+bool compile_idle(struct compile_batch *b);
+/* Seconds since `since_s` (clock_now_s) during which compilers may have run. */
+double compile_busy_s(struct compile_batch *b, double since_s);
+/* Waits for all jobs that were begun, and frees. NULL is fine. */
+void compile_finish(struct compile_batch *b);
 
 #endif

@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,24 +13,12 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/pool.h"
-#include "base/rng.h"
-#include "verify/candidate.h"
-#include "verify/compile.h"
+#include "verify/judge.h"
 #include "verify/lint.h"
-#include "verify/reference.h"
-#include "verify/timing.h"
 #include "verify/unit.h"
 
-enum { CACHE_SLOTS = 4096, ROUNDS = 7, FEW_ROUNDS = 3 };
-/* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
- * the other side's turn, are a small part. */
-static const double request_s = 2e-3;
-/* The number of calls per request is estimated from this many: a single one is mostly the waking of threads. */
-enum { WARM_CALLS = 8 };
-/* An answer so slow that all rounds would take longer is timed in fewer. */
-static const double timing_budget_s = 0.7;
+enum { CACHE_SLOTS = 4096 };
 
 struct cache_slot {
     struct hash128 key;
@@ -46,9 +32,9 @@ struct verifier {
     struct compiler compiler;
     struct refworker worker;
     struct references references;
+    struct judge judge;
     struct cache_slot *cache; /* direct-mapped: a newer verdict replaces an older one */
     char runner[PATH_MAX];
-    uint64_t serial; /* of started candidates: their nonces differ */
 };
 
 /* ---- opening ---- */
@@ -94,6 +80,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     TRY_GOTO(compiler_open(&v->compiler, &v->jail, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e), fail);
     TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
+    v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
     v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
     *out = v;
     return ST_OK;
@@ -123,334 +110,9 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
     return ST_OK;
 }
 
-/* ---- messages ---- */
+/* ---- a batch ---- */
 
 #define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
-
-/* "out[2][3]" for element 1 of argument a; the flat index when that would not fit. */
-static void element_name(const struct arg *a, int64_t index, char *text, size_t size) {
-    int64_t at[8];
-    for (int d = a->nd - 1; d >= 0; d--) {
-        at[d] = a->dim[d] ? index % a->dim[d] : 0;
-        if (a->dim[d]) index /= a->dim[d];
-    }
-    size_t n = (size_t)snprintf(text, size, "%.60s", a->name);
-    for (int d = 0; d < a->nd && n < size; d++) n += (size_t)snprintf(text + n, size - n, "[%lld]", (long long)at[d]);
-}
-
-static void say_difference(struct verdict *v, const struct sets *s, int set, int arg, const struct compare_result *r,
-                           const char *where) {
-    const struct arg *a = &s->spec->args[arg];
-    const struct set_info *info = &s->info[set];
-    char name[256];
-    element_name(a, r->first, name, sizeof name);
-    const char *inputs = strcmp(info->family, "signed") == 0   ? "inputs of both signs"
-                         : strcmp(info->family, "scaled") == 0 ? "large inputs of both signs"
-                                                               : "inputs as the problem makes them";
-    if (r->unwritten > 0)
-        SAY(v, "%s: %lld of %lld elements of %s were never written, the first wrong one is %s", where,
-            (long long)r->unwritten, (long long)a->count, a->name, name);
-    else
-        SAY(v,
-            "%s (%s): %lld of %lld elements of %s are wrong; first %s is %.6g, expected %.6g; the largest error is "
-            "%.3g "
-            "of the output's scale",
-            where, inputs, (long long)r->different, (long long)a->count, a->name, name, r->got, r->want, r->max_error);
-}
-
-static enum outcome difference_outcome(const struct compare_result *r) {
-    if (r->unwritten > 0) return OUTCOME_UNWRITTEN;
-    return r->not_finite > 0 ? OUTCOME_NOT_FINITE : OUTCOME_WRONG_OUTPUT;
-}
-
-static void first_line(char *text) {
-    text[strcspn(text, "\n")] = 0;
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < 32) *p = ' ';
-}
-
-/* How a runner that went away went, from its wait status and what it last said. */
-static void judge_death(struct verdict *v, struct candidate *c, const char *where) {
-    enum wire_fault fault = c->fault;
-    int sig, code;
-    char said[300];
-    candidate_end(c, &sig, &code, said, sizeof said);
-    first_line(said);
-    if (sig == SIGSYS) {
-        v->outcome = OUTCOME_SANDBOX_VIOLATION;
-        SAY(v, "%s: made a system call that the sandbox forbids (a process, a file, the network or a signal)", where);
-    } else if (fault == WIRE_FAULT_READ_ONLY) {
-        v->outcome = OUTCOME_OUT_OF_BOUNDS;
-        SAY(v, "%s: wrote into an input or a parameter, or far outside of an output (segmentation fault)", where);
-    } else if (fault == WIRE_FAULT_MEMORY) {
-        v->outcome = OUTCOME_MEMORY_LIMIT;
-        SAY(v, "%s: an allocation was refused by the memory limit, then it crashed", where);
-    } else if (sig == SIGXCPU) {
-        v->outcome = OUTCOME_TIMEOUT;
-        SAY(v, "%s: used up its processor time", where);
-    } else if (sig > 0) {
-        v->outcome = OUTCOME_CRASH;
-        SAY(v, "%s: crashed with signal %d (%s%s)%s%s", where, sig, strsignal(sig),
-            fault == WIRE_FAULT_STACK ? ", stack overflow: large local arrays?" : "", said[0] ? ": " : "", said);
-    } else {
-        v->outcome = OUTCOME_CRASH;
-        SAY(v, "%s: the process ended by itself (exit status %d)%s%s", where, code, said[0] ? ": " : "", said);
-    }
-}
-
-/* Turns a call that did not come back well into a verdict, and ends the candidate. */
-static void judge_call(struct verdict *v, struct candidate *c, enum call_result r, const char *where, double waited_s) {
-    switch (r) {
-    case CALL_DONE: return;
-    case CALL_TIMEOUT:
-        candidate_end(c, NULL, NULL, NULL, 0);
-        v->outcome = OUTCOME_TIMEOUT;
-        SAY(v, "%s: no result after %.1f s", where, waited_s);
-        return;
-    case CALL_FORGED:
-        candidate_end(c, NULL, NULL, NULL, 0);
-        v->outcome = OUTCOME_SANDBOX_VIOLATION;
-        SAY(v, "%s: wrote to the verifier's channel", where);
-        return;
-    case CALL_DIED:
-    case CALL_NOT_LOADED: judge_death(v, c, where); return;
-    }
-}
-
-/* ---- one answer ---- */
-
-struct run {
-    struct verifier *v;
-    struct reference *ref;
-    struct candidate c;
-    bool prepared[SETS_PARAM_SETS];
-    int64_t fastest_ns; /* of the correctness calls */
-};
-
-/* Starts the candidate, twice when the jail does not come up. False: decided, the candidate is gone. */
-static bool start_answer(struct run *r, const struct compile_job *job, struct verdict *out) {
-    struct verifier *v = r->v;
-    struct err e = {0};
-    struct candidate_options o = {
-        .runner_path = v->runner,
-        .threads = v->o.threads,
-        .memory_bytes = v->o.memory_bytes,
-        .cpu_s = (uint64_t)((v->o.run_timeout_s * 2 + timing_budget_s * ROUNDS) * v->o.threads) + 5,
-    };
-    char text[300];
-    enum call_result result = CALL_DONE;
-    enum status st = ST_FAILED;
-    for (int attempt = 0; attempt < 2 && st != ST_OK; attempt++)
-        st = candidate_start(&r->c, &v->jail, &r->ref->sets, job->object, job->object_bytes, &o,
-                             rng_u64(v->o.seed, 3, ++v->serial), v->o.run_timeout_s, &result, text, sizeof text, &e);
-    if (st != ST_OK) {
-        out->outcome = OUTCOME_INFRASTRUCTURE;
-        SAY(out, "%s", e.msg);
-        return false;
-    }
-    if (result == CALL_NOT_LOADED) {
-        bool memory = r->c.fault == WIRE_FAULT_MEMORY;
-        candidate_end(&r->c, NULL, NULL, NULL, 0);
-        out->outcome = memory ? OUTCOME_MEMORY_LIMIT : OUTCOME_CRASH;
-        SAY(out, "cannot be loaded: %s", text);
-        return false;
-    }
-    judge_call(out, &r->c, result, "while loading", v->o.run_timeout_s);
-    return result == CALL_DONE;
-}
-
-/* Runs prepare() for a parameter set the first time it is needed. */
-static bool prepare(struct run *r, int param_set, double deadline_s, struct verdict *out) {
-    if (!r->c.has_prepare || r->prepared[param_set]) return true;
-    int64_t ns = 0;
-    double left = deadline_s - clock_now_s();
-    enum call_result result = candidate_call(&r->c, WIRE_PREPARE, 1, param_set, left, &ns);
-    judge_call(out, &r->c, result, "prepare()", left);
-    if (result != CALL_DONE) return false;
-    out->prepare_ms = fmax(out->prepare_ms, (double)ns * 1e-6);
-    r->prepared[param_set] = true;
-    return true;
-}
-
-/* Looks at one slot after a call: guards first, since damage there explains the rest. True: as it should be. */
-static bool check_slot(struct run *r, int slot, int set, const char *where, struct verdict *out) {
-    const struct sets *s = &r->ref->sets;
-    int arg;
-    struct compare_result cmp;
-    if (!sets_guards_hold(s, slot, &arg)) {
-        out->outcome = OUTCOME_OUT_OF_BOUNDS;
-        SAY(out, "%s: wrote outside of %s (its %lld elements are all that it may write)", where,
-            s->spec->args[arg].name, (long long)s->spec->args[arg].count);
-        return false;
-    }
-    sets_compare(s, slot, set, &arg, &cmp);
-    if (!(out->max_error >= cmp.max_error)) out->max_error = cmp.max_error;
-    if (arg < 0) return true;
-    out->outcome = r->c.fault == WIRE_FAULT_MEMORY ? OUTCOME_MEMORY_LIMIT : difference_outcome(&cmp);
-    say_difference(out, s, set, arg, &cmp, where);
-    return false;
-}
-
-/* All correctness sets, whichever fail; only the first failure is told. True: all passed and the candidate lives. */
-static bool run_tests(struct run *r, struct verdict *out) {
-    double deadline = clock_now_s() + r->v->o.run_timeout_s;
-    struct verdict first = {0};
-    bool failed = false;
-    r->fastest_ns = INT64_MAX;
-    for (int t = 0; t < out->tests_total; t++) {
-        char where[64];
-        int64_t ns = 0;
-        int param_set = r->ref->sets.info[t].param_set;
-        snprintf(where, sizeof where, "test %d of %d", t + 1, out->tests_total);
-        if (!prepare(r, param_set, deadline, out)) return false;
-        sets_stage(&r->ref->sets, 0, t);
-        double left = deadline - clock_now_s();
-        enum call_result result = candidate_call(&r->c, WIRE_CALL, 1, param_set, left, &ns);
-        if (result != CALL_DONE) {
-            judge_call(out, &r->c, result, where, r->v->o.run_timeout_s);
-            return false;
-        }
-        candidate_pause(&r->c); /* what is not there when the call returns does not count */
-        if (ns < r->fastest_ns) r->fastest_ns = ns;
-        bool passed = check_slot(r, 0, t, where, out);
-        candidate_resume(&r->c);
-        if (passed) {
-            out->tests_passed++;
-        } else if (!failed) {
-            failed = true;
-            first = *out;
-        }
-    }
-    if (!failed) return true;
-    out->outcome = first.outcome;
-    memcpy(out->message, first.message, sizeof out->message);
-    candidate_end(&r->c, NULL, NULL, NULL, 0);
-    return false;
-}
-
-/* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
-static enum call_result empty_request(struct run *r, int64_t *ns) {
-    *ns = INT64_MAX;
-    for (int i = 0; i < 5; i++) {
-        int64_t one = 0;
-        enum call_result result = candidate_call(&r->c, WIRE_CALL, 0, 0, r->v->o.run_timeout_s, &one);
-        if (result != CALL_DONE) return result;
-        if (one < *ns) *ns = one;
-    }
-    return CALL_DONE;
-}
-
-/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still. */
-static bool timed_request(struct run *r, int first, int count, int64_t empty_ns, double *seconds, struct verdict *out) {
-    struct sets *s = &r->ref->sets;
-    int64_t ns = 0;
-    for (int i = 0; i < count; i++) sets_stage(s, i, reference_timed_set(&r->v->references, first + i));
-    enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->v->o.run_timeout_s, &ns);
-    candidate_pause(&r->c);
-    if (result != CALL_DONE) {
-        candidate_resume(&r->c);
-        judge_call(out, &r->c, result, "in a timed call", r->v->o.run_timeout_s);
-        return false;
-    }
-    bool good = true;
-    for (int i = 0; i < count && good; i++)
-        good = check_slot(r, i, reference_timed_set(&r->v->references, first + i), "in a timed call", out);
-    candidate_resume(&r->c);
-    if (!good) {
-        if (out->outcome != OUTCOME_OUT_OF_BOUNDS) out->outcome = OUTCOME_UNSTABLE;
-        candidate_end(&r->c, NULL, NULL, NULL, 0);
-        return false;
-    }
-    /* At least a nanosecond per call: a ratio of anything is then defined. */
-    *seconds = fmax((double)(ns - empty_ns), (double)count) * 1e-9 / count;
-    return true;
-}
-
-static int calls_per_request(double seconds_per_call, int limit) {
-    return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
-}
-
-/* First estimate of the time of one eager call. */
-static enum status estimate_eager(struct references *refs, struct reference *ref, struct err *e) {
-    if (ref->eager_s > 0) return ST_OK;
-    TRY(reference_time(refs, ref, 0, 1, ref->n_timed, 0, &ref->eager_s, e));
-    if (ref->eager_s > WARM_CALLS * request_s) return ST_OK;
-    TRY(reference_time(refs, ref, 0, WARM_CALLS, ref->n_timed, 1, &ref->eager_s, e));
-    ref->eager_s /= WARM_CALLS;
-    return ST_OK;
-}
-
-/* Eager and candidate in turn, each round on sets that this candidate has not seen. */
-static enum status measure(struct run *r, struct verdict *out, struct err *e) {
-    struct references *refs = &r->v->references;
-    struct reference *ref = r->ref;
-    int64_t empty_ns;
-    enum call_result result = empty_request(r, &empty_ns);
-    if (result != CALL_DONE) {
-        judge_call(out, &r->c, result, "between calls", r->v->o.run_timeout_s);
-        return ST_OK;
-    }
-    double guess = fmax((double)(r->fastest_ns - empty_ns), 1000) * 1e-9;
-    int limit = reference_timed_capacity(refs, ref) / (ROUNDS + 1);
-    if (limit > ref->sets.slots) limit = ref->sets.slots;
-    int warm = guess > WARM_CALLS * request_s ? 1 : WARM_CALLS < limit ? WARM_CALLS : limit;
-    TRY(reference_make_timed(refs, ref, warm, e));
-    if (!timed_request(r, 0, warm, empty_ns, &guess, out)) return ST_OK;
-    int count = calls_per_request(guess, limit);
-    /* Few rounds for an answer that is slow, but never just one: that has no interval. */
-    int rounds = guess * count * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
-    TRY(reference_make_timed(refs, ref, warm + rounds * count, e));
-    TRY(estimate_eager(refs, ref, e));
-    int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
-    double mine[ROUNDS], eager[ROUNDS];
-    for (int i = 0; i < rounds; i++) {
-        double total;
-        int first = warm + i * count;
-        TRY(reference_time(refs, ref, first, eager_count, filled, i + 1, &total, e));
-        eager[i] = total / eager_count;
-        if (!timed_request(r, first, count, empty_ns, &mine[i], out)) return ST_OK;
-    }
-    struct timing_ratio ratio = timing_compare(eager, mine, rounds);
-    ref->eager_s = timing_median(eager, rounds);
-    out->speedup = ratio.ratio;
-    out->speedup_low = ratio.low;
-    out->speedup_high = ratio.high;
-    out->eager_ms = ref->eager_s * 1e3;
-    out->kernel_ms = timing_median(mine, rounds) * 1e3;
-    return ST_OK;
-}
-
-/* The outcome for trouble on our side: the problem's fault, or ours. */
-static void judge_trouble(struct verdict *v, enum status st, const struct err *e) {
-    v->outcome = st == ST_INVALID || st == ST_PARSE ? OUTCOME_PROBLEM_ERROR : OUTCOME_INFRASTRUCTURE;
-    SAY(v, "%s", e->msg);
-}
-
-static void run_answer(struct verifier *v, struct reference *ref, const struct compile_job *job, struct verdict *out) {
-    struct err e = {0};
-    enum status st = reference_make_tests(&v->references, ref, &e);
-    if (st != ST_OK) {
-        judge_trouble(out, st, &e);
-        return;
-    }
-    struct run r = {.v = v, .ref = ref};
-    double t0 = clock_now_s();
-    out->tests_total = v->o.trials;
-    sets_wipe(&ref->sets);
-    bool good = start_answer(&r, job, out) && run_tests(&r, out);
-    double t1 = clock_now_s();
-    out->run_s = t1 - t0;
-    if (!good) return;
-    out->outcome = OUTCOME_CORRECT;
-    if (v->o.measure) {
-        st = measure(&r, out, &e);
-        if (st != ST_OK) judge_trouble(out, st, &e);
-        out->time_s = clock_now_s() - t1;
-    }
-    candidate_end(&r.c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
-}
-
-/* ---- a batch ---- */
 
 struct work {
     struct verify_item *item;
@@ -459,6 +121,8 @@ struct work {
     struct compile_job job;
     struct str unit;
     bool decided;
+    bool untimed; /* correct, but not timed yet */
+    int64_t fastest_ns;
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
 
@@ -539,6 +203,35 @@ static void remember(struct verifier *v, const struct work *w) {
     slot->verdict = w->item->verdict;
 }
 
+/* Compiles in the background and tests what is ready beside it; then, with the processors to itself, times what was
+ * found correct meanwhile. The rest is tested and timed one by one. */
+static enum status judge_all(struct verifier *v, struct work *all, size_t n, struct compile_job *const *jobs,
+                             size_t n_jobs, const volatile bool *cancel, struct err *e) {
+    struct compile_batch *compiling = compile_start(&v->compiler, jobs, n_jobs, cancel);
+    enum status st = ST_OK;
+    size_t job = 0;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        struct work *w = &all[i];
+        if (w->decided) continue;
+        if (!compile_wait(compiling, job++) || (cancel && *cancel)) {
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+            break;
+        }
+        after_compiler(w);
+        if (!w->decided)
+            w->untimed = judge_tests(&v->judge, w->ref, &w->job, compiling, &w->item->verdict, &w->fastest_ns);
+    }
+    compile_finish(compiling);
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        if (!all[i].untimed) continue;
+        if (cancel && *cancel)
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+        else
+            judge_timing(&v->judge, all[i].ref, &all[i].job, all[i].fastest_ns, &all[i].item->verdict);
+    }
+    return st;
+}
+
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) {
     struct work *all = xcalloc(n + 1, sizeof *all);
@@ -551,17 +244,7 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
         if (!all[i].decided) jobs[n_jobs++] = &all[i].job;
     }
     if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
-    if (st == ST_OK && n_jobs > 0) compile_all(&v->compiler, jobs, n_jobs, cancel);
-    for (size_t i = 0; i < n && st == ST_OK; i++) {
-        struct work *w = &all[i];
-        if (w->decided) continue;
-        if (cancel && *cancel) {
-            st = FAIL(e, ST_CANCELLED, "cancelled");
-            break;
-        }
-        after_compiler(w);
-        if (!w->decided) run_answer(v, w->ref, &w->job, &w->item->verdict);
-    }
+    if (st == ST_OK && n_jobs > 0) st = judge_all(v, all, n, jobs, n_jobs, cancel, e);
     for (size_t i = 0; i < n; i++) {
         if (all[i].same_as >= 0)
             items[i].verdict = items[all[i].same_as].verdict;

@@ -1,0 +1,30 @@
+/* judge: one answer that compiled, from its first call to its times. Runs it in a jail (candidate.h) on the reference's
+ * sets and decides. Single-threaded: one answer at a time uses the reference worker and the sets. */
+#ifndef KERNELRL_JUDGE_H
+#define KERNELRL_JUDGE_H
+
+#include "verify/compile.h"
+#include "verify/reference.h"
+#include "verify/verify.h"
+
+struct judge {
+    const struct verify_options *o; /* with all defaults filled in */
+    const struct jail *jail;
+    const char *runner; /* path */
+    struct references *references;
+    uint64_t serial; /* of started candidates: their nonces differ */
+};
+
+/* Runs the correctness trials in a process of its own and writes the verdict. Compilers of `beside` may run at the same
+ * time; the time during which they do does not count against the answer's time limit. When they do not, a correct
+ * answer is timed at once in the same process; when they do, true comes back: correct so far, judge_timing() is due
+ * once the processors are free, with the *fastest_ns of the trials. */
+bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
+                 struct verdict *out, int64_t *fastest_ns) MUST_USE;
+/* Times a correct answer, in a new process, and adds to its verdict. Nothing else of the verifier may run. */
+void judge_timing(struct judge *j, struct reference *ref, const struct compile_job *job, int64_t fastest_ns,
+                  struct verdict *out);
+/* The verdict for trouble on our side: the problem's fault, or ours. */
+void judge_trouble(struct verdict *v, enum status st, const struct err *e);
+
+#endif
