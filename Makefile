@@ -16,7 +16,7 @@ LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lm
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
 MAIN    := src/cli/main.c
 RUNNER  := src/verify/runner.c
-LIB_SRC := $(filter-out %_test.c $(MAIN) $(RUNNER), $(wildcard src/*/*.c))
+LIB_SRC := $(filter-out %_test.c src/cuda/% $(MAIN) $(RUNNER), $(wildcard src/*/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard src/*/*_test.c)
 TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
@@ -33,9 +33,22 @@ BENCH_BIN := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 BIN     := $(BUILD)/kernelrl
 RUN_BIN := $(BUILD)/kernelrl-runner
 
+# The CUDA backend is a plugin that the program loads: built where there is nvcc, missed nowhere else. Its runtime is
+# linked in, so that a machine needs a driver and nothing more. CUDA_ARCH names compute capabilities ("90", "80 90").
+NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_LIB  := $(BUILD)/libkernelrl_cuda.so
+CUDA_OBJ  := $(patsubst %,$(BUILD)/cuda/%.o,$(basename $(notdir $(wildcard src/cuda/*.c src/cuda/*.cu)))) $(BUILD)/cuda/base.o
+ifneq ($(NVCC),)
+  CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
+endif
+# Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU.
+NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
+           -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
+
 .DEFAULT_GOAL := build
-.PHONY: build all setup demo test test-fast doctor fmt tidy fuzz bench experiments embedded-model clean help
-build: $(BIN) $(RUN_BIN) ## build the program (default)
+.PHONY: build all cuda setup demo test test-fast doctor fmt tidy fuzz bench experiments embedded-model clean help
+build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
 $(BUILD)/libkernelrl.a: $(LIB_OBJ)
@@ -66,9 +79,24 @@ build/fuzz/libkernelrl.a: $(FUZZ_LIB_SRC:%.c=build/fuzz/obj/%.o)
 build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
 	@echo "  FUZZ $@" && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
 
+$(CUDA_LIB): $(CUDA_OBJ)
+	@echo "  LD $@" && $(NVCC) $(NVFLAGS) -shared -Xlinker --exclude-libs,ALL,-z,defs -o $@ $^
+$(BUILD)/cuda/%.o: src/cuda/%.cu
+	@mkdir -p $(@D) && echo "  NVCC $<" && $(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/%.o: src/cuda/%.c
+	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
 tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
 
+ifneq ($(NVCC),)
+cuda: $(CUDA_LIB) ## build the CUDA backend (make build does it too where there is nvcc)
+else
+cuda:
+	@echo "make cuda: no nvcc: put it on PATH or set NVCC=/path/to/bin/nvcc" >&2; exit 1
+endif
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning

@@ -1,0 +1,616 @@
+/* The host side of the CUDA backend: memory, transfers, the op table. Everything goes to one stream, so work runs in
+ * the order it was asked for. Index arrays travel through a ring of pinned memory; results for the host land in pinned
+ * memory and are handed over at sync. The first error of any call is kept and every later op does nothing; sync reports
+ * it. Attention's work lists are in plan.c. */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/host.h"
+
+#define PLUGIN_API __attribute__((visibility("default")))
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+bool cuda_ok(struct cuda_backend *c, const char *op, int rc) {
+    if (rc == cudaSuccess) return true;
+    if (!c->error[0]) {
+        snprintf(c->error, sizeof c->error, "%s: %s", op, cudaGetErrorString((cudaError_t)rc));
+        cudaGetLastError(); /* so that a later call does not report it as its own */
+    }
+    return false;
+}
+
+void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
+    if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: %s", op, why);
+}
+
+/* The device is a property of the calling thread: set it at the start of every op. */
+static struct cuda_backend *begin(struct backend *be, const char *op) {
+    struct cuda_backend *c = (struct cuda_backend *)be;
+    if (c->error[0]) return NULL;
+    return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
+}
+
+/* ---- host to device: a ring of pinned memory and its twin on the device --------------------------------------------
+ */
+
+static void ring_free(struct ring *r) {
+    cudaFreeHost(r->host);
+    cudaFree(r->dev);
+    r->host = r->dev = NULL;
+    r->bytes = 0;
+}
+
+static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
+    struct ring *r = &c->ring;
+    if (!cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return false;
+    ring_free(r);
+    void *dev = NULL, *host = NULL;
+    if (!cuda_ok(c, op, cudaMalloc(&dev, bytes))) return false;
+    r->dev = dev;
+    if (!cuda_ok(c, op, cudaMallocHost(&host, bytes))) return false;
+    r->host = host;
+    r->bytes = bytes;
+    r->at = 0;
+    r->half_used[0] = r->half_used[1] = false;
+    return true;
+}
+
+/* Room for `bytes` in one half of the ring. Before a half is written again, the copies out of it must have run: an
+ * event marks the moment the host moved on to the other half. */
+bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct stage *s) {
+    struct ring *r = &c->ring;
+    bytes = (bytes + 255) & ~(size_t)255;
+    if (2 * bytes > r->bytes) {
+        size_t want = (size_t)8 << 20;
+        while (want < 4 * bytes) want *= 2;
+        if (!ring_make(c, op, want)) return false;
+    }
+    const size_t half = r->bytes / 2, now = r->at >= half;
+    if (r->at + bytes > (now + 1) * half) { /* on to the other half */
+        if (!cuda_ok(c, op, cudaEventRecord(r->left[now], c->stream))) return false;
+        r->half_used[now] = true;
+        const size_t next = !now;
+        if (r->half_used[next] && !cuda_ok(c, op, cudaEventSynchronize(r->left[next]))) return false;
+        r->at = next * half;
+    }
+    *s = (struct stage){.host = r->host + r->at, .dev = r->dev + r->at, .bytes = bytes};
+    r->at += bytes;
+    return true;
+}
+
+void *stage_add(struct stage *s, const void *src, size_t bytes) {
+    const size_t at = s->used;
+    s->used += (bytes + 15) & ~(size_t)15;
+    ASSERT(s->used <= s->bytes);
+    if (src && bytes) memcpy(s->host + at, src, bytes);
+    return s->dev + at;
+}
+
+void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
+
+bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
+    return s->used == 0 || cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
+}
+
+/* One array of ids to the device; NULL after an error. */
+static void *send(struct cuda_backend *c, const char *op, const void *src, size_t bytes) {
+    struct stage s;
+    if (!stage_begin(c, op, bytes, &s)) return NULL;
+    void *p = stage_add(&s, src, bytes);
+    return stage_send(c, op, &s) ? p : NULL;
+}
+
+/* ---- device to host: results wait on the device until sync ----------------------------------------------------------
+ */
+
+static bool results_deliver(struct cuda_backend *c, const char *op) {
+    struct results *r = &c->results;
+    if (r->used && !cuda_ok(c, op, cudaMemcpyAsync(r->host, r->dev, r->used, cudaMemcpyDeviceToHost, c->stream)))
+        return false;
+    if (!cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return false;
+    for (int i = 0; i < r->n; i++) memcpy(r->item[i].dst, r->host + r->item[i].at, r->item[i].bytes);
+    r->n = 0;
+    r->used = 0;
+    return true;
+}
+
+/* Makes room for n results of `bytes` each: what is there may have to be delivered first. */
+static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, int n) {
+    struct results *r = &c->results;
+    const size_t room = ((bytes + 15) & ~(size_t)15) * (size_t)n;
+    if (r->n + n > r->cap) {
+        r->cap = 2 * (r->cap + n);
+        r->item = xrealloc(r->item, (size_t)r->cap * sizeof *r->item);
+    }
+    if (r->used + room <= r->bytes) return true;
+    if (!results_deliver(c, op)) return false;
+    if (room <= r->bytes) return true;
+    size_t want = (size_t)4 << 20;
+    while (want < 2 * room) want *= 2;
+    cudaFree(r->dev);
+    cudaFreeHost(r->host);
+    r->dev = r->host = NULL;
+    r->bytes = 0;
+    void *dev = NULL, *host = NULL;
+    if (!cuda_ok(c, op, cudaMalloc(&dev, want))) return false;
+    r->dev = dev;
+    if (!cuda_ok(c, op, cudaMallocHost(&host, want))) return false;
+    r->host = host;
+    r->bytes = want;
+    return true;
+}
+
+/* Device memory, out of the room made before, whose contents go to dst (host) at the next sync. */
+static void *result(struct cuda_backend *c, void *dst, size_t bytes) {
+    struct results *r = &c->results;
+    struct result_item *item = &r->item[r->n++];
+    *item = (struct result_item){dst, r->used, bytes};
+    r->used += (bytes + 15) & ~(size_t)15;
+    return r->dev + item->at;
+}
+
+/* Device scratch that lives until the next call of the same op; grows to a high-water mark. */
+void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes) {
+    if (bytes <= s->bytes && s->p) return s->p;
+    if (s->p && !cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return NULL;
+    cudaFree(s->p);
+    s->p = NULL;
+    s->bytes = 0;
+    const size_t want = bytes + bytes / 4 + 4096;
+    if (!cuda_ok(c, op, cudaMalloc(&s->p, want))) return NULL;
+    s->bytes = want;
+    return s->p;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void *mem_alloc(struct backend *be, size_t bytes) {
+    struct cuda_backend *c = begin(be, "mem_alloc");
+    if (!c) return NULL;
+    void *p = NULL;
+    const cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
+    if (rc == cudaSuccess) return p;
+    cudaGetLastError(); /* running out of memory harms nothing that is there */
+    if (rc != cudaErrorMemoryAllocation) cuda_ok(c, "mem_alloc", rc);
+    return NULL;
+}
+
+static void mem_free(struct backend *be, void *p) {
+    struct cuda_backend *c = (struct cuda_backend *)be; /* also after an error: cleaning up must work */
+    if (!p || cudaSetDevice(c->device) != cudaSuccess) return;
+    cuda_ok(c, "mem_free", cudaStreamSynchronize(c->stream));
+    cuda_ok(c, "mem_free", cudaFree(p));
+}
+
+static int64_t mem_available(struct backend *be) {
+    struct cuda_backend *c = begin(be, "mem_available");
+    size_t have = 0, total = 0;
+    if (!c || !cuda_ok(c, "mem_available", cudaMemGetInfo(&have, &total))) return 0;
+    return (int64_t)have;
+}
+
+/* Pageable host memory has been read when cudaMemcpyAsync returns. */
+static void mem_put(struct backend *be, void *dst, const void *src, size_t bytes) {
+    struct cuda_backend *c = begin(be, "mem_put");
+    if (c && bytes) cuda_ok(c, "mem_put", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream));
+}
+
+static void mem_get(struct backend *be, void *dst, const void *src, size_t bytes) {
+    struct cuda_backend *c = begin(be, "mem_get");
+    if (!c || !bytes) return;
+    if (cuda_ok(c, "mem_get", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream)))
+        cuda_ok(c, "mem_get", cudaStreamSynchronize(c->stream));
+}
+
+static void mem_copy(struct backend *be, void *dst, const void *src, size_t bytes) {
+    struct cuda_backend *c = begin(be, "mem_copy");
+    if (c && bytes) cuda_ok(c, "mem_copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, c->stream));
+}
+
+static void mem_zero(struct backend *be, void *dst, size_t bytes) {
+    struct cuda_backend *c = begin(be, "mem_zero");
+    if (c && bytes) cuda_ok(c, "mem_zero", cudaMemsetAsync(dst, 0, bytes, c->stream));
+}
+
+static enum status cuda_sync(struct backend *be, struct err *e) {
+    struct cuda_backend *c = begin(be, "sync");
+    if (c && results_deliver(c, "sync")) return ST_OK;
+    c = (struct cuda_backend *)be;
+    if (e) {
+        *e = (struct err){.code = ST_DEVICE, .file = __FILE__, .line = __LINE__};
+        snprintf(e->msg, sizeof e->msg, "%s: %s", c->name, c->error);
+    }
+    return ST_DEVICE;
+}
+
+static void cuda_close(struct backend *be) {
+    if (!be) return;
+    struct cuda_backend *c = (struct cuda_backend *)be;
+    if (cudaSetDevice(c->device) == cudaSuccess) {
+        if (c->stream) cudaStreamSynchronize(c->stream);
+        ring_free(&c->ring);
+        cudaFree(c->results.dev);
+        cudaFreeHost(c->results.host);
+        cudaFree(c->scratch.p);
+        plan_free(&c->forward);
+        plan_free(&c->backward);
+        for (int i = 0; i < 2; i++)
+            if (c->ring.left[i]) cudaEventDestroy(c->ring.left[i]);
+        if (c->stream) cudaStreamDestroy(c->stream);
+    }
+    free(c->results.item);
+    free(c->slot);
+    free(c);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+struct cu_mat mat_of(struct tensor t) {
+    ASSERT(t.dt == DT_F32);
+    return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
+}
+
+/* Weights are multiplied as they lie. */
+static void weight_pack(struct backend *be, struct weight *w) {
+    (void)be;
+    w->packed = w->w;
+}
+
+static void weight_free(struct backend *be, struct weight *w) {
+    (void)be;
+    w->packed = NULL;
+}
+
+static void op_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
+                      bool accumulate) {
+    ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && !(bias && accumulate));
+    struct cuda_backend *c = begin(be, "linear");
+    if (!c) return;
+    const struct cu_gemm g = {x.data, w->w, y.data, x.ld, w->K, y.ld, bias, accumulate, y.rows, w->N, w->K};
+    cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
+}
+
+static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
+                         bool accumulate) {
+    ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
+    struct cuda_backend *c = begin(be, "linear_dx");
+    if (!c) return;
+    const struct cu_gemm g = {dy.data, w->w, dx.data, dy.ld, w->K, dx.ld, NULL, accumulate, dx.rows, w->K, w->N};
+    cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g));
+}
+
+static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
+    ASSERT(dy.rows == x.rows);
+    struct cuda_backend *c = begin(be, "linear_dw");
+    if (!c || x.rows == 0) return;
+    const struct cu_gemm g = {dy.data, x.data, dw, dy.ld, x.ld, x.cols, NULL, true, dy.cols, x.cols, x.rows};
+    cuda_ok(c, "linear_dw", cu_gemm(&c->dev, CU_GEMM_TN, &g));
+}
+
+static void op_bias_grad(struct backend *be, float *db, struct tensor dy) {
+    struct cuda_backend *c = begin(be, "bias_grad");
+    if (c) cuda_ok(c, "bias_grad", cu_bias_grad(&c->dev, db, mat_of(dy)));
+}
+
+/* ---- rows by index -------------------------------------------------------------------------------------------------
+ */
+
+static void gather(struct backend *be, const char *op, struct tensor y, const float *x, int64_t ldx,
+                   const int32_t *rows) {
+    struct cuda_backend *c = begin(be, op);
+    if (!c || y.rows == 0) return;
+    const int32_t *d_rows = send(c, op, rows, (size_t)y.rows * sizeof *rows);
+    if (d_rows) cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows));
+}
+
+static void op_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+    ASSERT(x.cols == y.cols);
+    gather(be, "gather_rows", y, x.data, x.ld, rows);
+}
+
+static void op_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
+    gather(be, "embed", x, table, x.cols, ids);
+}
+
+/* Lists the rows that meet in one destination together, each list ascending, so that one block can add them in order.
+ * c->slot[id] is the list of destination id, -1 between calls. */
+static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows) {
+    struct cuda_backend *c = begin(be, op);
+    const int64_t n = x.rows;
+    if (!c || n == 0 || x.cols == 0) return;
+    int64_t top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ASSERT(rows[i] >= 0);
+        top = i64_max(top, rows[i]);
+    }
+    if (top >= c->n_slot) {
+        const int64_t want = i64_max(top + 1, 2 * c->n_slot);
+        c->slot = xrealloc(c->slot, (size_t)want * sizeof *c->slot);
+        for (int64_t i = c->n_slot; i < want; i++) c->slot[i] = -1;
+        c->n_slot = want;
+    }
+    struct stage s;
+    const size_t bytes = (size_t)n * sizeof(int32_t);
+    if (!stage_begin(c, op, 3 * bytes + 128, &s)) return;
+    int32_t *const d_order = stage_add(&s, NULL, bytes);
+    int32_t *const d_dst = stage_add(&s, NULL, bytes);
+    int32_t *const d_start = stage_add(&s, NULL, bytes + sizeof(int32_t));
+    int32_t *const order = stage_host(&s, d_order), *const dst = stage_host(&s, d_dst);
+    int32_t *const start = stage_host(&s, d_start);
+    int32_t lists = 0;
+    for (int64_t i = 0; i < n; i++) { /* start[u+1] counts first */
+        int32_t u = c->slot[rows[i]];
+        if (u < 0) {
+            u = c->slot[rows[i]] = lists++;
+            dst[u] = rows[i];
+            start[u + 1] = 0;
+        }
+        start[u + 1]++;
+    }
+    start[0] = 0;
+    for (int32_t u = 0; u < lists; u++) start[u + 1] += start[u];
+    for (int64_t i = n - 1; i >= 0; i--) order[--start[c->slot[rows[i]] + 1]] = (int32_t)i;
+    /* Now start[u+1] is where list u begins: move back by one. */
+    for (int32_t u = 0; u < lists; u++) {
+        start[u] = start[u + 1];
+        c->slot[dst[u]] = -1;
+    }
+    start[lists] = (int32_t)n;
+    if (!stage_send(c, op, &s)) return;
+    cuda_ok(c, op, cu_scatter_add_rows(&c->dev, y, ldy, mat_of(x), lists, d_dst, d_start, d_order));
+}
+
+static void op_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+    ASSERT(x.cols == y.cols);
+    scatter(be, "scatter_add_rows", y.data, y.ld, x, rows);
+}
+
+static void op_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
+    scatter(be, "embed_grad", dtable, dx.cols, dx, ids);
+}
+
+static void op_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
+    ASSERT(x.rows == y.rows && x.cols == y.cols);
+    struct cuda_backend *c = begin(be, "axpby");
+    if (c) cuda_ok(c, "axpby", cu_axpby(&c->dev, mat_of(y), a, mat_of(x), b));
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void op_rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
+    ASSERT(y.rows == x.rows && y.cols == x.cols);
+    struct cuda_backend *c = begin(be, "rmsnorm");
+    if (c) cuda_ok(c, "rmsnorm", cu_rmsnorm(&c->dev, mat_of(y), mat_of(x), gain, eps));
+}
+
+/* Scratch of a norm's gradient: one float a row, then the partial sums of the gain. */
+static float *norm_scratch(struct cuda_backend *c, const char *op, int64_t rows, int64_t blocks, int64_t cols) {
+    return cuda_scratch(c, op, &c->scratch, (size_t)(rows + blocks * cols) * sizeof(float));
+}
+
+static void op_rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
+                            const float *gain, float eps, bool accumulate) {
+    ASSERT(dx.rows == x.rows && dy.rows == x.rows && dx.cols == x.cols && dy.cols == x.cols);
+    struct cuda_backend *c = begin(be, "rmsnorm_grad");
+    if (!c) return;
+    float *s = norm_scratch(c, "rmsnorm_grad", x.rows, (x.rows + ROW_BLOCK - 1) / ROW_BLOCK, x.cols);
+    if (s)
+        cuda_ok(
+            c, "rmsnorm_grad",
+            cu_rmsnorm_grad(&c->dev, mat_of(dx), dgain, mat_of(dy), mat_of(x), gain, eps, accumulate, s, s + x.rows));
+}
+
+static bool rope_begin(struct cuda_backend *c, const char *op, const struct rope_args *r, int64_t rows,
+                       struct cu_rope *a) {
+    const int32_t *pos = send(c, op, r->pos, (size_t)rows * sizeof *pos);
+    *a = (struct cu_rope){r->H,     r->G,      r->K,      pos,    r->cos_t,
+                          r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
+    return pos != NULL;
+}
+
+static void op_rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
+    ASSERT(qk.rows == qkv.rows && qk.cols == (r->H + r->G) * r->K && qkv.cols >= qk.cols);
+    struct cuda_backend *c = begin(be, "rope");
+    struct cu_rope a;
+    if (c && qk.rows && rope_begin(c, "rope", r, qk.rows, &a))
+        cuda_ok(c, "rope", cu_rope(&c->dev, mat_of(qk), mat_of(qkv), &a));
+}
+
+static void op_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
+                         const struct rope_args *r) {
+    ASSERT(dqkv.rows == qkv.rows && (dq_gain == NULL) == (dk_gain == NULL));
+    struct cuda_backend *c = begin(be, "rope_grad");
+    struct cu_rope a;
+    if (!c || !dqkv.rows || !rope_begin(c, "rope_grad", r, dqkv.rows, &a)) return;
+    const int64_t heads = dqkv.rows * (r->H + r->G);
+    float *s = norm_scratch(c, "rope_grad", heads, (dqkv.rows + ROW_BLOCK - 1) / ROW_BLOCK, 2 * r->K);
+    if (s)
+        cuda_ok(c, "rope_grad", cu_rope_grad(&c->dev, mat_of(dqkv), dq_gain, dk_gain, mat_of(qkv), &a, s, s + heads));
+}
+
+static void op_swiglu(struct backend *be, struct tensor y, struct tensor gu) {
+    ASSERT(gu.cols == 2 * y.cols && gu.rows == y.rows);
+    struct cuda_backend *c = begin(be, "swiglu");
+    if (c) cuda_ok(c, "swiglu", cu_swiglu(&c->dev, mat_of(y), mat_of(gu)));
+}
+
+static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu) {
+    ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
+    struct cuda_backend *c = begin(be, "swiglu_grad");
+    if (c) cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
+}
+
+static void op_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
+    struct cuda_backend *c = begin(be, "logprob");
+    const size_t bytes = (size_t)logits.rows * sizeof(float);
+    if (!c || !bytes) return;
+    const int32_t *d_targets = send(c, "logprob", targets, bytes);
+    if (!d_targets || !results_room(c, "logprob", bytes, entropy ? 2 : 1)) return;
+    float *d_logp = result(c, logp, bytes), *d_entropy = entropy ? result(c, entropy, bytes) : NULL;
+    cuda_ok(c, "logprob", cu_logprob(&c->dev, d_logp, d_entropy, mat_of(logits), d_targets));
+}
+
+static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
+    struct cuda_backend *c = begin(be, "logprob_grad");
+    const size_t bytes = (size_t)logits.rows * sizeof(float);
+    struct stage s;
+    if (!c || !bytes || !stage_begin(c, "logprob_grad", 2 * bytes + 32, &s)) return;
+    const int32_t *d_targets = stage_add(&s, targets, bytes);
+    const float *d_g = stage_add(&s, g, bytes);
+    if (stage_send(c, "logprob_grad", &s))
+        cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+}
+
+/* ---- optimizer -----------------------------------------------------------------------------------------------------
+ */
+
+static void op_adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
+                     const struct adamw_args *a) {
+    struct cuda_backend *c = begin(be, "adamw");
+    if (!c) return;
+    const struct cu_adamw args = {a->beta1, a->beta2, a->eps, a->scale, a->decay, a->step_size, a->inv_sqrt_bias2};
+    cuda_ok(c, "adamw", cu_adamw(&c->dev, w, m, v, g, n, &args));
+}
+
+static double op_sum_squares(struct backend *be, const float *x, int64_t n) {
+    struct cuda_backend *c = begin(be, "sum_squares");
+    double sum = 0;
+    if (!c || n <= 0) return sum;
+    const int64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
+    double *s = cuda_scratch(c, "sum_squares", &c->scratch, (size_t)(blocks + 1) * sizeof *s);
+    if (s && cuda_ok(c, "sum_squares", cu_sum_squares(&c->dev, s, s + 1, x, n))) mem_get(be, &sum, s, sizeof sum);
+    return sum;
+}
+
+/* ---- attention -----------------------------------------------------------------------------------------------------
+ */
+
+static void op_kv_write(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
+                        struct attn_shape s) {
+    struct cuda_backend *c = begin(be, "kv_write");
+    if (c) plan_kv_write(c, k, v, seq, n_seq, s);
+}
+
+static void op_attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
+                         struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols);
+    struct cuda_backend *c = begin(be, "attention");
+    if (!c) return;
+    struct cu_attn a = {.q = mat_of(q), .k = mat_of(k), .v = mat_of(v), .o = mat_of(o), .stats = stats};
+    plan_attention(c, &a, seq, n_seq, s);
+}
+
+static void op_attention_grad(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv,
+                              struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
+                              struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols && d_o.cols == q.cols);
+    struct cuda_backend *c = begin(be, "attention_grad");
+    if (!c) return;
+    struct cu_attn a = {.q = mat_of(q),
+                        .k = mat_of(k),
+                        .v = mat_of(v),
+                        .o = mat_of(o),
+                        .d_o = mat_of(d_o),
+                        .dq = mat_of(dq),
+                        .dk = mat_of(dk),
+                        .dv = mat_of(dv),
+                        .stats = (float *)(uintptr_t)stats};
+    plan_attention_grad(c, &a, seq, n_seq, s);
+}
+
+/* ---- the table -----------------------------------------------------------------------------------------------------
+ */
+
+static const struct backend table = {
+    .logit_chunk_bytes = (int64_t)256 << 20,
+    .mem_alloc = mem_alloc,
+    .mem_free = mem_free,
+    .mem_available = mem_available,
+    .mem_put = mem_put,
+    .mem_get = mem_get,
+    .mem_copy = mem_copy,
+    .mem_zero = mem_zero,
+    .sync = cuda_sync,
+    .close = cuda_close,
+    .weight_pack = weight_pack,
+    .weight_free = weight_free,
+    .linear = op_linear,
+    .linear_dx = op_linear_dx,
+    .linear_dw = op_linear_dw,
+    .bias_grad = op_bias_grad,
+    .embed = op_embed,
+    .embed_grad = op_embed_grad,
+    .rmsnorm = op_rmsnorm,
+    .rmsnorm_grad = op_rmsnorm_grad,
+    .rope = op_rope,
+    .rope_grad = op_rope_grad,
+    .swiglu = op_swiglu,
+    .swiglu_grad = op_swiglu_grad,
+    .kv_write = op_kv_write,
+    .attention = op_attention,
+    .attention_grad = op_attention_grad,
+    .logprob = op_logprob,
+    .logprob_grad = op_logprob_grad,
+    .axpby = op_axpby,
+    .gather_rows = op_gather_rows,
+    .scatter_add_rows = op_scatter_add_rows,
+    .adamw = op_adamw,
+    .sum_squares = op_sum_squares,
+};
+
+/* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
+static const char *open_device(struct cuda_backend *c, int device, char *why, size_t size) {
+    int n = 0, driver = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0) {
+        cudaDriverGetVersion(&driver);
+        snprintf(why, size, "no CUDA device (%s); the driver %s", rc ? cudaGetErrorString(rc) : "none is visible",
+                 driver ? "is too old or sees none" : "is not installed");
+        return why;
+    }
+    if (device < 0 || device >= n) {
+        snprintf(why, size, "there is no device %d: %d %s visible", device, n, n == 1 ? "is" : "are");
+        return why;
+    }
+    struct cudaDeviceProp p;
+    if ((rc = cudaSetDevice(device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&p, device)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->ring.left[0], cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->ring.left[1], cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = (cudaError_t)cu_probe()) != cudaSuccess) {
+        snprintf(why, size, "device %d: %s%s", device, cudaGetErrorString(rc),
+                 rc == cudaErrorNoKernelImageForDevice ? " (the plugin was built for other GPUs: see CUDA_ARCH)" : "");
+        return why;
+    }
+    c->device = device;
+    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin};
+    snprintf(c->name, sizeof c->name, "cuda:%d (%s)", device, p.name);
+    return NULL;
+}
+
+PLUGIN_API backend_plugin_open_fn kernelrl_cuda_open;
+int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **out, char *msg, size_t msg_bytes) {
+    *out = NULL;
+    if (abi != BACKEND_ABI) {
+        snprintf(msg, msg_bytes, "the plugin's table has version %d, the program's %d: build both again", BACKEND_ABI,
+                 abi);
+        return 1;
+    }
+    struct cuda_backend *c = xcalloc(1, sizeof *c);
+    c->be = table;
+    c->be.pool = pool;
+    c->be.name = c->name;
+    c->device = device;
+    if (open_device(c, device, msg, msg_bytes)) {
+        cudaGetLastError();
+        if (c->stream) cudaStreamDestroy(c->stream);
+        free(c);
+        return 1;
+    }
+    *out = &c->be;
+    return 0;
+}
