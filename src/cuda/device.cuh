@@ -6,9 +6,11 @@
 #include <cuda_runtime.h>
 
 #ifndef LAUNCH /* the emulation of tests/cuda brings its own */
-#define LAUNCH(kernel, grid, block, shared, stream, ...)                                                             \
-    ((kernel) < < < (unsigned)(grid), (unsigned)(block), (size_t)(shared), (cudaStream_t)(stream) >>> (__VA_ARGS__), \
+/* clang-format off */
+#define LAUNCH(kernel, grid, block, shared, stream, ...)                                                       \
+    ((kernel)<<<(unsigned)(grid), (unsigned)(block), (size_t)(shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), \
      (int)cudaGetLastError())
+/* clang-format on */
 #define DYNAMIC_SHARED(name)                             \
     extern __shared__ __align__(16) float dyn_shared_[]; \
     float *name = dyn_shared_
