@@ -88,6 +88,26 @@ $(BUILD)/cuda/%.o: src/cuda/%.c
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
+# The ops of the plugin against those of the CPU; and the same kernels on an emulated device, which needs no GPU.
+CUDA_TEST     := $(BUILD)/test/cuda_ops
+CUDA_EMULATED := $(BUILD)/test/libkernelrl_cuda_emulated.so
+EMU_FLAGS     := -fPIC -Itests/cuda/emulate
+EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
+EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
+$(CUDA_TEST): tests/cuda/ops_test.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lm -ldl -lpthread
+$(CUDA_EMULATED): $(EMU_OBJ)
+	@mkdir -p $(@D) && g++ $(LDFLAGS) -shared -o $@ $^ -lm
+$(BUILD)/emulated/%.o: src/cuda/%.cu
+	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/%.o: src/cuda/%.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/base.o: src/base/base.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
+	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
+cuda-test-bin: $(CUDA_TEST) $(CUDA_EMULATED)
+
 tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
 
