@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
                         if (which == 0) be->linear(be, yt, xt, &wt, NULL, false);
                         if (which == 1) dnnl_sgemm('N', 'T', M, N, K, 1.0f, x, K, w, K, 0.0f, y, N);
                         if (which == 2) be->linear_dx(be, xt, yt, &wt, false);
-                        if (which == 3) be->linear_dw(be, dw, yt, xt);
+                        if (which == 3) be->linear_dw(be, dw, yt, xt, DT_F32);
                     }
                     double t = (clock_now_s() - t0) / reps;
                     if (t < best[which]) best[which] = t;

@@ -35,7 +35,7 @@ static double bare(struct backend *be, int64_t T, int64_t N, int64_t K) {
         double t0 = clock_now_s();
         be->linear(be, tensor_full(y, T, N), tensor_full(x, T, K), &wt, NULL, false);
         be->linear_dx(be, tensor_full(dx, T, K), tensor_full(y, T, N), &wt, false);
-        be->linear_dw(be, dw, tensor_full(y, T, N), tensor_full(x, T, K));
+        be->linear_dw(be, dw, tensor_full(y, T, N), tensor_full(x, T, K), DT_F32);
         double t = clock_now_s() - t0;
         best = t < best ? t : best;
     }
@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
     struct pool *pool = pool_create(0);
     struct backend *be;
     struct model *m;
-    if (cpu_backend_open(pool, &be, &e) != ST_OK || model_init(str_c(&s), 1, be, &m, &e) != ST_OK) return fatal(&e);
+    if (cpu_backend_open(pool, &be, &e) != ST_OK || model_init(str_c(&s), 1, NULL, be, &m, &e) != ST_OK) return fatal(&e);
     printf("%s, %d threads; D %lld L %lld F %lld V %lld H %lld G %lld K %lld\n", cpu_isa_name(), pool_threads(pool),
            d[0], d[1], d[2], d[3], d[4], d[5], d[6]);
     enum status st = decode(m, 64, 500, &e);

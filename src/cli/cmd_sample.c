@@ -174,7 +174,7 @@ static enum status run(struct sample_options *o, struct err *e) {
     enum status st;
     TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
     TRY_GOTO(backend_open(o->device, pool, &be, e), done);
-    TRY_GOTO(model_load(dir, be, &m, e), done);
+    TRY_GOTO(model_load(dir, NULL, be, &m, e), done);
     if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
     const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};

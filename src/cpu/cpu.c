@@ -2,6 +2,9 @@
  * always cut over outputs, never over a reduction, so every thread count gives the same bits. */
 #include "cpu/cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,10 +13,12 @@
 
 #include "base/fs.h"
 #include "cpu/attention.h"
+#include "cpu/pairs.h"
 
 struct cpu_backend {
     struct backend be; /* first: ops cast back */
     const struct cpu_kernels *k;
+    struct pair_space pairs;
     float *scratch, *partial;
     int64_t scratch_floats, partial_floats;
     double *sums; /* [SUM_ROUND] or NULL */
@@ -24,47 +29,65 @@ static struct cpu_backend *cpu_of(struct backend *be) { return (struct cpu_backe
 
 /* ---- choice of instruction set ----------------------------------------------------------------------------------- */
 
-static const struct cpu_kernels *kernels_named(const char *name) {
-    if (strcmp(name, "reference") == 0) return &cpu_kernels_reference;
+static const struct cpu_isa isa_reference = {"reference", &cpu_kernels_reference, &cpu_pairs_reference};
+#if defined(__x86_64__)
+static const struct cpu_isa isa_avx2 = {"avx2", &cpu_kernels_avx2, &cpu_pairs_avx2};
+static const struct cpu_isa isa_avx512 = {"avx512", &cpu_kernels_avx512, &cpu_pairs_avx512};
+static const struct cpu_isa isa_avx512bf16 = {"avx512bf16", &cpu_kernels_avx512, &cpu_pairs_avx512bf16};
+static const struct cpu_isa isa_amx = {"amx", &cpu_kernels_avx512, &cpu_pairs_amx};
+
+/* CPUID leaf 7, EDX: bit 22 AMX-BF16, bit 24 AMX-TILE (Intel SDM volume 2, CPUID). */
+static bool has_amx(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) && (d & 1u << 24) && cpu_amx_permitted();
+}
+#endif
+
+/* NULL when this machine lacks it or nothing is called so. */
+static const struct cpu_isa *isa_named(const char *name) {
+    if (strcmp(name, "reference") == 0) return &isa_reference;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (strcmp(name, "avx2") == 0 && avx2) return &cpu_kernels_avx2;
-    if (strcmp(name, "avx512") == 0 && avx2 && __builtin_cpu_supports("avx512f")) return &cpu_kernels_avx512;
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
+    const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    if (strcmp(name, "avx2") == 0 && avx2) return &isa_avx2;
+    if (strcmp(name, "avx512") == 0 && avx512) return &isa_avx512;
+    if (strcmp(name, "avx512bf16") == 0 && bf16) return &isa_avx512bf16;
+    if (strcmp(name, "amx") == 0 && bf16 && has_amx()) return &isa_amx;
 #endif
     return NULL;
 }
 
-static const struct cpu_kernels *_Atomic chosen;
+static const struct cpu_isa *_Atomic chosen;
 
 /* The best this machine has, or what KERNELRL_CPU names; an unusable name falls back here and is refused by
  * cpu_backend_open. */
-const struct cpu_kernels *cpu_kernels_current(void) {
-    const struct cpu_kernels *k = atomic_load(&chosen);
-    if (k) return k;
+const struct cpu_isa *cpu_isa_current(void) {
+    const struct cpu_isa *isa = atomic_load(&chosen);
+    if (isa) return isa;
     const char *forced = getenv("KERNELRL_CPU");
-    if (forced && *forced) k = kernels_named(forced);
-    if (!k) k = kernels_named("avx512");
-    if (!k) k = kernels_named("avx2");
-    if (!k) k = &cpu_kernels_reference;
-    atomic_store(&chosen, k);
-    return k;
+    if (forced && *forced) isa = isa_named(forced);
+    static const char *const best_first[] = {"amx", "avx512bf16", "avx512", "avx2", "reference"};
+    for (size_t i = 0; !isa; i++) isa = isa_named(best_first[i]);
+    atomic_store(&chosen, isa);
+    return isa;
 }
 
-const char *cpu_isa_name(void) { return cpu_kernels_current()->name; }
+const char *cpu_isa_name(void) { return cpu_isa_current()->name; }
 
 bool cpu_isa_force(const char *name) {
-    const struct cpu_kernels *k = kernels_named(name);
-    if (k) atomic_store(&chosen, k);
-    return k != NULL;
+    const struct cpu_isa *isa = isa_named(name);
+    if (isa) atomic_store(&chosen, isa);
+    return isa != NULL;
 }
 
 float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy) {
     ASSERT(target >= 0 && target < V);
-    return cpu_kernels_current()->logprob_row(logits, V, target, entropy);
+    return cpu_isa_current()->k->logprob_row(logits, V, target, entropy);
 }
 
-void exp_f32(float *y, const float *x, int64_t n) { cpu_kernels_current()->exp_f32(y, x, n); }
+void exp_f32(float *y, const float *x, int64_t n) { cpu_isa_current()->k->exp_f32(y, x, n); }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -140,6 +163,7 @@ static void cpu_close(struct backend *be) {
     free(c->scratch);
     free(c->partial);
     free(c->sums);
+    pair_space_free(&c->pairs);
     attn_plan_free(&c->plan);
     free(c);
 }
@@ -164,8 +188,12 @@ static void run_gemm(struct backend *be, struct gemm *g) {
 }
 
 static void cpu_weight_pack(struct backend *be, struct weight *w) {
+    if (w->dt == DT_BF16) {
+        pairs_weight_pack(&cpu_of(be)->pairs, w);
+        return;
+    }
     const int64_t panels = (w->N + PANEL - 1) / PANEL;
-    if (!w->packed) w->packed = xaligned((size_t)(panels * PANEL * w->K) * sizeof(float));
+    if (!w->packed) w->packed = packed_alloc((size_t)(panels * PANEL * w->K) * sizeof(float));
     struct pack_args a = {w->w, w->packed, w->N, w->K};
     pool_for(be->pool, panels, 1, cpu_of(be)->k->pack, &a);
 }
@@ -176,9 +204,22 @@ static void cpu_weight_free(struct backend *be, struct weight *w) {
     w->packed = NULL;
 }
 
+static void cpu_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
+    pairs_weight_put(&cpu_of(be)->pairs, w, row, rows, src);
+}
+
+static void cpu_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+    (void)be;
+    pairs_weight_get(w, row, rows, dst);
+}
+
 static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                        bool accumulate) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && w->packed && !(bias && accumulate));
+    if (w->dt == DT_BF16) {
+        pairs_linear(&cpu_of(be)->pairs, y, x, w, bias, accumulate);
+        return;
+    }
     struct gemm g = {.a = x.data,
                      .a_rs = x.ld,
                      .a_ks = 1,
@@ -196,6 +237,11 @@ static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, con
 static void cpu_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
                           bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
+    if (w->dt == DT_BF16) {
+        ASSERT(w->packed);
+        pairs_linear_dx(&cpu_of(be)->pairs, dx, dy, w, accumulate);
+        return;
+    }
     struct gemm g = {.a = dy.data,
                      .a_rs = dy.ld,
                      .a_ks = 1,
@@ -210,9 +256,13 @@ static void cpu_linear_dx(struct backend *be, struct tensor dx, struct tensor dy
     run_gemm(be, &g);
 }
 
-static void cpu_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
+static void cpu_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     ASSERT(dy.rows == x.rows);
     if (x.rows == 0) return;
+    if (dt == DT_BF16) {
+        pairs_linear_dw(&cpu_of(be)->pairs, dw, dy, x);
+        return;
+    }
     struct gemm g = {.a = dy.data,
                      .a_rs = 1,
                      .a_ks = dy.ld,
@@ -267,8 +317,13 @@ static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x
     pool_for(be->pool, y.rows, row_grain(y.cols), embed_rows, &a);
 }
 
-static void cpu_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
-    struct columns a = {.x = {(void *)(uintptr_t)table, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
+static void cpu_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
+    ASSERT(x.cols == table->K);
+    if (!table->w) {
+        pairs_embed(&cpu_of(be)->pairs, x, table, ids);
+        return;
+    }
+    struct columns a = {.x = {table->w, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
     pool_for(be->pool, x.rows, row_grain(x.cols), embed_rows, &a);
 }
 
@@ -522,14 +577,18 @@ static double cpu_sum_squares(struct backend *be, const float *x, int64_t n) {
 
 enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err *e) {
     const char *forced = getenv("KERNELRL_CPU");
-    if (forced && *forced && !kernels_named(forced))
-        return FAIL(e, ST_UNSUPPORTED, "KERNELRL_CPU=%s: expected reference, avx2 or avx512, and a CPU that has it",
+    if (forced && *forced && !isa_named(forced))
+        return FAIL(e, ST_UNSUPPORTED,
+                    "KERNELRL_CPU=%s: expected reference, avx2, avx512, avx512bf16 or amx, and a CPU that has it",
                     forced);
     struct cpu_backend *c = xcalloc(1, sizeof *c);
-    c->k = cpu_kernels_current();
+    const struct cpu_isa *isa = cpu_isa_current();
+    c->k = isa->k;
+    c->pairs = (struct pair_space){.k = isa->p, .pool = pool};
     c->be = (struct backend){
-        .name = c->k->name,
+        .name = isa->name,
         .pool = pool,
+        .bf16 = true,
         .logit_chunk_bytes = 16 << 20,
         .mem_alloc = cpu_alloc,
         .mem_free = cpu_free,
@@ -542,6 +601,8 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
         .close = cpu_close,
         .weight_pack = cpu_weight_pack,
         .weight_free = cpu_weight_free,
+        .weight_put = cpu_weight_put,
+        .weight_get = cpu_weight_get,
         .linear = cpu_linear,
         .linear_dx = cpu_linear_dx,
         .linear_dw = cpu_linear_dw,

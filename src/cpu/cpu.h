@@ -10,6 +10,7 @@
 
 enum { PANEL = 64 };     /* outputs per packed weight panel */
 enum { GEMM_KC = 128 };  /* reduction steps between two spills of the accumulators */
+enum micro_init { INIT_ZERO, INIT_BIAS, INIT_LOAD }; /* what a product's accumulators start from: 0, bias, c */
 enum { ATTN_TILE = 12 }; /* (row, head) pairs that share one pass over the keys */
 enum { ATTN_GRAD_TILE = 24 };
 
@@ -72,6 +73,49 @@ struct attn_work {
     const int32_t *next;              /* gradient: next member of a sequence's family, or -1 */
 };
 
+/* ---- products with bfloat16 operands (bf16.c; rounding and order in tensor/ops.h) ---- */
+
+enum { PAIR_KC = 128 };  /* pairs between two spills of the accumulators */
+enum { PAIR_ALIGN = 32 }; /* elements a bf16 row is padded to with zeros: one AMX tile row */
+
+/* A packed weight: panels [N/PANEL][K_pad/2][PANEL] of pairs (w[n][2i], w[n][2i+1]), the first in the low half. */
+static inline int64_t pair_pad(int64_t k) { return (k + PAIR_ALIGN - 1) & ~(int64_t)(PAIR_ALIGN - 1); }
+static inline int64_t pair_panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
+static inline const uint16_t *pair_panel(const uint16_t *packed, int64_t panel, int64_t k_pad) {
+    return packed + panel * k_pad * PANEL;
+}
+
+/* c[m,n] = init + sum over pairs of a[m,:] b[:,n]. Items as in struct gemm. */
+struct gemm16 {
+    const uint16_t *a; /* rows of lda elements, zeros from K to pair_pad(K) */
+    int64_t lda;
+    const uint16_t *b;
+    /* false: b is packed from [N,K] and its rows are the columns of c. true: b is packed from [K,N], the reduction runs
+     * over its rows: linear_dx reads the weight that linear uses. */
+    bool b_rows;
+    int64_t b_pad; /* pair_pad of the packed matrix's columns */
+    float *c;
+    int64_t ldc;
+    const float *bias;
+    bool accumulate;
+    int64_t M, N, K, chunk, n_chunks;
+    uint16_t *scratch; /* PAIR_KC * 2 * PANEL elements a thread, when b_rows */
+};
+struct round_args {
+    struct tensor x; /* f32 [T,n] */
+    uint16_t *out;
+    int64_t lda;
+};
+struct cpu_pair_kernels {
+    pool_fn *gemm;
+    /* Row t of x, n elements rounded, then zeros to lda. Cut over rows. */
+    pool_fn *round;
+    /* Row j of the result is column j of x, T elements rounded, then zeros to lda. Cut over j. */
+    pool_fn *round_transposed;
+    /* Column j of x as row j of a matrix [n,T], packed like a weight. Cut over panels; lda is the padded T. */
+    pool_fn *pack_transposed;
+};
+
 /* Work over a range of rows, items or bins: called through pool_for. */
 struct cpu_kernels {
     const char *name;
@@ -84,7 +128,20 @@ extern const struct cpu_kernels cpu_kernels_reference;
 #if defined(__x86_64__)
 extern const struct cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
-const struct cpu_kernels *cpu_kernels_current(void);
+extern const struct cpu_pair_kernels cpu_pairs_reference;
+#if defined(__x86_64__)
+extern const struct cpu_pair_kernels cpu_pairs_avx2, cpu_pairs_avx512, cpu_pairs_avx512bf16, cpu_pairs_amx;
+/* Asks Linux for the tile registers, for all threads of the process; false when it has none to give. */
+bool cpu_amx_permitted(void);
+#endif
+
+/* An instruction set: kernels for f32 operands and for bf16 operands. */
+struct cpu_isa {
+    const char *name;
+    const struct cpu_kernels *k;
+    const struct cpu_pair_kernels *p;
+};
+const struct cpu_isa *cpu_isa_current(void);
 
 /* Scratch floats one thread needs for attention over up to `keys` keys. */
 int64_t attn_scratch_floats(int64_t keys, int64_t K);

@@ -97,7 +97,7 @@ static void test_products(void **state) {
                 free(dx);
             }
             float *dw = copy_of(dw0, N * K);
-            b->linear_dw(b, dw, tensor_f32(y0, M, N, ldy), tensor_f32(x, M, K, ldx));
+            b->linear_dw(b, dw, tensor_f32(y0, M, N, ldy), tensor_f32(x, M, K, ldx), DT_F32);
             same_bits(dw, want_dw, N * K, "linear_dw");
             free(dw);
             b->weight_free(b, &wt);
@@ -424,7 +424,7 @@ static void test_rows_by_index(void **state) {
     for (int i = 0; i < N_BE; i++) {
         if (!be[i]) continue;
         float *x = xaligned((size_t)(T * D) * 4), *d = xaligned((size_t)(V * D) * 4), *db = xaligned((size_t)D * 4);
-        be[i]->embed(be[i], tensor_full(x, T, D), table, ids);
+        be[i]->embed(be[i], tensor_full(x, T, D), &(struct weight){.w = table, .K = D}, ids);
         for (int64_t t = 0; t < T; t++) same_bits(x + t * D, table + ids[t] * D, D, "embed");
         be[i]->embed_grad(be[i], d, tensor_full(dx, T, D), ids);
         same_bits(d, want, V * D, "embed_grad");

@@ -3,7 +3,6 @@
  * multiply-add per step and output. Splitting the reduction spills the accumulators to c as f32, which changes no bit.
  */
 enum { MICRO_ROWS = 6 };
-enum micro_init { INIT_ZERO, INIT_BIAS, INIT_LOAD };
 
 typedef void micro_fn(int64_t kc, const float *a, int64_t rs, int64_t ks, const float *b, int64_t bks, float *c,
                       int64_t ldc, int64_t nc, const float *bias, enum micro_init init);

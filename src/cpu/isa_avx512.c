@@ -3,6 +3,7 @@
 #pragma GCC target("avx512f,avx2,fma,prefer-vector-width=512")
 #define V16_AVX512
 #define KERNELS cpu_kernels_avx512
+#define BF16_PAIRS cpu_pairs_avx512
 #define KERNELS_NAME "avx512"
 #include "cpu/kernels_body.h"
 #else

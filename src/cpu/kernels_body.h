@@ -1,5 +1,5 @@
 /* All kernels of one instruction set. Included once by each isa_*.c, which defines KERNELS (the table's name) and
- * KERNELS_NAME and sets the compiler's target first. */
+ * KERNELS_NAME, BF16_PAIRS (the table for bf16 operands) and sets the compiler's target first. */
 #include <math.h>
 #include <string.h>
 
@@ -7,6 +7,8 @@
 #include "cpu/v16.h"
 
 #include "cpu/gemm_body.h"
+
+#include "cpu/pairs_body.h"
 
 #include "cpu/rows_body.h"
 

@@ -283,7 +283,8 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
     cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g));
 }
 
-static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
+static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
+    ASSERT(dt == DT_F32);
     ASSERT(dy.rows == x.rows);
     struct cuda_backend *c = begin(be, "linear_dw");
     if (!c || x.rows == 0) return;
@@ -312,8 +313,8 @@ static void op_gather_rows(struct backend *be, struct tensor y, struct tensor x,
     gather(be, "gather_rows", y, x.data, x.ld, rows);
 }
 
-static void op_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
-    gather(be, "embed", x, table, x.cols, ids);
+static void op_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
+    gather(be, "embed", x, table->w, x.cols, ids);
 }
 
 /* Lists the rows that meet in one destination together, each list ascending, so that one block can add them in order.

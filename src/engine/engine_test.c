@@ -33,7 +33,7 @@ static int set_up(void **state) {
     struct err e = {0};
     pool = pool_create(2);
     if (cpu_backend_open(pool, &be, &e) != ST_OK) fail_msg("%s", e.msg);
-    if (model_init(config, 11, be, &model, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (model_init(config, 11, NULL, be, &model, &e) != ST_OK) fail_msg("%s", e.msg);
     if (model_train_prepare(model, TRAIN_FULL, &e) != ST_OK) fail_msg("%s", e.msg);
     int n;
     const struct param *p = model_params(model, &n);

@@ -11,11 +11,11 @@ static void lora_backward(struct model *m, const struct lora *l, struct tensor d
     if (db) { /* dB = scale dy^T (x A^T) */
         be->linear(be, t, x, &l->a, NULL, false);
         be->axpby(be, t, m->lora_scale, t, 0);
-        be->linear_dw(be, db, dy, t);
+        be->linear_dw(be, db, dy, t, DT_F32);
     }
     be->linear_dx(be, t, dy, &l->b, false); /* scale dy B, the gradient at x A^T */
     be->axpby(be, t, m->lora_scale, t, 0);
-    if (da) be->linear_dw(be, da, t, x);
+    if (da) be->linear_dw(be, da, t, x, DT_F32);
     be->linear_dx(be, dx, t, &l->a, true);
 }
 
@@ -35,19 +35,19 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     be->swiglu(be, act, gu);
     be->linear_dx(be, da, dx, &l->wd, false);
-    if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act);
+    if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
     lora_backward(m, &l->lora[LORA_DOWN], da, dx, act);
     be->swiglu_grad(be, dgu, da, gu);
     be->rmsnorm(be, h, x_mid, l->ln2, eps);
     be->linear_dx(be, dh, dgu, &l->wgu, false);
-    if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h);
+    if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);
     lora_backward(m, &l->lora[LORA_GATE], dh, tensor_cols(dgu, 0, F), h);
     lora_backward(m, &l->lora[LORA_UP], dh, tensor_cols(dgu, F, F), h);
     be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
 
     /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
     be->linear_dx(be, d_o, dx, &l->wo, false);
-    if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o);
+    if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o, m->dt);
     lora_backward(m, &l->lora[LORA_O], d_o, dx, o);
     const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
     be->rope(be, qk, qkv, &rope);
@@ -60,7 +60,7 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     be->rmsnorm(be, h, x_in, l->ln1, eps);
     be->linear_dx(be, dh, dqkv, &l->wqkv, false);
     if (full) {
-        be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h);
+        be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h, m->dt);
         if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
     }
     lora_backward(m, &l->lora[LORA_Q], dh, tensor_cols(dqkv, 0, HK), h);
@@ -89,11 +89,11 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         be->logprob_grad(be, lg, b->targets + i, g + i);
         be->linear_dx(be, dhc, lg, &m->head, false);
         be->scatter_add_rows(be, dh, dhc, b->rows + i);
-        if (full) be->linear_dw(be, grad_of(m, m->head.w), lg, hc);
+        if (full) be->linear_dw(be, grad_of(m, m->head.w), lg, hc, m->dt);
     }
     be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
                      false);
     for (int i = m->cfg.L - 1; i >= 0; i--) layer_backward(m, &m->layer[i], &w->layer[i], dx);
-    if (full) be->embed_grad(be, grad_of(m, m->embed), dx, b->ids);
+    if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
     return be->sync(be, e);
 }

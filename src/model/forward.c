@@ -181,7 +181,7 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     struct backend *be = m->be;
     const int64_t D = m->cfg.D;
     const int L = m->cfg.L;
-    be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), m->embed, b->ids);
+    be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
     for (int i = 0; i < L; i++)
         model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
     be->rmsnorm(be, tensor_full(w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);

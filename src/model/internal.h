@@ -64,6 +64,12 @@ struct step_space {
     struct attn_seq *seq;
 };
 
+/* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
+struct place {
+    struct weight *in;
+    int64_t row;
+};
+
 struct model {
     struct model_config cfg;
     json_t *config;     /* the whole config.json */
@@ -71,11 +77,14 @@ struct model {
     struct arena names;
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
-    float *embed, *final_norm;
-    struct weight head; /* [V,D]; .w is embed when tied */
+    enum dtype dt;  /* of the products with base matrices */
+    bool bf16_only; /* base matrices are not in w: `place` says where */
+    float *final_norm;
+    struct weight embed, head; /* [V,D]; embed is unused when tied: see model_table */
     struct layer *layer;
     bool base_packed;
     struct param *param;
+    struct place *place; /* [n_param] */
     int n_param;
 
     float *lw, *lg; /* LoRA slabs, the same way */
@@ -121,6 +130,8 @@ static inline float *grad_of(const struct model *m, const float *w) {
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
 }
+/* The embedding table: the head's matrix when tied. */
+static inline const struct weight *model_table(const struct model *m) { return m->cfg.tied ? &m->head : &m->embed; }
 static inline int64_t qkv_cols(const struct model_config *c) { return (int64_t)(c->H + 2 * c->G) * c->K; }
 
 /* Hands out pieces of a slab, 64-byte aligned; with base NULL it only counts. */

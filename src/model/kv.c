@@ -121,7 +121,7 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
     float *x = w->acts.x_in, *y = w->x_out;
-    be->embed(be, tensor_full(x, T, D), m->embed, w->ids);
+    be->embed(be, tensor_full(x, T, D), model_table(m), w->ids);
     for (int l = 0; l < m->cfg.L; l++) {
         struct layer_acts a = w->acts;
         a.x_in = x;

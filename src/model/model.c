@@ -27,6 +27,18 @@ static void add_param(struct layout *y, const char *name, float *w, int nd, int6
     y->n++;
 }
 
+/* A weight of the base. Its float32 values are carved out of the slab unless bf16 is all there will be. */
+static struct weight base_weight(struct layout *y, int64_t N, int64_t K) {
+    return (struct weight){
+        .w = y->m->bf16_only ? NULL : carve(&y->slab, N * K), .N = N, .K = K, .dt = y->m->dt};
+}
+
+/* `rows` rows of w from `row` on, under a name of their own. */
+static void add_rows(struct layout *y, const char *name, struct weight *w, int64_t row, int64_t rows) {
+    if (y->m->place && !w->w) y->m->place[y->n] = (struct place){w, row};
+    add_param(y, name, w->w ? w->w + row * w->K : NULL, 2, rows, w->K);
+}
+
 static const char *layer_name(struct model *m, int i, const char *what) {
     return arena_printf(&m->names, "model.layers.%d.%s", i, what);
 }
@@ -36,19 +48,20 @@ static void lay_out(struct layout *y) {
     const struct model_config *c = &m->cfg;
     const int64_t D = c->D, F = c->F, K = c->K, HK = (int64_t)c->H * K, GK = (int64_t)c->G * K, Q = qkv_cols(c);
     struct carve *s = &y->slab;
-    m->embed = carve(s, c->V * D);
-    add_param(y, "model.embed_tokens.weight", m->embed, 2, c->V, D);
+    struct weight *table = c->tied ? &m->head : &m->embed;
+    *table = base_weight(y, c->V, D);
+    add_rows(y, "model.embed_tokens.weight", table, 0, c->V);
     for (int i = 0; i < c->L; i++) {
         struct layer *l = &m->layer[i];
         l->ln1 = carve(s, D);
-        l->wqkv = (struct weight){.w = carve(s, Q * D), .N = Q, .K = D};
+        l->wqkv = base_weight(y, Q, D);
         l->bqkv = c->qkv_bias ? carve(s, Q) : NULL;
         l->qn = c->qwen3 ? carve(s, K) : NULL;
         l->kn = c->qwen3 ? carve(s, K) : NULL;
-        l->wo = (struct weight){.w = carve(s, D * HK), .N = D, .K = HK};
+        l->wo = base_weight(y, D, HK);
         l->ln2 = carve(s, D);
-        l->wgu = (struct weight){.w = carve(s, 2 * F * D), .N = 2 * F, .K = D};
-        l->wd = (struct weight){.w = carve(s, D * F), .N = D, .K = F};
+        l->wgu = base_weight(y, 2 * F, D);
+        l->wd = base_weight(y, D, F);
         static const char *const part[] = {"q_proj", "k_proj", "v_proj"};
         const int64_t rows[] = {HK, GK, GK}, first[] = {0, HK, HK + GK};
         const bool second = m->param != NULL;
@@ -56,8 +69,7 @@ static void lay_out(struct layout *y) {
         for (int j = 0; j < 3; j++) {
             char name[48];
             snprintf(name, sizeof name, "self_attn.%s.weight", part[j]);
-            add_param(y, second ? layer_name(m, i, name) : NULL, second ? l->wqkv.w + first[j] * D : NULL, 2, rows[j],
-                      D);
+            add_rows(y, second ? layer_name(m, i, name) : NULL, &l->wqkv, first[j], rows[j]);
             if (!c->qkv_bias) continue;
             snprintf(name, sizeof name, "self_attn.%s.bias", part[j]);
             add_param(y, second ? layer_name(m, i, name) : NULL, second ? l->bqkv + first[j] : NULL, 1, rows[j], 0);
@@ -70,29 +82,56 @@ static void lay_out(struct layout *y) {
             y->n += 5;
             continue;
         }
-        add_param(y, layer_name(m, i, "self_attn.o_proj.weight"), l->wo.w, 2, D, HK);
+        add_rows(y, layer_name(m, i, "self_attn.o_proj.weight"), &l->wo, 0, D);
         add_param(y, layer_name(m, i, "post_attention_layernorm.weight"), l->ln2, 1, D, 0);
-        add_param(y, layer_name(m, i, "mlp.gate_proj.weight"), l->wgu.w, 2, F, D);
-        add_param(y, layer_name(m, i, "mlp.up_proj.weight"), l->wgu.w + F * D, 2, F, D);
-        add_param(y, layer_name(m, i, "mlp.down_proj.weight"), l->wd.w, 2, D, F);
+        add_rows(y, layer_name(m, i, "mlp.gate_proj.weight"), &l->wgu, 0, F);
+        add_rows(y, layer_name(m, i, "mlp.up_proj.weight"), &l->wgu, F, F);
+        add_rows(y, layer_name(m, i, "mlp.down_proj.weight"), &l->wd, 0, D);
     }
     m->final_norm = carve(s, D);
     add_param(y, "model.norm.weight", m->final_norm, 1, D, 0);
-    m->head = (struct weight){.w = m->embed, .N = c->V, .K = D};
     if (!c->tied) {
-        m->head.w = carve(s, c->V * D);
-        add_param(y, "lm_head.weight", m->head.w, 2, c->V, D);
+        m->head = base_weight(y, c->V, D);
+        add_rows(y, "lm_head.weight", &m->head, 0, c->V);
     }
 }
 
+static int64_t matrix_elements(const struct model_config *c) {
+    const int64_t D = c->D, HK = (int64_t)c->H * c->K;
+    return (c->tied ? 1 : 2) * c->V * D + c->L * (qkv_cols(c) * D + D * HK + 3 * D * (int64_t)c->F);
+}
+
+static enum status choose_dtype(struct model *m, const struct model_options *opt, const char *where, struct err *e) {
+    const char *want = opt && opt->dtype ? opt->dtype : "auto";
+    if (strcmp(want, "auto") == 0)
+        m->dt = m->be->bf16 && matrix_elements(&m->cfg) >= MODEL_AUTO_BF16 ? DT_BF16 : DT_F32;
+    else if (strcmp(want, "bf16") == 0)
+        m->dt = DT_BF16;
+    else if (strcmp(want, "f32") == 0)
+        m->dt = DT_F32;
+    else
+        return FAIL(e, ST_INVALID, "%s: dtype: expected auto, f32 or bf16, got \"%s\"", where, want);
+    if (m->dt == DT_BF16 && !m->be->bf16)
+        return FAIL(e, ST_UNSUPPORTED, "%s: dtype: bf16 is not supported on device %s, expected f32", where,
+                    m->be->name);
+    m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
+    if (!m->bf16_only) return ST_OK;
+    const int64_t bytes = 2 * matrix_elements(&m->cfg), have = m->be->mem_available(m->be);
+    if (bytes < have) return ST_OK;
+    return FAIL(e, ST_MEMORY, "%s: the weights need %.2f GB, of which %.2f GB are free", where, (double)bytes * 1e-9,
+                (double)have * 1e-9);
+}
+
 /* A model with its slab allocated and nothing in it. Takes ownership of config. */
-static enum status model_new(json_t *config, const char *where, struct backend *be, struct model **out, struct err *e) {
+static enum status model_new(json_t *config, const char *where, const struct model_options *opt, struct backend *be,
+                             struct model **out, struct err *e) {
     struct model *m = xcalloc(1, sizeof *m);
     m->config = config;
     m->be = be;
     m->ts.T = -1;
     enum status st;
     TRY_GOTO(config_parse(config, where, &m->cfg, e), fail);
+    TRY_GOTO(choose_dtype(m, opt, where, e), fail);
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
     struct layout y = {.m = m};
     lay_out(&y);
@@ -101,6 +140,7 @@ static enum status model_new(json_t *config, const char *where, struct backend *
     TRY_GOTO(space_grow(m, &m->w, &cap, m->n_w, "the weights", e), fail);
     be->mem_zero(be, m->w, (size_t)m->n_w * sizeof(float)); /* the gaps between tensors */
     m->param = xcalloc((size_t)y.n, sizeof *m->param);
+    m->place = xcalloc((size_t)y.n, sizeof *m->place);
     m->n_param = y.n;
     y = (struct layout){.m = m, .slab.base = m->w};
     lay_out(&y);
@@ -116,18 +156,44 @@ fail:
 
 enum { CONFIG_MAX_BYTES = 1 << 24 };
 
-static int64_t largest(const struct param *p, int n) {
+/* Elements of the largest parameter; of those that have float32 values unless all. */
+static int64_t largest(const struct param *p, int n, bool all) {
     int64_t most = 1;
-    for (int i = 0; i < n; i++) most = i64_max(most, p[i].n);
+    for (int i = 0; i < n; i++)
+        if (all || p[i].w) most = i64_max(most, p[i].n);
     return most;
 }
 
+/* NULL unless p is a base matrix held in bf16 alone. */
+static const struct place *place_of(const struct model *m, const struct param *p) {
+    return p->w ? NULL : &m->place[p - m->param];
+}
+
+/* Straight from the file's map when that holds bf16; the slab a foreign type needs is in *spare. */
+static enum status read_bf16(struct model *m, const struct place *at, const struct param *p, const struct st_tensor *t,
+                             uint16_t **spare, struct err *e) {
+    const uint16_t *src = (const uint16_t *)(const void *)t->data;
+    if (t->dtype != ST_DTYPE_BF16 || !st_is_aligned(t)) {
+        *spare = xrealloc(*spare, (size_t)p->n * sizeof **spare);
+        TRY(st_read_bf16(t, *spare, e));
+        src = *spare;
+    }
+    m->be->weight_put(m->be, at->in, at->row, p->dim[0], src);
+    return ST_OK;
+}
+
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
-    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n) * sizeof *host);
+    CLEANUP_FREE float *host = NULL;
+    CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
         const struct st_tensor *t;
         TRY(st_get(f, p[i].name, p[i].nd, p[i].dim, &t, e));
         TRY(st_check_finite(t, e));
+        if (place_of(m, &p[i])) {
+            TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
+            continue;
+        }
+        if (!host) host = xmalloc((size_t)largest(p, n, false) * sizeof *host);
         TRY(st_read_f32(t, host, e));
         model_param_put(m, &p[i], host);
     }
@@ -150,7 +216,7 @@ static enum status fetch_param(void *ctx, size_t i, const void **data, struct er
 enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
                          struct err *e) {
     CLEANUP_FREE struct st_entry *en = xcalloc((size_t)n + 1, sizeof *en);
-    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n) * sizeof *host);
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n, true) * sizeof *host);
     for (int i = 0; i < n; i++)
         en[i] = (struct st_entry){
             .name = p[i].name, .dtype = dtype, .from = ST_DTYPE_F32, .nd = p[i].nd, .dim = {p[i].dim[0], p[i].dim[1]}};
@@ -166,7 +232,8 @@ static enum status read_weights(struct model *m, const char *dir, struct err *e)
     return st;
 }
 
-enum status model_load(const char *dir, struct backend *be, struct model **out, struct err *e) {
+enum status model_load(const char *dir, const struct model_options *opt, struct backend *be, struct model **out,
+                       struct err *e) {
     CLEANUP_FREE char *path = NULL;
     struct str s = STR_INIT;
     str_addf(&s, "%s/config.json", dir);
@@ -174,7 +241,7 @@ enum status model_load(const char *dir, struct backend *be, struct model **out, 
     json_t *config = NULL;
     TRY(js_load(path, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
-    TRY(model_new(config, path, be, &m, e));
+    TRY(model_new(config, path, opt, be, &m, e));
     enum status st = read_weights(m, dir, e);
     if (st != ST_OK) {
         model_free(m);
@@ -185,7 +252,8 @@ enum status model_load(const char *dir, struct backend *be, struct model **out, 
     return ST_OK;
 }
 
-enum status model_init(const char *config_json, uint64_t seed, struct backend *be, struct model **out, struct err *e) {
+enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
+                       struct model **out, struct err *e) {
     json_t *config = NULL;
     const bool text = config_json[strspn(config_json, " \t\r\n")] == '{';
     if (text)
@@ -193,8 +261,8 @@ enum status model_init(const char *config_json, uint64_t seed, struct backend *b
     else
         TRY(js_load(config_json, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
-    TRY(model_new(config, text ? "config.json" : config_json, be, &m, e));
-    CLEANUP_FREE float *host = xmalloc((size_t)largest(m->param, m->n_param) * sizeof *host);
+    TRY(model_new(config, text ? "config.json" : config_json, opt, be, &m, e));
+    CLEANUP_FREE float *host = xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
     for (int i = 0; i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
@@ -244,6 +312,7 @@ void model_free(struct model *m) {
         be->weight_free(be, &l->wd);
     }
     be->weight_free(be, &m->head);
+    be->weight_free(be, &m->embed);
     train_space_free(m);
     step_space_free(m);
     be->mem_free(be, m->w);
@@ -251,12 +320,15 @@ void model_free(struct model *m) {
     be->mem_free(be, m->rope);
     free(m->layer);
     free(m->param);
+    free(m->place);
     json_decref(m->config);
     arena_free(&m->names);
     free(m);
 }
 
 const struct model_config *model_cfg(const struct model *m) { return &m->cfg; }
+
+const char *model_dtype(const struct model *m) { return m->dt == DT_BF16 ? "bf16" : "f32"; }
 
 struct backend *model_backend(const struct model *m) {
     return m->be;
@@ -271,10 +343,24 @@ const struct param *model_params(struct model *m, int *count) {
 }
 
 void model_param_get(const struct model *m, const struct param *p, float *w_host) {
+    const struct place *at = place_of(m, p);
+    if (at) {
+        CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
+        m->be->weight_get(m->be, at->in, at->row, p->dim[0], host);
+        for (int64_t i = 0; i < p->n; i++) w_host[i] = st_bf16_to_f32(host[i]);
+        return;
+    }
     m->be->mem_get(m->be, w_host, p->w, (size_t)p->n * sizeof(float));
 }
 
 void model_param_put(struct model *m, const struct param *p, const float *w_host) {
+    const struct place *at = place_of(m, p);
+    if (at) {
+        CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
+        for (int64_t i = 0; i < p->n; i++) host[i] = st_f32_to_bf16(w_host[i]);
+        m->be->weight_put(m->be, at->in, at->row, p->dim[0], host);
+        return;
+    }
     m->be->mem_put(m->be, p->w, w_host, (size_t)p->n * sizeof(float));
 }
 
@@ -300,7 +386,7 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
 void model_params_changed(struct model *m) {
     struct backend *be = m->be;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = m->train != TRAIN_LORA || !m->base_packed;
+    const bool base = !m->bf16_only && (m->train != TRAIN_LORA || !m->base_packed);
     for (int i = 0; i < m->cfg.L; i++) {
         struct layer *l = &m->layer[i];
         if (base) {
@@ -322,6 +408,10 @@ void model_params_changed(struct model *m) {
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
     if (what == TRAIN_LORA && !m->lw)
         return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");
+    if (what == TRAIN_FULL && m->bf16_only)
+        return FAIL(e, ST_INVALID,
+                    "training all parameters was asked for, but the model was opened frozen in bf16, without the "
+                    "float32 values that training changes");
     const bool full = what == TRAIN_FULL, lora = what == TRAIN_LORA;
     int64_t cap = 0;
     if (full && !m->g) TRY(space_grow(m, &m->g, &cap, m->n_w, "the gradients", e));

@@ -19,18 +19,32 @@ struct model_config {
     int n_eos;
 };
 
-struct model; /* weights (f32 master and packed copies), LoRA, gradients: all in the backend's memory */
+struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */
 
-/* Loads config.json and model.safetensors (or its shards). The backend is borrowed: whoever opened it closes it, after
+/* How the base model is held. LoRA weights are always float32, and so are gradients. */
+struct model_options {
+    /* Type of the products with the base matrices (tensor/ops.h): "f32", "bf16", or "auto" (NULL too): bf16 from
+     * MODEL_AUTO_BF16 parameters on where the backend has it, else f32. */
+    const char *dtype;
+    /* The base will not be trained: a bf16 model is then held in bf16 alone, two bytes a parameter, rounded from what
+     * the file holds. Otherwise its float32 values stay beside the packed ones. */
+    bool frozen;
+};
+enum { MODEL_AUTO_BF16 = 100 * 1000 * 1000 };
+
+/* Loads config.json and model.safetensors (or its shards). opt may be NULL: all defaults. ST_UNSUPPORTED when the backend
+ * has no bf16 and it was asked for. The backend is borrowed: whoever opened it closes it, after
  * model_free. */
-enum status model_load(const char *dir, struct backend *be, struct model **out, struct err *e) MUST_USE;
+enum status model_load(const char *dir, const struct model_options *opt, struct backend *be, struct model **out,
+                       struct err *e) MUST_USE;
 /* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json: its path, or its text (starts with '{').
  */
-enum status model_init(const char *config_json, uint64_t seed, struct backend *be, struct model **out,
-                       struct err *e) MUST_USE;
+enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
+                       struct model **out, struct err *e) MUST_USE;
 void model_free(struct model *m); /* NULL is fine */
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
+const char *model_dtype(const struct model *m); /* "f32" or "bf16": what the products compute in */
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
 
@@ -40,20 +54,22 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
 enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) MUST_USE;
 
 enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
-/* Allocates gradients (and nothing else) for the chosen parameters. */
+/* Allocates gradients (and nothing else) for the chosen parameters. ST_INVALID: LoRA that is not there, or all
+ * parameters of a model that was opened frozen and holds no float32 values to train. */
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
 
 /* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model, in
  * the backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
 struct param {
     const char *name; /* Hugging Face or PEFT name */
-    float *w, *g;     /* device addresses; g NULL where nothing is trained */
+    float *w, *g; /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 alone */
     int64_t n;
     int nd;
     int64_t dim[2];
 };
 const struct param *model_params(struct model *m, int *count);
-/* Copies a parameter, or its gradient, to and from n floats of host memory. Device errors surface at the next call
+/* Copies a parameter, or its gradient, to and from n floats of host memory; into a matrix held in bf16 alone they are
+ * rounded. Device errors surface at the next call
  * that returns a status. After putting weights call model_params_changed. */
 void model_param_get(const struct model *m, const struct param *p, float *w_host);
 void model_param_put(struct model *m, const struct param *p, const float *w_host);

@@ -74,7 +74,7 @@ static const char *in_tmp(const char *name) {
  */
 static struct model *make(const char *config, struct backend *be, int lora_rank) {
     struct model *m;
-    CHECK(model_init(config, 5, be, &m, &err));
+    CHECK(model_init(config, 5, NULL, be, &m, &err));
     int n;
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
@@ -467,7 +467,7 @@ static void test_round_trips(void **state) {
     tiny_logp(m, want);
     CHECK(model_save(m, in_tmp("f32"), "f32", &err));
     CHECK(model_lora_save(m, in_tmp("adapter"), &err));
-    CHECK(model_load(in_tmp("f32"), two, &back, &err));
+    CHECK(model_load(in_tmp("f32"), NULL, two, &back, &err));
     assert_true(model_cfg(back)->n_eos == 2 && model_cfg(back)->eos[1] == 4 && model_cfg(back)->K == 6);
     tiny_logp(back, got);
     assert_true(memcmp(want, got, sizeof got) != 0); /* no adapter yet */
@@ -476,13 +476,13 @@ static void test_round_trips(void **state) {
     same_bits(got, want, 13, "logp after a round trip");
     CHECK(model_lora_save(back, in_tmp("adapter2"), &err));
     struct model *again;
-    CHECK(model_load(in_tmp("f32"), two, &again, &err));
+    CHECK(model_load(in_tmp("f32"), NULL, two, &again, &err));
     CHECK(model_lora_load(again, in_tmp("adapter2"), &err));
     tiny_logp(again, got);
     same_bits(got, want, 13, "logp after two round trips");
 
     CHECK(model_save(back, in_tmp("bf16"), "bf16", &err));
-    CHECK(model_load(in_tmp("bf16"), two, &half, &err));
+    CHECK(model_load(in_tmp("bf16"), NULL, two, &half, &err));
     int n;
     CHECK(model_train_prepare(back, TRAIN_NOTHING, &err));
     const struct param *a = model_params(back, &n), *b = model_params(half, &n);
@@ -553,12 +553,12 @@ static void test_bad_config(void **state) {
         str_adds(&s, cases[i].to);
         str_adds(&s, hit + strlen(cases[i].from));
         struct model *m = NULL;
-        refused(model_init(s.p, 1, one, &m, &err), cases[i].st, cases[i].says);
+        refused(model_init(s.p, 1, NULL, one, &m, &err), cases[i].st, cases[i].says);
     }
     struct model *m;
-    assert_int_equal(model_init(in_tmp("absent.json"), 1, one, &m, &err), ST_IO);
+    assert_int_equal(model_init(in_tmp("absent.json"), 1, NULL, one, &m, &err), ST_IO);
     write_file("config-only.json", qwen3_tiny);
-    CHECK(model_init(in_tmp("config-only.json"), 1, one, &m, &err));
+    CHECK(model_init(in_tmp("config-only.json"), 1, NULL, one, &m, &err));
     model_free(m);
 }
 
@@ -591,11 +591,11 @@ static void test_bad_weights(void **state) {
             count++;
         }
         CHECK(st_write(in_tmp("bad/model.safetensors"), en, (size_t)count, NULL, &err));
-        refused(model_load(in_tmp("bad"), one, &bad, &err), ST_INVALID, "model.layers.1.mlp.up_proj.weight");
+        refused(model_load(in_tmp("bad"), NULL, one, &bad, &err), ST_INVALID, "model.layers.1.mlp.up_proj.weight");
     }
     free(en);
     CHECK(fs_remove(in_tmp("bad/model.safetensors"), &err));
-    assert_int_equal(model_load(in_tmp("bad"), one, &bad, &err), ST_IO);
+    assert_int_equal(model_load(in_tmp("bad"), NULL, one, &bad, &err), ST_IO);
     model_free(m);
 }
 

@@ -101,6 +101,16 @@ static enum status d_sync(struct backend *be, struct err *e) {
     return ST_OK;
 }
 static void d_close(struct backend *be) { (void)be; }
+static void d_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
+    (void)be;
+    host(src);
+    RUN(weight_put(IN, w, row, rows, src));
+}
+static void d_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+    (void)be;
+    host(dst);
+    RUN(weight_get(IN, w, row, rows, dst));
+}
 static void d_pack(struct backend *be, struct weight *w) {
     (void)be;
     device(w->w);
@@ -113,28 +123,28 @@ static void d_unpack(struct backend *be, struct weight *w) {
 static void d_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                      bool accumulate) {
     (void)be;
-    view(y), view(x), device(w->w), device_or_null(bias);
+    view(y), view(x), device_or_null(w->w), device_or_null(bias);
     RUN(linear(IN, y, x, w, bias, accumulate));
 }
 static void d_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
                         bool accumulate) {
     (void)be;
-    view(dx), view(dy), device(w->w);
+    view(dx), view(dy), device_or_null(w->w);
     RUN(linear_dx(IN, dx, dy, w, accumulate));
 }
-static void d_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x) {
+static void d_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)be;
     device(dw), view(dy), view(x);
-    RUN(linear_dw(IN, dw, dy, x));
+    RUN(linear_dw(IN, dw, dy, x, dt));
 }
 static void d_bias_grad(struct backend *be, float *db, struct tensor dy) {
     (void)be;
     device(db), view(dy);
     RUN(bias_grad(IN, db, dy));
 }
-static void d_embed(struct backend *be, struct tensor x, const float *table, const int32_t *ids) {
+static void d_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
     (void)be;
-    view(x), device(table), host(ids);
+    view(x), device_or_null(table->w), host(ids);
     RUN(embed(IN, x, table, ids));
 }
 static void d_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
@@ -262,6 +272,9 @@ static struct backend walled_backend = {.name = "walled",
                                         .close = d_close,
                                         .weight_pack = d_pack,
                                         .weight_free = d_unpack,
+                                        .weight_put = d_put,
+                                        .weight_get = d_get,
+                                        .bf16 = true,
                                         .linear = d_linear,
                                         .linear_dx = d_linear_dx,
                                         .linear_dw = d_linear_dw,
@@ -352,7 +365,7 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     struct group g[GROUPS];
     int n;
     const char *dir = in_tmp(name), *start = in_tmp("start");
-    CHECK(model_load(start, be, &m, &err));
+    CHECK(model_load(start, NULL, be, &m, &err));
     if (lora) CHECK(model_lora_load(m, in_tmp("start_lora"), &err));
     CHECK(model_train_prepare(m, lora ? TRAIN_LORA : TRAIN_FULL, &err));
     const struct param *p = model_params(m, &n);
@@ -377,7 +390,7 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     note_params(t, m, false);
     CHECK(checkpoint_write(dir, 1, opt_step, m, lora, "f32", opt, NULL, &err));
 
-    CHECK(model_load(lora ? start : dir, be, &again, &err));
+    CHECK(model_load(lora ? start : dir, NULL, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
     CHECK(model_train_prepare(again, lora ? TRAIN_LORA : TRAIN_FULL, &err));
     p = model_params(again, &n);
@@ -451,7 +464,7 @@ static void a_small_device_is_an_error(void **state) {
     bool done = false;
     for (size_t room = 0; !done; room += 100000, steps++) {
         wall.used = WALLED_BYTES - (room & ~(size_t)255);
-        enum status st = model_init(tiny_config, 1, &walled_backend, &m, &err);
+        enum status st = model_init(tiny_config, 1, NULL, &walled_backend, &m, &err);
         if (st == ST_OK) {
             st = model_train_prepare(m, TRAIN_FULL, &err);
             if (st == ST_OK) {

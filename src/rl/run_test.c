@@ -110,7 +110,7 @@ static void full_round_trip(void **state) {
     round_trip(false);
     assert_true(fs_is_file(in_tmp("full/checkpoints/000003/tokenizer.json"))); /* ready to be loaded as a model */
     struct model *m;
-    CHECK(model_load(in_tmp("full/checkpoints/000003"), test_backend(), &m, &err));
+    CHECK(model_load(in_tmp("full/checkpoints/000003"), NULL, test_backend(), &m, &err));
     model_free(m);
 }
 

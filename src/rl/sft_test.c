@@ -118,7 +118,7 @@ static double row_loss(struct model *m) {
 
 static double loss_of(const char *dir) {
     struct model *m;
-    CHECK(model_load(dir, test_backend(), &m, &err));
+    CHECK(model_load(dir, NULL, test_backend(), &m, &err));
     double loss = row_loss(m);
     model_free(m);
     return loss;
@@ -130,7 +130,7 @@ static void twenty_steps_lower_the_loss(void **state) {
     struct sft_options o = options(out);
     o.valid = in_tmp("rows.jsonl");
     struct model *fresh;
-    CHECK(model_init(tiny_config, 5, test_backend(), &fresh, &err));
+    CHECK(model_init(tiny_config, 5, NULL, test_backend(), &fresh, &err));
     double before = row_loss(fresh);
     model_free(fresh);
     CHECK(sft_run(&o, NULL, &err));

@@ -13,10 +13,12 @@
 #include "tensor/ops.h"
 
 /* A matrix [N,K] and the layout the backend multiplies with. `packed` belongs to the backend: made by weight_pack,
- * refreshed by calling it again after w changed, released by weight_free. */
+ * refreshed by calling it again after w changed, released by weight_free. dt is the type its products compute in
+ * (ops.h). A bf16 matrix that nobody trains has no w: its rows are put straight into `packed`, its only copy. */
 struct weight {
-    float *w; /* [N,K], owned by the model */
+    float *w; /* [N,K], owned by the model; NULL: bf16 held by the backend alone */
     int64_t N, K;
+    enum dtype dt; /* DT_F32 or DT_BF16 */
     void *packed;
 };
 
@@ -42,6 +44,7 @@ struct backend {
     const char *name; /* "cpu-avx512", ... */
     struct pool *pool;
 
+    bool bf16;                 /* takes weights of DT_BF16 */
     int64_t logit_chunk_bytes; /* about how many bytes of logits one LM-head chunk should take */
 
     /* Device memory the ops can reach; NULL when there is none left. 256-byte aligned on a device, 64 on the CPU,
@@ -61,13 +64,18 @@ struct backend {
 
     void (*weight_pack)(struct backend *be, struct weight *w);
     void (*weight_free)(struct backend *be, struct weight *w);
+    /* For weights without w, in the bits of bfloat16: rows [row, row+rows) from or to `rows * K` elements of host memory.
+     * All rows must have been put before the weight is used. NULL where bf16 is false. */
+    void (*weight_put)(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src_host);
+    void (*weight_get)(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst_host);
 
     void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                    bool accumulate);
     void (*linear_dx)(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, bool accumulate);
-    void (*linear_dw)(struct backend *be, float *dw, struct tensor dy, struct tensor x);
+    /* dt: of the weight whose gradient this is. */
+    void (*linear_dw)(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt);
     void (*bias_grad)(struct backend *be, float *db, struct tensor dy);
-    void (*embed)(struct backend *be, struct tensor x, const float *table, const int32_t *ids);
+    void (*embed)(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids);
     void (*embed_grad)(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids);
     void (*rmsnorm)(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps);
     void (*rmsnorm_grad)(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
@@ -104,7 +112,7 @@ struct backend {
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 1 };
+enum { BACKEND_ABI = 2 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 
@@ -114,10 +122,10 @@ typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struc
 enum status backend_open(const char *device, struct pool *pool, struct backend **out, struct err *e) MUST_USE;
 bool backend_device_valid(const char *device); /* whether it is one of those names */
 
-/* The CPU backend. Picks avx512, avx2 or reference by what the CPU has; KERNELRL_CPU forces one (and fails when the CPU
- * lacks it). The pool is borrowed. An instance is used by one thread at a time. */
+/* The CPU backend. Picks amx, avx512bf16, avx512, avx2 or reference by what the CPU has; KERNELRL_CPU forces one (and
+ * fails when the CPU lacks it). The pool is borrowed. An instance is used by one thread at a time. */
 enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err *e) MUST_USE;
-/* "avx512", "avx2" or "reference": what the process uses. */
+/* "amx", "avx512bf16", "avx512", "avx2" or "reference": what the process uses. */
 const char *cpu_isa_name(void);
 /* Lets a test switch instruction sets for backends opened later; false when the CPU lacks it or the name is unknown. */
 bool cpu_isa_force(const char *name);

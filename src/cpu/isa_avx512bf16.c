@@ -1,0 +1,13 @@
+/* Products of bf16 pairs for CPUs with AVX512_BF16; the other kernels are those of isa_avx512.c. */
+#if defined(__x86_64__)
+#pragma GCC target("avx512f,avx512bf16,avx2,fma,prefer-vector-width=512")
+#define V16_AVX512
+#define V16_BF16
+#define BF16_PAIRS cpu_pairs_avx512bf16
+#include "cpu/cpu.h"
+#include "cpu/v16.h"
+
+#include "cpu/pairs_body.h"
+#else
+typedef int isa_avx512bf16_unused;
+#endif
