@@ -29,6 +29,47 @@ void ref_linear_dw(float *dw, const float *dy, int64_t lddy, const float *x, int
             for (int64_t m = 0; m < M; m++) dw[n * K + k] = fmaf(dy[m * lddy + n], x[m * ldx + k], dw[n * K + k]);
 }
 
+static float flushed(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf(0.0f, x) : x; }
+
+float ref_bf16(float x) {
+    if (isnan(x) || isinf(x) || x == 0) return x;
+    int e;
+    const double f = frexp((double)x, &e); /* x = f 2^e, 1/2 <= |f| < 1: eight bits of it stay */
+    if (e <= -126) return copysignf(0.0f, x);
+    return (float)ldexp(nearbyint(ldexp(f, 8)), e - 8);
+}
+
+static float fma_flushed(float a, float b, float c) {
+    return flushed(fmaf(ref_bf16(a), ref_bf16(b), flushed(c)));
+}
+
+void ref_product_bf16(float *c, int64_t ldc, const float *a, int64_t a_m, int64_t a_k, const float *b, int64_t b_n,
+                      int64_t b_k, const float *bias, bool accumulate, int64_t M, int64_t N, int64_t K, bool tiles) {
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            float s = accumulate ? c[m * ldc + n] : bias ? bias[n] : 0.0f;
+            const int64_t step = tiles ? 32 : 2;
+            for (int64_t k0 = 0; k0 < K; k0 += step) {
+                float x[32] = {0}, w[32] = {0}; /* zeros where the reduction has ended */
+                for (int64_t k = k0; k < K && k < k0 + step; k++) {
+                    x[k - k0] = a[m * a_m + k * a_k];
+                    w[k - k0] = b[n * b_n + k * b_k];
+                }
+                if (tiles) {
+                    float even = 0, odd = 0;
+                    for (int i = 0; i < 32; i += 2) {
+                        even = fma_flushed(x[i], w[i], even);
+                        odd = fma_flushed(x[i + 1], w[i + 1], odd);
+                    }
+                    s = flushed(flushed(s) + flushed(even + odd));
+                } else {
+                    s = fma_flushed(x[0], w[0], fma_flushed(x[1], w[1], s));
+                }
+            }
+            c[m * ldc + n] = s;
+        }
+}
+
 static double rstd(const float *x, double eps, int64_t n) {
     double s = 0;
     for (int64_t i = 0; i < n; i++) s += (double)x[i] * (double)x[i];
