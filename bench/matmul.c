@@ -71,9 +71,9 @@ static void bench_f32(struct backend *be, double seconds) {
 
 /* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 
-#define DNNL(x)                                                                                   \
-    do {                                                                                          \
-        const dnnl_status_t s_ = (x);                                                             \
+#define DNNL(x)                                                                                            \
+    do {                                                                                                   \
+        const dnnl_status_t s_ = (x);                                                                      \
         if (s_ != dnnl_success) fprintf(stderr, "bench/matmul: oneDNN: status %d: " #x "\n", s_), exit(1); \
     } while (0)
 

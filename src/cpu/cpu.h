@@ -8,10 +8,10 @@
 
 #include "tensor/backend.h"
 
-enum { PANEL = 64 };     /* outputs per packed weight panel */
-enum { GEMM_KC = 128 };  /* reduction steps between two spills of the accumulators */
+enum { PANEL = 64 };                                 /* outputs per packed weight panel */
+enum { GEMM_KC = 128 };                              /* reduction steps between two spills of the accumulators */
 enum micro_init { INIT_ZERO, INIT_BIAS, INIT_LOAD }; /* what a product's accumulators start from: 0, bias, c */
-enum { ATTN_TILE = 12 }; /* (row, head) pairs that share one pass over the keys */
+enum { ATTN_TILE = 12 };                             /* (row, head) pairs that share one pass over the keys */
 enum { ATTN_GRAD_TILE = 24 };
 
 /* c[m,n] = init + sum_k a[m,k] b[k,n], one f32 FMA per step, k ascending. Item i of the work list is a PANEL-wide
@@ -75,7 +75,7 @@ struct attn_work {
 
 /* ---- products with bfloat16 operands (bf16.c; rounding and order in tensor/ops.h) ---- */
 
-enum { PAIR_KC = 128 };  /* pairs between two spills of the accumulators */
+enum { PAIR_KC = 128 };   /* pairs between two spills of the accumulators */
 enum { PAIR_ALIGN = 32 }; /* elements a bf16 row is padded to with zeros: one AMX tile row */
 
 /* A packed weight: panels [N/PANEL][K_pad/2][PANEL] of pairs (w[n][2i], w[n][2i+1]), the first in the low half. */
@@ -99,8 +99,15 @@ struct gemm16 {
     const float *bias;
     bool accumulate;
     int64_t M, N, K, chunk, n_chunks;
+    bool rows_outer;   /* items of one chunk of rows follow each other, else items of one panel */
     uint16_t *scratch; /* PAIR_KC * 2 * PANEL elements a thread, when b_rows */
 };
+/* Panel and first row of an item. */
+static inline void gemm16_item(const struct gemm16 *g, int64_t item, int64_t *panel, int64_t *row) {
+    const int64_t panels = pair_panels(g->N);
+    *panel = g->rows_outer ? item % panels : item / g->n_chunks;
+    *row = (g->rows_outer ? item / panels : item % g->n_chunks) * g->chunk;
+}
 struct round_args {
     struct tensor x; /* f32 [T,n] */
     uint16_t *out;

@@ -106,8 +106,9 @@ static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     memset(t, 0, sizeof t);
     _tile_loadconfig(&tile_shape);
     for (int64_t item = begin; item < end; item++) {
-        const int64_t panel = item / g->n_chunks, n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0);
-        const int64_t r0 = item % g->n_chunks * g->chunk, m = i64_min(g->chunk, g->M - r0);
+        int64_t panel, r0;
+        gemm16_item(g, item, &panel, &r0);
+        const int64_t n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
         float *c = g->c + r0 * g->ldc + n0;
         for (int64_t r = 0; r < m && !g->accumulate; r++) {
             if (g->bias)

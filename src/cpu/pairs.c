@@ -27,7 +27,7 @@ void pair_space_free(struct pair_space *s) {
 static uint16_t *pair_grow(uint16_t **p, int64_t *cap, int64_t want) {
     if (*cap < want) {
         free(*p);
-        *p = xaligned((size_t)want * sizeof **p);
+        *p = packed_alloc((size_t)want * sizeof **p);
         *cap = want;
     }
     return *p;
@@ -69,8 +69,7 @@ static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
 
 static void put_rows(struct pair_space *s, struct weight *w, int64_t row, int64_t rows, const uint16_t *src,
                      int64_t ld) {
-    if (!w->packed)
-        w->packed = packed_alloc((size_t)(pair_panels(w->N) * PANEL * pair_pad(w->K)) * sizeof(uint16_t));
+    if (!w->packed) w->packed = packed_alloc((size_t)(pair_panels(w->N) * PANEL * pair_pad(w->K)) * sizeof(uint16_t));
     struct put_work p = {.packed = w->packed, .row = row, .rows = rows, .K = w->K, .src = src, .ld = ld};
     pool_for(s->pool, pair_panels(w->N), 1, put_panels, &p);
 }
@@ -115,9 +114,13 @@ static const uint16_t *rounded(struct pair_space *s, struct tensor x, int64_t *l
 static void run_pairs(struct pair_space *s, struct gemm16 *g) {
     if (g->M <= 0 || g->N <= 0) return;
     const int64_t threads = pool_threads(s->pool), panels = pair_panels(g->N);
-    /* As in run_gemm of cpu.c: many rows for each pass over a panel, but equal shares. 192 is whole passes of 6 rows
-     * and whole tiles of 16 and 32. */
-    g->chunk = i64_min(g->M, 192);
+    /* As in run_gemm of cpu.c: many rows for each pass over a panel, as far as they stay in the second-level cache, but
+     * equal shares. Multiples of 48 are whole passes of 6 rows and whole tiles of 16. Where every item must transpose
+     * its part of b first, more rows pay for it. */
+    const int64_t fits = (512 << 10) / (int64_t)sizeof(uint16_t) / i64_max(1, g->K) / 48 * 48;
+    g->chunk = i64_min(g->M, g->b_rows ? 384 : i64_max(48, i64_min(192, fits)));
+    /* A chunk of rows meets all panels while it is in that cache, unless b would have to come from memory each time. */
+    g->rows_outer = g->M > g->N || g->N * g->K <= 6 << 20;
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
@@ -146,17 +149,25 @@ void pairs_linear(struct pair_space *s, struct tensor y, struct tensor x, const 
 
 void pairs_linear_dx(struct pair_space *s, struct tensor dx, struct tensor dy, const struct weight *w,
                      bool accumulate) {
-    struct gemm16 g = {.b = w->packed,
-                       .b_rows = true,
-                       .b_pad = pair_pad(w->K),
-                       .c = dx.data,
-                       .ldc = dx.ld,
-                       .accumulate = accumulate,
-                       .M = dx.rows,
-                       .N = w->K,
-                       .K = w->N};
-    g.a = rounded(s, dy, &g.lda);
-    run_pairs(s, &g);
+    /* A long reduction (the LM head's) goes in steps that a cache can hold: they change no bit, sums go on in dx. */
+    enum { STEP = 4096 };
+    const int64_t k_pad = pair_pad(w->K);
+    int64_t n = 0;
+    do { /* once for an empty reduction too */
+        struct tensor part = tensor_cols(dy, n, w->N - n < 2 * STEP ? w->N - n : STEP);
+        struct gemm16 g = {.b = pair_panel(w->packed, n / PANEL, k_pad),
+                           .b_rows = true,
+                           .b_pad = k_pad,
+                           .c = dx.data,
+                           .ldc = dx.ld,
+                           .accumulate = accumulate || n > 0,
+                           .M = dx.rows,
+                           .N = w->K,
+                           .K = part.cols};
+        g.a = rounded(s, part, &g.lda);
+        run_pairs(s, &g);
+        n += part.cols;
+    } while (n < w->N);
 }
 
 void pairs_linear_dw(struct pair_space *s, float *dw, struct tensor dy, struct tensor x) {

@@ -31,8 +31,8 @@ ALWAYS_INLINE __m512i p_round_low(v16 x) {
 #else
     const __m512i u = _mm512_castps_si512(x), all = _mm512_set1_epi32(0x7fffffff), exp = _mm512_set1_epi32(0x7f800000);
     const __m512i mag = _mm512_and_si512(u, all), high = _mm512_srli_epi32(u, 16);
-    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(_mm512_set1_epi32(0x7fff),
-                                                     _mm512_and_si512(high, _mm512_set1_epi32(1))));
+    __m512i r =
+        _mm512_add_epi32(u, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(high, _mm512_set1_epi32(1))));
     r = _mm512_srli_epi32(r, 16);
     r = _mm512_mask_and_epi32(r, _mm512_testn_epi32_mask(u, exp), high, _mm512_set1_epi32(0x8000));
     return _mm512_mask_or_epi32(r, _mm512_cmpgt_epi32_mask(mag, exp), high, _mm512_set1_epi32(0x40));
@@ -48,9 +48,7 @@ ALWAYS_INLINE p16 p_round_pair(v16 even, v16 odd) {
 #if defined(V16_BF16)
 ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
 #else
-ALWAYS_INLINE v16 p_odd(p16 a) {
-    return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u)));
-}
+ALWAYS_INLINE v16 p_odd(p16 a) { return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u))); }
 ALWAYS_INLINE v16 p_even(p16 a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 #endif
 
@@ -113,9 +111,7 @@ ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) {
 
 /* Widened pairs need the processor itself to take subnormals for zero: bits 6 and 15 of MXCSR. */
 #if (defined(V16_AVX512) || defined(V16_AVX2)) && !defined(V16_BF16)
-ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) {
-    return v_fma(p_even(a), p_even(b), v_fma(p_odd(a), p_odd(b), acc));
-}
+ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) { return v_fma(p_even(a), p_even(b), v_fma(p_odd(a), p_odd(b), acc)); }
 UNUSED static unsigned subnormals_off(void) {
     const unsigned old = _mm_getcsr();
     _mm_setcsr(old | 0x8040u);
@@ -260,7 +256,8 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
                     /* (a b | c d) in memory a b c d becomes a c b d: exchange the middle halves of every 64 bits. */
                     const __m512i x = _mm512_loadu_si512(src + ((j + k) * PANEL / 2 + i) * 4);
                     const __m512i mid = _mm512_set1_epi64(0x0000ffffffff0000), low = _mm512_set1_epi64(0xffff0000);
-                    const __m512i swap = _mm512_or_si512(_mm512_and_si512(_mm512_slli_epi64(x, 16), // clang-format off
+                    const __m512i swap =
+                        _mm512_or_si512(_mm512_and_si512(_mm512_slli_epi64(x, 16), // clang-format off
                                                                           _mm512_andnot_si512(low, mid)),
                                                          _mm512_and_si512(_mm512_srli_epi64(x, 16), low)); // clang-format on
                     r[k] = _mm512_ternarylogic_epi64(mid, swap, x, 0xca);
@@ -311,8 +308,8 @@ typedef void pair_micro_fn(int64_t pairs, const uint16_t *a, int64_t lda, const 
 ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64_t pairs, const uint16_t *a,
                               int64_t lda, const uint16_t *b, const uint16_t *ahead, float *c, int64_t ldc,
                               const float *bias, enum micro_init init) {
-    v16 acc[12][4];
-#pragma GCC unroll 12
+    v16 acc[6][4];
+#pragma GCC unroll 6
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) {
@@ -327,7 +324,7 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         for (int j = 0; j < nv; j++) bv[j] = p_load(b + 32 * j);
 #pragma GCC unroll 4
         for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 32 * j, 0, 2);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
             const p16 av = p_set1(a + i * lda);
 #pragma GCC unroll 4
@@ -335,58 +332,56 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         }
         a += 2;
         b += 2 * PANEL;
-        ahead += lines == 1 ? 32 : 2 * PANEL;
+        ahead += 32 * lines;
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) v_store(c + i * ldc + 16 * j, acc[i][j]);
 }
 
-#define PAIR_MICRO(mr, nv, lines)                                                                                   \
-    static __attribute__((noinline)) void pair_micro_##mr##_##nv##_##lines(                                         \
-        int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b, const uint16_t *ahead, float *c,          \
-        int64_t ldc, const float *bias, enum micro_init init) {                                                     \
-        pair_micro(mr, nv, lines, pairs, a, lda, b, ahead, c, ldc, bias, init);                                     \
+#define PAIR_MICRO(mr, nv, lines)                                                                          \
+    static __attribute__((noinline)) void pair_micro_##mr##_##nv##_##lines(                                \
+        int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b, const uint16_t *ahead, float *c, \
+        int64_t ldc, const float *bias, enum micro_init init) {                                            \
+        pair_micro(mr, nv, lines, pairs, a, lda, b, ahead, c, ldc, bias, init);                            \
     }
+/* `lines`: with two or three passes of rows over a block each pass fetches 2 lines a step of the next block, with more
+ * of them 1, so that memory works all the time. A single pass is a stream, which the processor fetches ahead best
+ * alone.
+ */
+#define PAIR_MICRO_ALL(nv, lines) \
+    PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
+#define PAIR_MICRO_ROW(nv, lines) \
+    pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
 #if V16_NV == 4
-/* Few rows: the weights stream by once, every line is fetched ahead of its use. */
-PAIR_MICRO(1, 4, 4) PAIR_MICRO(2, 4, 4) PAIR_MICRO(3, 4, 4) PAIR_MICRO(4, 4, 4) PAIR_MICRO(5, 4, 4) PAIR_MICRO(6, 4, 4)
-PAIR_MICRO(7, 2, 2) PAIR_MICRO(8, 2, 2) PAIR_MICRO(9, 2, 2) PAIR_MICRO(10, 2, 2) PAIR_MICRO(11, 2, 2)
-PAIR_MICRO(12, 2, 2)
-/* Many rows: passes over a block that is in the cache; each pass fetches a quarter of the next one. */
-PAIR_MICRO(1, 4, 1) PAIR_MICRO(2, 4, 1) PAIR_MICRO(3, 4, 1) PAIR_MICRO(4, 4, 1) PAIR_MICRO(5, 4, 1) PAIR_MICRO(6, 4, 1)
-enum { PAIR_STREAM_ROWS = 12, PAIR_ROWS = 6 };
-static pair_micro_fn *const pair_stream[PAIR_STREAM_ROWS] = {
-    pair_micro_1_4_4, pair_micro_2_4_4, pair_micro_3_4_4, pair_micro_4_4_4,  pair_micro_5_4_4,  pair_micro_6_4_4,
-    pair_micro_7_2_2, pair_micro_8_2_2, pair_micro_9_2_2, pair_micro_10_2_2, pair_micro_11_2_2, pair_micro_12_2_2};
-static pair_micro_fn *const pair_block[PAIR_ROWS] = {pair_micro_1_4_1, pair_micro_2_4_1, pair_micro_3_4_1,
-                                                     pair_micro_4_4_1, pair_micro_5_4_1, pair_micro_6_4_1};
+enum { PAIR_ROWS = 6 };
+PAIR_MICRO_ALL(4, 0)
+PAIR_MICRO(5, 4, 0)
+PAIR_MICRO(6, 4, 0) PAIR_MICRO_ALL(4, 2) PAIR_MICRO(5, 4, 2) PAIR_MICRO(6, 4, 2) PAIR_MICRO_ALL(4, 1)
+    PAIR_MICRO(5, 4, 1) PAIR_MICRO(6, 4, 1) static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {
+        {PAIR_MICRO_ROW(4, 0), pair_micro_5_4_0, pair_micro_6_4_0},
+        {PAIR_MICRO_ROW(4, 2), pair_micro_5_4_2, pair_micro_6_4_2},
+        {PAIR_MICRO_ROW(4, 1), pair_micro_5_4_1, pair_micro_6_4_1},
+};
 #else
-PAIR_MICRO(1, 1, 1) PAIR_MICRO(2, 1, 1) PAIR_MICRO(3, 1, 1) PAIR_MICRO(4, 1, 1)
-enum { PAIR_STREAM_ROWS = 0, PAIR_ROWS = 4 };
-static pair_micro_fn *const pair_block[PAIR_ROWS] = {pair_micro_1_1_1, pair_micro_2_1_1, pair_micro_3_1_1,
-                                                     pair_micro_4_1_1};
+enum { PAIR_ROWS = 4 };
+PAIR_MICRO_ALL(1, 1)
+static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {
+    {PAIR_MICRO_ROW(1, 1)}, {PAIR_MICRO_ROW(1, 1)}, {PAIR_MICRO_ROW(1, 1)}};
 #endif
 
 /* A whole panel's width of columns; c and bias must hold PANEL of them. ahead: the block that comes after b. */
 static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b,
                                const uint16_t *ahead, float *c, int64_t ldc, const float *bias, enum micro_init init) {
-#if V16_NV == 4
-    if (m <= PAIR_STREAM_ROWS) {
-        const int64_t step = m <= 6 ? PANEL : PANEL / 2;
-        for (int64_t j = 0; j < PANEL; j += step)
-            pair_stream[m - 1](pairs, a, lda, b + 2 * j, ahead + 2 * j, c + j, ldc, bias ? bias + j : NULL, init);
-        return;
-    }
-#endif
-    for (int64_t i = 0, pass = 0; i < m; pass++) {
-        int64_t mr = i64_min(m - i, PAIR_ROWS);
-        if (m - i > PAIR_ROWS && m - i < 2 * PAIR_ROWS) mr = (m - i + 1) / 2;
-        const uint16_t *fetch = ahead + i64_min(pass, 3) * pairs * 32;
+    const int64_t passes = (m + PAIR_ROWS - 1) / PAIR_ROWS, rows = m / passes, more = m % passes;
+    const int64_t lines = passes <= 3 ? 2 : 1;
+    pair_micro_fn *const *fn = pair_table[passes == 1 ? 0 : passes <= 3 ? 1 : 2];
+    for (int64_t i = 0, pass = 0; i < m; pass++) { /* rows shared out evenly: 8 rows are 4+4, not 6+2 */
+        const int64_t mr = rows + (pass < more);
+        const uint16_t *fetch = ahead + i64_min(pass, 4 / lines - 1) * pairs * lines * 32;
         for (int64_t j = 0; j < PANEL; j += 16 * V16_NV)
-            pair_block[mr - 1](pairs, a + i * lda, lda, b + 2 * j, fetch, c + i * ldc + j, ldc, bias ? bias + j : NULL,
-                               init);
+            fn[mr - 1](pairs, a + i * lda, lda, b + 2 * j, fetch, c + i * ldc + j, ldc, bias ? bias + j : NULL, init);
         i += mr;
     }
 }
@@ -401,7 +396,8 @@ static void pair_edge_product(int64_t m, int64_t nc, int64_t pairs, const uint16
         for (int64_t r = 0; r < mr; r++)
             if (init != INIT_ZERO)
                 memcpy(t + r * PANEL, init == INIT_BIAS ? bias : c + (i + r) * ldc, (size_t)nc * sizeof *t);
-        pair_panel_product(mr, pairs, a + i * lda, lda, b, ahead, t, PANEL, NULL, init == INIT_ZERO ? INIT_ZERO : INIT_LOAD);
+        pair_panel_product(mr, pairs, a + i * lda, lda, b, ahead, t, PANEL, NULL,
+                           init == INIT_ZERO ? INIT_ZERO : INIT_LOAD);
         for (int64_t r = 0; r < mr; r++) memcpy(c + (i + r) * ldc, t + r * PANEL, (size_t)nc * sizeof *t);
     }
 }
@@ -412,8 +408,9 @@ static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const int64_t all = (g->K + 1) / 2;
     const unsigned saved = subnormals_off();
     for (int64_t item = begin; item < end; item++) {
-        const int64_t panel = item / g->n_chunks, n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0);
-        const int64_t r0 = item % g->n_chunks * g->chunk, m = i64_min(g->chunk, g->M - r0);
+        int64_t panel, r0;
+        gemm16_item(g, item, &panel, &r0);
+        const int64_t n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
         float *c = g->c + r0 * g->ldc + n0;
         const float *bias = g->bias ? g->bias + n0 : NULL;
         enum micro_init init = g->accumulate ? INIT_LOAD : bias ? INIT_BIAS : INIT_ZERO;

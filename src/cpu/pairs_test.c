@@ -50,11 +50,11 @@ static float *randoms(int64_t n, uint64_t stream, float scale) {
 
 /* Some values that rounding and flushing treat specially. */
 static void spice(float *p, int64_t n, uint64_t stream) {
-    static const float odd_ones[] = {0.0f, -0.0f, 1e-39f, -1e-40f, 1.1754942e-38f, 0x1p-126f, -0x1.8p-126f, 1.00390625f,
-                                     1.01171875f, -1.00390637f, 0x1.fffffep127f, 3e-20f, -2e-19f, 0x1.01p-70f};
+    static const float odd_ones[] = {0.0f,         -0.0f,       1e-39f,      -1e-40f,      1.1754942e-38f,  0x1p-126f,
+                                     -0x1.8p-126f, 1.00390625f, 1.01171875f, -1.00390637f, 0x1.fffffep127f, 3e-20f,
+                                     -2e-19f,      0x1.01p-70f};
     struct rng r = rng_make(18, stream);
-    for (int64_t i = 0; i < n; i += 1 + (int64_t)rng_below(&r, 7))
-        p[i] = odd_ones[rng_below(&r, ARRAY_LEN(odd_ones))];
+    for (int64_t i = 0; i < n; i += 1 + (int64_t)rng_below(&r, 7)) p[i] = odd_ones[rng_below(&r, ARRAY_LEN(odd_ones))];
 }
 
 static float *copy_of(const float *p, int64_t n) {
@@ -70,10 +70,10 @@ static void same_bits(const float *a, const float *b, int64_t n, const char *nam
 }
 
 /* M, N, K; leading dimensions are a little larger, and what lies between rows must survive. */
-static const int64_t sizes[][3] = {{0, 5, 3},     {1, 1, 1},     {1, 64, 128}, {2, 65, 129}, {5, 15, 0},   {6, 16, 16},
-                                   {7, 17, 127},  {8, 63, 130},  {9, 64, 31},  {12, 48, 64}, {13, 1, 257}, {16, 128, 32},
-                                   {17, 130, 33}, {33, 64, 600}, {32, 70, 20}, {1, 200, 5},  {50, 33, 40}, {3, 300, 70},
-                                   {200, 20, 9},  {4, 96, 1030}};
+static const int64_t sizes[][3] = {{0, 5, 3},    {1, 1, 1},     {1, 64, 128},  {2, 65, 129},  {5, 15, 0},
+                                   {6, 16, 16},  {7, 17, 127},  {8, 63, 130},  {9, 64, 31},   {12, 48, 64},
+                                   {13, 1, 257}, {16, 128, 32}, {17, 130, 33}, {33, 64, 600}, {32, 70, 20},
+                                   {1, 200, 5},  {50, 33, 40},  {3, 300, 70},  {200, 20, 9},  {4, 96, 1030}};
 
 static void products(float scale, bool special) {
     for (size_t c = 0; c < ARRAY_LEN(sizes); c++) {
@@ -225,8 +225,8 @@ static void test_weights_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_small_and_special_values),
-        cmocka_unit_test(test_rounding),   cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_products),      cmocka_unit_test(test_small_and_special_values),
+        cmocka_unit_test(test_rounding),      cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_weights_alone),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -39,9 +39,7 @@ float ref_bf16(float x) {
     return (float)ldexp(nearbyint(ldexp(f, 8)), e - 8);
 }
 
-static float fma_flushed(float a, float b, float c) {
-    return flushed(fmaf(ref_bf16(a), ref_bf16(b), flushed(c)));
-}
+static float fma_flushed(float a, float b, float c) { return flushed(fmaf(ref_bf16(a), ref_bf16(b), flushed(c))); }
 
 void ref_product_bf16(float *c, int64_t ldc, const float *a, int64_t a_m, int64_t a_k, const float *b, int64_t b_n,
                       int64_t b_k, const float *bias, bool accumulate, int64_t M, int64_t N, int64_t K, bool tiles) {

@@ -29,8 +29,7 @@ static void add_param(struct layout *y, const char *name, float *w, int nd, int6
 
 /* A weight of the base. Its float32 values are carved out of the slab unless bf16 is all there will be. */
 static struct weight base_weight(struct layout *y, int64_t N, int64_t K) {
-    return (struct weight){
-        .w = y->m->bf16_only ? NULL : carve(&y->slab, N * K), .N = N, .K = K, .dt = y->m->dt};
+    return (struct weight){.w = y->m->bf16_only ? NULL : carve(&y->slab, N * K), .N = N, .K = K, .dt = y->m->dt};
 }
 
 /* `rows` rows of w from `row` on, under a name of their own. */

@@ -32,9 +32,8 @@ struct model_options {
 };
 enum { MODEL_AUTO_BF16 = 100 * 1000 * 1000 };
 
-/* Loads config.json and model.safetensors (or its shards). opt may be NULL: all defaults. ST_UNSUPPORTED when the backend
- * has no bf16 and it was asked for. The backend is borrowed: whoever opened it closes it, after
- * model_free. */
+/* Loads config.json and model.safetensors (or its shards). opt may be NULL: all defaults. ST_UNSUPPORTED when the
+ * backend has no bf16 and it was asked for. The backend is borrowed: whoever opened it closes it, after model_free. */
 enum status model_load(const char *dir, const struct model_options *opt, struct backend *be, struct model **out,
                        struct err *e) MUST_USE;
 /* Random initialisation (normal 0.02, norms 1, biases 0) from a config.json: its path, or its text (starts with '{').
@@ -62,7 +61,7 @@ enum status model_train_prepare(struct model *m, enum train_what what, struct er
  * the backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
 struct param {
     const char *name; /* Hugging Face or PEFT name */
-    float *w, *g; /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 alone */
+    float *w, *g;     /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 alone */
     int64_t n;
     int nd;
     int64_t dim[2];

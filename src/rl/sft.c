@@ -261,7 +261,8 @@ static enum status open_model(struct sft *s, struct err *e) {
         CLEANUP_FREE char *text = NULL;
         TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
         s->tokenizer_dir = xstrdup(o->tokenizer);
-        if (model_init(text, (uint64_t)o->seed, NULL, s->be, &s->model, e) != ST_OK) return err_note(e, "%s", o->init_config);
+        if (model_init(text, (uint64_t)o->seed, NULL, s->be, &s->model, e) != ST_OK)
+            return err_note(e, "%s", o->init_config);
     }
     if (o->lora_rank > 0) TRY(model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
