@@ -17,16 +17,18 @@
 static const char usage[] =
     "sample --model DIR --prompt TEXT [--adapter DIR] [--system TEXT] [--raw] [--renderer NAME]\n"
     "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
-    "       [--stop STR]... [--device NAME] [--threads N] [--json]\n"
+    "       [--stop STR]... [--device NAME] [--dtype TYPE] [--threads N] [--json]\n"
     "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
     "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
     "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
-    "line: text, ids, logprobs, stop. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.";
+    "line: text, ids, logprobs, stop. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.\n"
+    "--dtype is what matrices are held and multiplied in: f32, bf16, or auto (default): bf16 from 100 million\n"
+    "parameters on where the device has it.";
 
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
-    const char *model, *adapter, *prompt, *system, *renderer, *device, *stop[MAX_STOPS];
+    const char *model, *adapter, *prompt, *system, *renderer, *device, *dtype, *stop[MAX_STOPS];
     int n_stop, n, threads;
     struct sample_params params;
     bool raw, thinking, json;
@@ -172,9 +174,10 @@ static enum status run(struct sample_options *o, struct err *e) {
     struct engine *en = NULL;
     CLEANUP_FREE char *dir = NULL;
     enum status st;
+    const struct model_options mo = {.dtype = o->dtype, .frozen = true};
     TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
     TRY_GOTO(backend_open(o->device, pool, &be, e), done);
-    TRY_GOTO(model_load(dir, NULL, be, &m, e), done);
+    TRY_GOTO(model_load(dir, &mo, be, &m, e), done);
     if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
     const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
@@ -219,6 +222,7 @@ int cmd_sample(int argc, char **argv) {
         {"seed", required_argument, NULL, 'S'},
         {"stop", required_argument, NULL, 'x'},
         {"device", required_argument, NULL, 'D'},
+        {"dtype", required_argument, NULL, 'Y'},
         {"threads", required_argument, NULL, 'T'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},
@@ -244,6 +248,11 @@ int cmd_sample(int argc, char **argv) {
             o.device = optarg;
             if (!(good = backend_device_valid(optarg)))
                 fprintf(stderr, "kernelrl: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", optarg);
+            break;
+        case 'Y':
+            o.dtype = optarg;
+            if (!(good = strcmp(optarg, "auto") == 0 || strcmp(optarg, "f32") == 0 || strcmp(optarg, "bf16") == 0))
+                fprintf(stderr, "kernelrl: --dtype: expected auto, f32 or bf16, got \"%s\"\n", optarg);
             break;
         case 'n':
             if ((good = int_option("n", 1, 100000, &i))) o.n = (int)i;

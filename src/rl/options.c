@@ -11,6 +11,13 @@
     KEY_STRING(S, device, "cpu", \
                "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU, counted from 0 (needs `make cuda`).")
 
+const char *const dtype_names[] = {"auto", "f32", "bf16"};
+#define DTYPE_KEY(S)                                                                                                   \
+    KEY_ENUM(S, dtype, "auto", "auto|f32|bf16",                                                                        \
+             "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
+             "100 million parameters, bf16 from there on where the device has it. With LoRA a bf16 model takes two "   \
+             "bytes a parameter.")
+
 static enum status check_device(const struct config *c, const char *device, struct err *e) {
     return backend_device_valid(device)
                ? ST_OK
@@ -31,6 +38,7 @@ static const struct config_key train_keys[] = {
     KEY_STRING(T, log_path, "runs/kernel_rl", "Run directory. An existing one is resumed."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),
+    DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads of the engine, and of kernels and PyTorch alike. 0: all CPUs."),
     KEY_INT(T, lora_rank, "32", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),
@@ -141,6 +149,7 @@ static const struct config_key sft_keys[] = {
     KEY_INT(T, log_every, "10", "[1,)", "Steps between progress lines."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of initialisation and data order."),
     DEVICE_KEY(T),
+    DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
 };
 const struct config_schema sft_schema = {sft_keys, ARRAY_LEN(sft_keys), sizeof(T)};

@@ -21,6 +21,7 @@ struct train_options {
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
     double prompt_loss_weight; /* no key of train: sft sets it */
     struct adam_options adam;
+    int dtype;     /* index into dtype_names */
     int loss_fn;   /* enum loss_kind, without cross_entropy */
     int advantage; /* enum advantage_kind */
     int loss_norm;
@@ -41,6 +42,8 @@ struct train_options {
         bool allow_weaker;
     } sandbox;
 };
+/* By the value of the key dtype: what model_options calls it. */
+extern const char *const dtype_names[];
 extern const struct config_schema train_schema;
 /* Rules between keys, after all values are set. */
 enum status train_options_check(const struct config *c, const struct train_options *o, struct err *e) MUST_USE;
@@ -48,6 +51,7 @@ enum status train_options_check(const struct config *c, const struct train_optio
 struct sft_options {
     const char *model_name, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* 0 bf16, 1 f32 */
+    int dtype;      /* index into dtype_names */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
         save_every, log_every;
     double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes, prompt_loss_weight;

@@ -52,7 +52,8 @@ static enum status load_start(const struct train_options *o, struct session *s, 
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
     bool full = from && *from && !is_adapter;
-    TRY(model_load(full ? from : s->tokenizer_dir, NULL, s->be, &s->model, e));
+    const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
+    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, &s->model, e));
     if (is_adapter) return model_lora_load(s->model, from, e);
     if (o->lora_rank > 0)
         return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);

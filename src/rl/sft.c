@@ -252,16 +252,17 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
 
 static enum status open_model(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
+    const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
     if (o->model_name) {
         TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
-        TRY(model_load(s->tokenizer_dir, NULL, s->be, &s->model, e));
+        TRY(model_load(s->tokenizer_dir, &mo, s->be, &s->model, e));
     } else {
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
         CLEANUP_FREE char *text = NULL;
         TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
         s->tokenizer_dir = xstrdup(o->tokenizer);
-        if (model_init(text, (uint64_t)o->seed, NULL, s->be, &s->model, e) != ST_OK)
+        if (model_init(text, (uint64_t)o->seed, &mo, s->be, &s->model, e) != ST_OK)
             return err_note(e, "%s", o->init_config);
     }
     if (o->lora_rank > 0) TRY(model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e));

@@ -64,8 +64,8 @@ struct backend {
 
     void (*weight_pack)(struct backend *be, struct weight *w);
     void (*weight_free)(struct backend *be, struct weight *w);
-    /* For weights without w, in the bits of bfloat16: rows [row, row+rows) from or to `rows * K` elements of host memory.
-     * All rows must have been put before the weight is used. NULL where bf16 is false. */
+    /* For weights without w, in the bits of bfloat16: rows [row, row+rows) from or to `rows * K` elements of host
+     * memory. All rows must have been put before the weight is used. NULL where bf16 is false. */
     void (*weight_put)(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src_host);
     void (*weight_get)(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst_host);
 

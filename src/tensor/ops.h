@@ -2,20 +2,32 @@
  *
  * Determinism classes. E: bits equal to the scalar C reference (src/cpu/ref.c, or KERNELRL_CPU=reference).
  * I: the bits of a row depend on that row's inputs alone, never on the rows around it or on the thread count.
- * T: within a stated error. Every op below is I; on the CPU all three instruction sets also agree bit for bit, because
- * they follow one order of operations:
+ * T: within a stated error. Every op below is I; on the CPU all instruction sets also agree bit for bit (AMX aside, in
+ * products with bf16 weights), because they follow one order of operations:
  *   - a dot product is a chain of f32 fused multiply-adds over ascending index, begun at 0, the bias or the old value;
  *   - a sum over a row is 16 strided partial sums (lane = index mod 16), folded 8+8, 4+4, 2+2, 1+1;
  *   - exp is the polynomial of exp_f32 below; log is libm's double log rounded once.
- * All values are float32. "overwrites" and "accumulates" say what happens to the output's old contents. 0 rows are fine
- * everywhere. Outputs may not alias inputs unless said so.
+ * All values are float32, but for weights of DT_BF16. "overwrites" and "accumulates" say what happens to the output's
+ * old contents. 0 rows are fine everywhere. Outputs may not alias inputs unless said so.
+ *
+ * bf16 products. With a weight of DT_BF16 both factors of linear, linear_dx and linear_dw (x and w, dy and w, dy and x)
+ * are rounded to bfloat16, to nearest even, subnormals to zero; what is added up, and the result, is float32. Products
+ * of two bfloat16 are exact in float32. In every addition below subnormal operands and results count as zero (of their
+ * sign); a reduction over an odd number of elements ends with a product of zeros. With a_i b_i the terms by ascending
+ * index and s the sum, begun as for float32:
+ *   pairs (avx512bf16, the order of vdpbf16ps: Intel SDM volume 2; avx512, avx2 and reference do the same with fused
+ *       multiply-adds): for each pair (2i, 2i+1), the odd one first: s = fma(a_2i+1, b_2i+1, s), s = fma(a_2i, b_2i,
+ * s). tiles (amx, tdpbf16ps): for each 32 terms, zeros behind the last, two sums from 0: even = fma(a_2i, b_2i, even)
+ * and odd likewise for i = 0..15; then s = s + (even + odd). Both are E against ref_product_bf16 of src/cpu/ref.c (the
+ * bits of a NaN aside), and I; they differ from each other in rounding. One order serves all numbers of rows.
  *
  * linear          y[t,n] = bias[n] + sum_k x[t,k] w[n,k]; accumulate: begins at y[t,n] instead (bias must be NULL).
  *                 y [T,N], x [T,K], w packed from [N,K]. E, I.
  * linear_dx       dx[t,k] = sum_n dy[t,n] w[n,k], n ascending; overwrites or accumulates. E, I.
  * linear_dw       dw[n,k] += sum_t dy[t,n] x[t,k], t ascending. dw [N,K] contiguous rows. E.
  * bias_grad       db[n] += sum_t dy[t,n], t ascending. E.
- * embed           x[t,:] = table[ids[t],:]. E, I.   embed_grad: dtable[ids[t],:] += dx[t,:], t ascending. E.
+ * embed           x[t,:] = table[ids[t],:]: its float32 values where it has them, else those of bfloat16. E, I.
+ * embed_grad      dtable[ids[t],:] += dx[t,:], t ascending. E.
  * rmsnorm         y[t,:] = x[t,:] * (1/sqrt(mean(x[t,:]^2) + eps)) * gain. (Zhang & Sennrich 2019.) E, I.
  * rmsnorm_grad    dx[t,:] (+)= gradient; dgain += sum over rows, in blocks of ROW_BLOCK rows whose partial sums are
  *                 added in ascending order (so equal for every thread count). dgain may be NULL. E.

@@ -194,8 +194,8 @@ static void product_case(const char *op, const int64_t s[3], int64_t pad, int64_
             gpu->linear_dx(gpu, td(x), td(y), &wd, mode == 2);
             check(x.a, "dx");
         } else {
-            cpu->linear_dw(cpu, w.c, tc(y), tc(x));
-            gpu->linear_dw(gpu, w.d, td(y), td(x));
+            cpu->linear_dw(cpu, w.c, tc(y), tc(x), DT_F32);
+            gpu->linear_dw(gpu, w.d, td(y), td(x), DT_F32);
             check(w, "dw");
         }
     }
@@ -364,7 +364,7 @@ static void test_rows(void) {
                 for (int side = 0; side < 2; side++) {
                     struct backend *b = side ? gpu : cpu;
                     struct tensor xt = side ? td(x) : tc(x), tt = side ? td(table) : tc(table);
-                    if (op == 0) b->embed(b, xt, tt.data, ids);
+                    if (op == 0) b->embed(b, xt, &(struct weight){.w = tt.data, .K = xt.cols}, ids);
                     if (op == 1) b->embed_grad(b, tt.data, xt, ids);
                     if (op == 2) b->gather_rows(b, xt, tt, ids);
                     if (op == 3) b->scatter_add_rows(b, tt, xt, ids);
@@ -673,7 +673,7 @@ static void speed(void) {
         snprintf(name, sizeof name, "linear_dx %s", w[i].name);
         SPEED(name, flop, 0, w[i].per_step, gpu->linear_dx(gpu, td(x), td(y), &wt, false));
         snprintf(name, sizeof name, "linear_dw %s", w[i].name);
-        SPEED(name, flop, 0, w[i].per_step, gpu->linear_dw(gpu, m.d, td(y), td(x)));
+        SPEED(name, flop, 0, w[i].per_step, gpu->linear_dw(gpu, m.d, td(y), td(x), DT_F32));
         case_end();
     }
     struct mat x = mat_random(T, D, 0, 0, 1), y = mat_random(T, D, 0, 0, 1), dx = mat_random(T, D, 0, 0, 1);
@@ -720,7 +720,7 @@ static void speed(void) {
     SPEED("swiglu_grad", 0, 4.0 * 5 * rows * F, 6, gpu->swiglu_grad(gpu, td(dgu), td(act), td(gu)));
     SPEED("axpby", 0, 2 * row, 18, gpu->axpby(gpu, td(y), 1, td(x), 0));
     SPEED("bias_grad", 0, 4.0 * rows * (double)Q, 0, gpu->bias_grad(gpu, qk.a.d, td(dqkv)));
-    SPEED("embed", 0, 2 * row, 1, gpu->embed(gpu, td(x), table.a.d, ids));
+    SPEED("embed", 0, 2 * row, 1, gpu->embed(gpu, td(x), &(struct weight){.w = table.a.d, .K = td(x).cols}, ids));
     SPEED("embed_grad", 0, row, 1, gpu->embed_grad(gpu, table.a.d, td(x), ids));
     SPEED("gather_rows", 0, 2 * row, 2, gpu->gather_rows(gpu, td(y), td(x), all));
     SPEED("scatter_add_rows", 0, 3 * row, 1, gpu->scatter_add_rows(gpu, td(y), td(x), all));
