@@ -67,7 +67,7 @@ $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 $(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libkernelrl.a
-	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -O3 -I. -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(BUILD)/bench/matmul: LIBS += -ldnnl -lgomp
 # Fuzz targets compile the library with clang's coverage instrumentation. src/cpu is left out: it selects instruction
 # sets by a pragma of gcc's, and no fuzz target reaches it. Warnings are left to the normal build, which is gcc's.

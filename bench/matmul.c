@@ -12,9 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/rng.h"
-#include "cpu/pairs.h"
+#include "bench/bandwidth.h"
 #include "tensor/backend.h"
 
 static void fill(float *p, int64_t n, uint64_t stream) {
@@ -141,39 +140,6 @@ static void rival_close(struct rival *r) {
     dnnl_memory_destroy(r->y);
 }
 
-typedef uint64_t wide __attribute__((vector_size(64)));
-struct read_work {
-    const wide *p;
-    wide sum[64];
-};
-static __attribute__((target("avx512f,prefer-vector-width=512"))) void read_range(void *ctx, int64_t begin, int64_t end,
-                                                                                  int thread) {
-    struct read_work *w = ctx;
-    wide a = {0}, b = {0}, c = {0}, d = {0};
-    for (int64_t i = begin; i + 4 <= end; i += 4) {
-        __builtin_prefetch(w->p + i + 256);
-        __builtin_prefetch(w->p + i + 257);
-        __builtin_prefetch(w->p + i + 258);
-        __builtin_prefetch(w->p + i + 259);
-        a += w->p[i], b += w->p[i + 1], c += w->p[i + 2], d += w->p[i + 3];
-    }
-    w->sum[thread] = a + b + c + d;
-}
-
-/* Bytes a second at which all threads read the memory of the weights, again and again. */
-static double bandwidth(struct pool *pool, const void *p, int64_t bytes, double seconds) {
-    static struct read_work w;
-    w.p = p;
-    double best = 1e9;
-    for (double end = clock_now_s() + seconds; clock_now_s() < end;) {
-        double t0 = clock_now_s();
-        pool_for(pool, bytes / 64, 64, read_range, &w);
-        double t = clock_now_s() - t0;
-        best = t < best ? t : best;
-    }
-    return (double)bytes / best;
-}
-
 static void bench_bf16(struct backend *be, double seconds) {
     static const int64_t rows[] = {2048, 512, 64, 16, 8, 1};
     static const int64_t shape[][2] = {{4864, 896}, {896, 896}, {896, 4864}, {151936, 896}};
@@ -192,7 +158,7 @@ static void bench_bf16(struct backend *be, double seconds) {
         for (int64_t i = 0; i < N * K; i++) w[i] = (uint16_t)(0x3c00 | (rng_next(&g) & 0x81ff));
         be->weight_put(be, &wt, 0, N, w);
         const double bytes_w = 2.0 * (double)N * (double)K;
-        const double gbs = bandwidth(be->pool, wt.packed, N * K * 2, 4 * seconds);
+        const double gbs = read_bandwidth(be->pool, wt.packed, N * K * 2, 4 * seconds);
         printf("weights %lld x %lld: %.1f MB, read at %.1f GB/s\n", (long long)N, (long long)K, bytes_w * 1e-6,
                gbs * 1e-9);
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

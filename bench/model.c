@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "bench/bandwidth.h"
+#include "cpu/pairs.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
@@ -154,27 +155,13 @@ struct limits {
     double bytes_s, flop_s;
 };
 
-static void read_words(void *ctx, int64_t begin, int64_t end, int thread) {
-    static volatile uint64_t sink[256];
-    const uint64_t *p = ctx;
-    uint64_t s[8] = {0};
-    for (int64_t i = begin; i < end; i += 8)
-        for (int j = 0; j < 8; j++) s[j] += p[i + j];
-    sink[thread] = sink[thread] + s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
-}
-
 /* Best of the forward products at 2048 rows, and of reading memory. */
 static struct limits measure(struct backend *be, const struct model_config *c) {
     struct limits l = {0};
-    const int64_t n = 32 << 20, T = 2048;
-    uint64_t *words = xaligned((size_t)n * 8);
-    for (int i = 0; i < 8; i++) {
-        double t0 = clock_now_s();
-        pool_for(be->pool, n, 512, read_words, words);
-        const double rate = (double)n * 8 / (clock_now_s() - t0);
-        l.bytes_s = rate > l.bytes_s ? rate : l.bytes_s;
-    }
-    free(words);
+    const int64_t bytes = 256 << 20, T = 2048;
+    void *memory = packed_alloc((size_t)bytes);
+    l.bytes_s = read_bandwidth(be->pool, memory, bytes, 1);
+    free(memory);
     const int64_t shape[][2] = {{2 * c->F, c->D}, {c->D, c->F}, {c->D, c->D}};
     for (size_t s = 0; s < ARRAY_LEN(shape); s++) {
         const int64_t N = shape[s][0], K = shape[s][1];
