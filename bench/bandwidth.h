@@ -12,7 +12,11 @@ struct read_work {
     read_wide sum[256]; /* by thread, so that nothing read is dead */
 };
 
-static void read_range(void *ctx, int64_t begin, int64_t end, int thread) {
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "default")))
+#endif
+static void
+read_range(void *ctx, int64_t begin, int64_t end, int thread) {
     struct read_work *w = ctx;
     read_wide a = {0}, b = {0}, c = {0}, d = {0};
     for (int64_t i = begin; i + 4 <= end; i += 4) a += w->p[i], b += w->p[i + 1], c += w->p[i + 2], d += w->p[i + 3];

@@ -251,6 +251,8 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
         for (int64_t i = 0; i < rows; i += 8)
             for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16 */
                 __m512i r[8], t[8];
+                for (int k = 0; k < 8; k++) /* the next panel's piece lies far away */
+                    __builtin_prefetch(src + g->b_pad * PANEL + ((j + k) * PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
                     /* (a b | c d) in memory a b c d becomes a c b d: exchange the middle halves of every 64 bits. */
