@@ -255,14 +255,11 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
                     __builtin_prefetch(src + g->b_pad * PANEL + ((j + k) * PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
-                    /* (a b | c d) in memory a b c d becomes a c b d: exchange the middle halves of every 64 bits. */
+                    /* Memory holds a b c d, rows (a b) and (c d): the middle two of every 64 bits change places. */
                     const __m512i x = _mm512_loadu_si512(src + ((j + k) * PANEL / 2 + i) * 4);
-                    const __m512i mid = _mm512_set1_epi64(0x0000ffffffff0000), low = _mm512_set1_epi64(0xffff0000);
-                    const __m512i swap =
-                        _mm512_or_si512(_mm512_and_si512(_mm512_slli_epi64(x, 16), // clang-format off
-                                                                          _mm512_andnot_si512(low, mid)),
-                                                         _mm512_and_si512(_mm512_srli_epi64(x, 16), low)); // clang-format on
-                    r[k] = _mm512_ternarylogic_epi64(mid, swap, x, 0xca);
+                    const __m512i b = _mm512_and_si512(_mm512_slli_epi64(x, 16), _mm512_set1_epi64(0xffff00000000));
+                    const __m512i c = _mm512_and_si512(_mm512_srli_epi64(x, 16), _mm512_set1_epi64(0xffff0000));
+                    r[k] = _mm512_ternarylogic_epi64(_mm512_set1_epi64(0xffffffff0000), _mm512_or_si512(b, c), x, 0xca);
                 }
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; k++) {
@@ -352,25 +349,22 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
  * of them 1, so that memory works all the time. A single pass is a stream, which the processor fetches ahead best
  * alone.
  */
-#define PAIR_MICRO_ALL(nv, lines) \
+#define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
-#define PAIR_MICRO_ROW(nv, lines) \
+#define PAIR_MICRO_6(nv, lines) PAIR_MICRO_4(nv, lines) PAIR_MICRO(5, nv, lines) PAIR_MICRO(6, nv, lines)
+#define PAIR_ROW_4(nv, lines) \
     pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
+#define PAIR_ROW_6(nv, lines) PAIR_ROW_4(nv, lines), pair_micro_5_##nv##_##lines, pair_micro_6_##nv##_##lines
 #if V16_NV == 4
+PAIR_MICRO_6(4, 0)
+PAIR_MICRO_6(4, 2)
+PAIR_MICRO_6(4, 1)
 enum { PAIR_ROWS = 6 };
-PAIR_MICRO_ALL(4, 0)
-PAIR_MICRO(5, 4, 0)
-PAIR_MICRO(6, 4, 0) PAIR_MICRO_ALL(4, 2) PAIR_MICRO(5, 4, 2) PAIR_MICRO(6, 4, 2) PAIR_MICRO_ALL(4, 1)
-    PAIR_MICRO(5, 4, 1) PAIR_MICRO(6, 4, 1) static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {
-        {PAIR_MICRO_ROW(4, 0), pair_micro_5_4_0, pair_micro_6_4_0},
-        {PAIR_MICRO_ROW(4, 2), pair_micro_5_4_2, pair_micro_6_4_2},
-        {PAIR_MICRO_ROW(4, 1), pair_micro_5_4_1, pair_micro_6_4_1},
-};
+static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {{PAIR_ROW_6(4, 0)}, {PAIR_ROW_6(4, 2)}, {PAIR_ROW_6(4, 1)}};
 #else
+PAIR_MICRO_4(1, 1)
 enum { PAIR_ROWS = 4 };
-PAIR_MICRO_ALL(1, 1)
-static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {
-    {PAIR_MICRO_ROW(1, 1)}, {PAIR_MICRO_ROW(1, 1)}, {PAIR_MICRO_ROW(1, 1)}};
+static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {{PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}};
 #endif
 
 /* A whole panel's width of columns; c and bias must hold PANEL of them. ahead: the block that comes after b. */

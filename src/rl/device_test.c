@@ -101,12 +101,12 @@ static enum status d_sync(struct backend *be, struct err *e) {
     return ST_OK;
 }
 static void d_close(struct backend *be) { (void)be; }
-static void d_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
+static void d_put_rows(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
     (void)be;
     host(src);
     RUN(weight_put(IN, w, row, rows, src));
 }
-static void d_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+static void d_get_rows(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
     (void)be;
     host(dst);
     RUN(weight_get(IN, w, row, rows, dst));
@@ -272,8 +272,8 @@ static struct backend walled_backend = {.name = "walled",
                                         .close = d_close,
                                         .weight_pack = d_pack,
                                         .weight_free = d_unpack,
-                                        .weight_put = d_put,
-                                        .weight_get = d_get,
+                                        .weight_put = d_put_rows,
+                                        .weight_get = d_get_rows,
                                         .bf16 = true,
                                         .linear = d_linear,
                                         .linear_dx = d_linear_dx,
@@ -359,13 +359,14 @@ static void sample(struct model *m, struct group *g, struct trace *t) {
 }
 
 /* Load, sample, train on the samples, save, load into a fresh model and optimizer, train on, and look at logits. */
-static void program(struct backend *be, bool lora, const char *name, struct trace *t) {
+static void program(struct backend *be, bool lora, bool bf16, const char *name, struct trace *t) {
+    const struct model_options mo = {.dtype = bf16 ? "bf16" : "f32", .frozen = lora};
     struct model *m, *again;
     struct adamw *opt, *opt2;
     struct group g[GROUPS];
     int n;
     const char *dir = in_tmp(name), *start = in_tmp("start");
-    CHECK(model_load(start, NULL, be, &m, &err));
+    CHECK(model_load(start, &mo, be, &m, &err));
     if (lora) CHECK(model_lora_load(m, in_tmp("start_lora"), &err));
     CHECK(model_train_prepare(m, lora ? TRAIN_LORA : TRAIN_FULL, &err));
     const struct param *p = model_params(m, &n);
@@ -390,7 +391,7 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     note_params(t, m, false);
     CHECK(checkpoint_write(dir, 1, opt_step, m, lora, "f32", opt, NULL, &err));
 
-    CHECK(model_load(lora ? start : dir, NULL, be, &again, &err));
+    CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
     CHECK(model_train_prepare(again, lora ? TRAIN_LORA : TRAIN_FULL, &err));
     p = model_params(again, &n);
@@ -434,11 +435,12 @@ static void nothing_reaches_over_the_wall(void **state) {
     CHECK(model_lora_save(m, in_tmp("start_lora"), &err));
     model_free(m);
     static struct trace plain, behind;
-    for (int lora = 0; lora < 2; lora++) {
+    for (int kind = 0; kind < 4; kind++) { /* all parameters or LoRA, products in f32 or in bf16 */
+        const bool lora = kind % 2, bf16 = kind / 2;
         plain.n = behind.n = 0;
         wall.used = 0;
-        program(test_backend(), lora, lora ? "plain_lora" : "plain", &plain);
-        program(&walled_backend, lora, lora ? "walled_lora" : "walled", &behind);
+        program(test_backend(), lora, bf16, lora ? "plain_lora" : "plain", &plain);
+        program(&walled_backend, lora, bf16, lora ? "walled_lora" : "walled", &behind);
         assert_int_equal(wall.allocations, 0);
         assert_null(wall.late);
         assert_int_equal(plain.n, behind.n);

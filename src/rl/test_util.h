@@ -85,7 +85,7 @@ UNUSED static struct backend *test_backend(void) {
 UNUSED static struct model *tiny_model(uint64_t seed, bool lora) {
     struct model *m;
     int n;
-    CHECK(model_init(tiny_config, seed, test_backend(), &m, &err));
+    CHECK(model_init(tiny_config, seed, NULL, test_backend(), &m, &err));
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < p[i].n && p[i].nd == 2; k++) p[i].w[k] *= 8;
