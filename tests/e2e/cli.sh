@@ -8,6 +8,8 @@ refuses "an unknown command" 2 'unknown command "trian"' "$KRL" trian
 for c in train sft eval corpus; do check "$c --help" "$KRL" $c --help; done
 refuses "an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" train device=gpu
 refuses "sft: an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" sft device=cuda:x data=d
+refuses "an unknown dtype" 2 'dtype: expected' "$KRL" train dtype=fp8
+refuses "sample: an unknown dtype" 2 'dtype: expected auto, f32 or bf16' "$KRL" sample --model m --prompt p --dtype half
 refuses "sample: an unknown device" 2 'expected cpu, cuda or cuda:N' "$KRL" sample --model m --prompt p --device 0
 refuses "a plugin that is not there" 1 'KERNELRL_CUDA_PLUGIN=/absent.so: no such file' \
     env KERNELRL_CUDA_PLUGIN=/absent.so "$KRL" sft device=cuda data=d output="$tmp/s"
