@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "rl/eval.h"
+#include "rl/journal.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -19,6 +20,7 @@ struct trainer {
     const struct train_options *o;
     struct session s;
     struct run *run;
+    struct journal *journal;
     struct adamw *opt;
     const struct problem **train, **test;
     int n_train, n_test;
@@ -159,6 +161,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     struct rollout_times times = {0};
     struct update_stats u = {0};
     enum status st;
+    journal_at(t->journal, t->step, false);
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
     int constant = assign_advantages(o, groups, n);
     double t1 = clock_now_s();
@@ -178,6 +181,7 @@ out:
 static enum status evaluate(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
     struct eval_result r;
+    journal_at(t->journal, t->step, true);
     TRY(eval_run(&t->s.actor, t->test, t->n_test, (int)o->eval_samples, o->temperature, (int)o->max_tokens,
                  (uint64_t)o->seed, &r, e));
     const struct metric m[] = {
@@ -227,15 +231,22 @@ static enum status train_steps(struct trainer *t, const volatile bool *cancel, s
     return save(t, "final", e);
 }
 
-/* Weights, optimizer and position of the last checkpoint, when there is one. */
+/* Weights, optimizer and position of the last checkpoint, when there is one. What was written about later steps is
+ * dropped, but for their verdicts: those steps are made again with the same ones. */
 static enum status resume(struct trainer *t, struct err *e) {
     struct run_checkpoint c;
     TRY(run_last_checkpoint(t->run, &c, e));
-    if (!c.found) return run_truncate(t->run, 0, e);
-    TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
-    t->step = t->saved_step = c.next_step;
-    log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
-    return run_truncate(t->run, t->step, e);
+    if (c.found) {
+        TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
+        t->step = t->saved_step = c.next_step;
+        log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
+    }
+    TRY(run_truncate(t->run, t->step, e));
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
+    TRY(journal_open(path.p, t->s.verify_settings, t->step, t->s.verifier, &t->journal, e));
+    t->s.actor.journal = t->journal;
+    return ST_OK;
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
@@ -259,6 +270,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     st = t.step >= t.steps ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    journal_close(t.journal);
     adamw_free(t.opt);
     free(t.train);
     free(t.test);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "problem/generator.h"
 #include "tensor/backend.h"
@@ -19,22 +20,31 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
     return ST_OK;
 }
 
-enum status session_find_model(const char *key, const char *name, char **out, struct err *e) {
+enum status session_find(const char *key, enum hub_kind kind, const char *name, const char *revision,
+                         const volatile bool *cancel, char **out, struct err *e) {
+    static const char *const files[] = {[HUB_MODEL] = "config.json, model.safetensors and tokenizer.json",
+                                        [HUB_TOKENIZER] = "tokenizer.json",
+                                        [HUB_ADAPTER] = "adapter_config.json and adapter_model.safetensors",
+                                        [HUB_CHECKPOINT] = "an adapter or a model, such as runs/NAME/checkpoints/final"};
     struct str s = STR_INIT;
     str_adds(&s, name);
     if (*name && !fs_is_dir(s.p)) {
         str_clear(&s);
         str_addf(&s, "%s/%s", fs_home(), name);
     }
-    if (!fs_is_dir(str_c(&s))) {
-        str_free(&s);
-        return FAIL(e, ST_CONFIG,
-                    "%s: no directory \"%s\"; give a folder with config.json, model.safetensors and "
-                    "tokenizer.json (a Hugging Face download)",
-                    key, name);
+    if (fs_is_dir(str_c(&s))) {
+        *out = str_steal(&s);
+        return ST_OK;
     }
-    *out = str_steal(&s);
-    return ST_OK;
+    str_free(&s);
+    if (!hub_is_name(name))
+        return FAIL(e, ST_CONFIG,
+                    "%s: no directory \"%s\"; give a folder with %s, or a name on the Hugging Face Hub "
+                    "(ORGANISATION/NAME)",
+                    key, name, files[kind]);
+    const struct hub_request r = {.kind = kind, .name = name, .revision = revision, .cancel = cancel};
+    if (hub_open(&r, out, e) == ST_OK) return ST_OK;
+    return err_note(e, "%s: no directory of that name, and as a name on the Hub", key);
 }
 
 /* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
@@ -84,6 +94,10 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                                 .measure = o->dataset_builder.measure_performance,
                                 .allow_weaker = o->sandbox.allow_weaker};
     TRY(verifier_open(&vo, &s->verifier, e));
+    CLEANUP_STR struct str settings = STR_INIT;
+    str_addf(&settings, "%d %d %a %a %lld %d", vo.threads, vo.trials, vo.compile_timeout_s, vo.run_timeout_s,
+             (long long)vo.memory_bytes, vo.measure);
+    s->verify_settings = hash_str(settings.p);
     s->actor = (struct actor){.model = s->model,
                               .engine = s->engine,
                               .tok = s->tok,
