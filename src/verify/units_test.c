@@ -280,22 +280,22 @@ static void test_sets(void **state) {
     memcpy(sets_expected(&s, 2) + s.output_at[5], after, sizeof after);
     memcpy(sets_expected(&s, 2) + s.output_at[6], &out, sizeof out);
     sets_note(&s, 2, "shipped", 0, 0);
-    sets_wipe(&s);
+    sets_wipe(&s, 0);
     int slot = s.slots - 1;
-    sets_stage(&s, slot, 2);
-    unsigned char *outputs = s.read_write + (size_t)slot * s.output_stride;
+    sets_stage(&s, 0, slot, 2);
+    unsigned char *outputs = s.lanes[0].read_write + (size_t)slot * s.output_stride;
     assert_memory_equal(s.read_only + 2 * s.param_stride + (size_t)slot * s.input_stride + s.input_at[0], x, sizeof x);
     assert_memory_equal(outputs + s.output_at[5], first, sizeof first);
-    assert_true(sets_guards_hold(&s, slot, &arg));
-    sets_compare(&s, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
+    sets_compare(&s, 0, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
     assert_int_equal(arg, 5);
     memcpy(outputs + s.output_at[5], after, sizeof after);
-    sets_compare(&s, slot, 2, &arg, &r);
+    sets_compare(&s, 0, slot, 2, &arg, &r);
     assert_true(arg == 6 && r.unwritten == 1);
     memcpy(outputs + s.output_at[6], &out, sizeof out);
-    sets_compare(&s, slot, 2, &arg, &r);
+    sets_compare(&s, 0, slot, 2, &arg, &r);
     assert_true(arg == -1 && r.max_error == 0);
-    assert_true(sets_guards_hold(&s, slot, &arg));
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
     /* Any byte beside a buffer counts, up to the last of the gap. */
     unsigned char *const hits[] = {outputs,
                                    outputs + s.output_at[5] - 1,
@@ -306,11 +306,11 @@ static void test_sets(void **state) {
     const int owner[] = {5, 5, 5, 6, 6, 6};
     for (size_t i = 0; i < ARRAY_LEN(hits); i++) {
         *hits[i] ^= 1;
-        assert_false(sets_guards_hold(&s, slot, &arg));
+        assert_false(sets_guards_hold(&s, 0, slot, &arg));
         assert_int_equal(arg, owner[i]);
         *hits[i] ^= 1;
     }
-    assert_true(sets_guards_hold(&s, slot, &arg));
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
     sets_close(&s);
     spec.args[0].count = (int64_t)1 << 30;
     assert_int_equal(sets_open(&s, &spec, 5, 99, &e), ST_INVALID);

@@ -223,13 +223,21 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
             w->untimed = judge_tests(&v->judge, w->ref, &w->job, compiling, &w->item->verdict, &w->fastest_ns);
     }
     compile_finish(compiling);
+    struct judge_timed *timed = xcalloc(n + 1, sizeof *timed);
     for (size_t i = 0; i < n && st == ST_OK; i++) {
+        int m = 0;
         if (!all[i].untimed) continue;
+        for (size_t k = i; k < n; k++) {
+            if (!all[k].untimed || all[k].ref != all[i].ref) continue;
+            timed[m++] = (struct judge_timed){&all[k].job, all[k].fastest_ns, &all[k].item->verdict};
+            all[k].untimed = false;
+        }
         if (cancel && *cancel)
             st = FAIL(e, ST_CANCELLED, "cancelled");
         else
-            judge_timing(&v->judge, all[i].ref, &all[i].job, all[i].fastest_ns, &all[i].item->verdict);
+            judge_timing(&v->judge, all[i].ref, timed, m);
     }
+    free(timed);
     return st;
 }
 
