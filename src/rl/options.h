@@ -15,7 +15,7 @@ struct adam_options {
 };
 
 struct train_options {
-    const char *model_name, *load_checkpoint_path, *renderer_name, *log_path, *device;
+    const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
         threads, train_tokens;
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
@@ -46,7 +46,7 @@ extern const struct config_schema train_schema;
 enum status train_options_check(const struct config *c, const struct train_options *o, struct err *e) MUST_USE;
 
 struct sft_options {
-    const char *model_name, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
+    const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* 0 bf16, 1 f32 */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
         save_every, log_every;

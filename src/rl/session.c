@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "problem/generator.h"
+#include "rl/locate.h"
 #include "tensor/backend.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
@@ -20,48 +21,18 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
     return ST_OK;
 }
 
-enum status session_find(const char *key, enum hub_kind kind, const char *name, const char *revision,
-                         const volatile bool *cancel, char **out, struct err *e) {
-    static const char *const files[] = {[HUB_MODEL] = "config.json, model.safetensors and tokenizer.json",
-                                        [HUB_TOKENIZER] = "tokenizer.json",
-                                        [HUB_ADAPTER] = "adapter_config.json and adapter_model.safetensors",
-                                        [HUB_CHECKPOINT] = "an adapter or a model, such as runs/NAME/checkpoints/final"};
-    struct str s = STR_INIT;
-    str_adds(&s, name);
-    if (*name && !fs_is_dir(s.p)) {
-        str_clear(&s);
-        str_addf(&s, "%s/%s", fs_home(), name);
-    }
-    if (fs_is_dir(str_c(&s))) {
-        *out = str_steal(&s);
-        return ST_OK;
-    }
-    str_free(&s);
-    if (!hub_is_name(name))
-        return FAIL(e, ST_CONFIG,
-                    "%s: no directory \"%s\"; give a folder with %s, or a name on the Hugging Face Hub "
-                    "(ORGANISATION/NAME)",
-                    key, name, files[kind]);
-    const struct hub_request r = {.kind = kind, .name = name, .revision = revision, .cancel = cancel};
-    if (hub_open(&r, out, e) == ST_OK) return ST_OK;
-    return err_note(e, "%s: no directory of that name, and as a name on the Hub", key);
-}
-
 /* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
-static enum status load_start(const struct train_options *o, struct session *s, struct err *e) {
-    struct str adapter = STR_INIT;
-    const char *from = o->load_checkpoint_path;
-    if (from && *from && !fs_is_dir(from))
-        return FAIL(e, ST_CONFIG,
-                    "load_checkpoint_path: no directory \"%s\"; give a checkpoint of a run, such as "
-                    "runs/NAME/checkpoints/final",
-                    from);
-    if (from && *from) str_addf(&adapter, "%s/adapter_config.json", from);
-    bool is_adapter = from && *from && fs_is_file(adapter.p);
-    str_free(&adapter);
+static enum status load_start(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    CLEANUP_STR struct str adapter = STR_INIT;
+    CLEANUP_FREE char *from = NULL;
+    if (o->load_checkpoint_path && *o->load_checkpoint_path)
+        TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, &from, e));
+    if (from) str_addf(&adapter, "%s/adapter_config.json", from);
+    bool is_adapter = from && fs_is_file(adapter.p);
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
-    bool full = from && *from && !is_adapter;
+    bool full = from && !is_adapter;
     TRY(model_load(full ? from : s->tokenizer_dir, s->be, &s->model, e));
     if (is_adapter) return model_lora_load(s->model, from, e);
     if (o->lora_rank > 0)
@@ -71,10 +42,10 @@ static enum status load_start(const struct train_options *o, struct session *s, 
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
     *s = (struct session){0};
-    TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
+    TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
-    TRY(load_start(o, s, e));
+    TRY(load_start(o, cancel, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)

@@ -2,7 +2,6 @@
 #ifndef KERNELRL_SESSION_H
 #define KERNELRL_SESSION_H
 
-#include "io/hub.h"
 #include "rl/options.h"
 #include "rl/rollout.h"
 
@@ -27,14 +26,6 @@ void session_close(struct session *s);
 /* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
-
-/* The directory of a model, tokenizer, adapter or checkpoint: name as given; or under the installation, so that
- * "models/tiny" works from anywhere; or, where it is a Hub's ("ORG/NAME", "ORG/NAME@REVISION"), in the cache of
- * huggingface_hub, after a download if need be (io/hub.h). revision: for names without one; NULL or "": main. cancel
- * may be NULL. *out is malloc'ed. The message begins with key (where the name came from); ST_CONFIG when there is no
- * such thing. */
-enum status session_find(const char *key, enum hub_kind kind, const char *name, const char *revision,
-                         const volatile bool *cancel, char **out, struct err *e) MUST_USE;
 
 struct rollout_params session_rollout_params(const struct train_options *o);
 

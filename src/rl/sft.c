@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "rl/locate.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -250,17 +251,17 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
     return ST_OK;
 }
 
-static enum status open_model(struct sft *s, struct err *e) {
+static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
     if (o->model_name) {
-        TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
+        TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
         TRY(model_load(s->tokenizer_dir, s->be, &s->model, e));
     } else {
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
         CLEANUP_FREE char *text = NULL;
         TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
-        s->tokenizer_dir = xstrdup(o->tokenizer);
+        TRY(locate("tokenizer", HUB_TOKENIZER, o->tokenizer, NULL, cancel, &s->tokenizer_dir, e));
         if (model_init(text, (uint64_t)o->seed, s->be, &s->model, e) != ST_OK) return err_note(e, "%s", o->init_config);
     }
     if (o->lora_rank > 0) TRY(model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e));
@@ -323,7 +324,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     s.pool = pool_create((int)o->threads);
     TRY_GOTO(backend_open(o->device, s.pool, &s.be, e), out);
     TRY_GOTO(fs_mkdirs(o->output, e), out);
-    TRY_GOTO(open_model(&s, e), out);
+    TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
     int n;
     const struct param *params = model_params(s.model, &n);
