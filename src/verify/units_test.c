@@ -116,8 +116,38 @@ static void test_spec(void **state) {
                            "kernel((const float *)kernelrl_a[0], *(const int64_t *)kernelrl_a[1], *(const double "
                            "*)kernelrl_a[2], (const uint16_t *)kernelrl_a[3], (const uint8_t *)kernelrl_a[4], (float "
                            "*)kernelrl_a[5], (float *)kernelrl_a[6], (const void *)kernelrl_a[7], kernelrl_a[8]);"));
+    assert_null(strstr(c.p, "__wrap_malloc"));
+    str_clear(&c);
+    f.may_allocate = true;
+    unit_render(&s, &f, "ANSWER", &c);
+    assert_non_null(strstr(c.p, "__wrap_malloc"));
     str_free(&c);
     arena_free(&a);
+}
+
+/* Whatever could name an allocator brings the wrappers along. */
+static void test_allocators_are_seen(void **state) {
+    (void)state;
+    static const struct {
+        const char *source;
+        bool may_allocate;
+    } cases[] = {
+        {"void kernel(void) {} // malloc", false},
+        {"void kernel(void) { malloc(3); }", true},
+        {"void kernel(void) { mal\\\nloc(3); }", true},
+        {"void kernel(void) { __builtin_calloc(3, 4); }", true},
+        {"void kernel(void) { posix_memalign(0, 0, 0); }", true},
+        {"#define J(a, b) a##b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"#define J(a, b) a%:%:b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"#define J(a, b) a#\\\n#b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"void kernel(void) { float a[4]; }", false},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct lint_facts f;
+        char message[400] = "";
+        assert_true(lint_source(cases[i].source, &f, message, sizeof message));
+        if (f.may_allocate != cases[i].may_allocate) fail_msg("%zu: %s", i, cases[i].source);
+    }
 }
 
 static void test_spec_refuses(void **state) {
@@ -376,12 +406,12 @@ static void test_replies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lint_accepts),   cmocka_unit_test(test_lint_refuses),
-        cmocka_unit_test(test_spec),           cmocka_unit_test(test_spec_refuses),
-        cmocka_unit_test(test_compare_floats), cmocka_unit_test(test_compare_scale),
-        cmocka_unit_test(test_compare_types),  cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_timing),         cmocka_unit_test(test_verdict_json),
-        cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_lint_accepts),  cmocka_unit_test(test_lint_refuses),
+        cmocka_unit_test(test_spec),          cmocka_unit_test(test_allocators_are_seen),
+        cmocka_unit_test(test_spec_refuses),  cmocka_unit_test(test_compare_floats),
+        cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
+        cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
+        cmocka_unit_test(test_verdict_json),  cmocka_unit_test(test_replies),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }
