@@ -154,7 +154,7 @@ static bool to_file(struct exchange *x, const char *p, size_t n) {
                 return false;
             }
         }
-        x->start_s = clock_now_s();
+        x->start_s = x->shown_s = clock_now_s(); /* what is done at once shows no progress */
         x->start_at = x->at;
     }
     if (x->size >= 0 && x->at + (int64_t)n > x->size) {
