@@ -239,11 +239,12 @@ static void test_less_than_is_needed(void **state) {
     struct tensors cut = t;
     cut.n -= 2; /* the last layer's v_proj.weight and the final norm */
     write_shards("less", &cut);
-    refused("less", ST_INVALID,
-            "less: 2 of 39 tensors are missing: ", "model.layers.2.self_attn.v_proj.weight, model.norm.weight");
+    refused("less", ST_INVALID, "less: 2 of 39 tensors are missing in model.safetensors or its shards: ",
+            "model.layers.2.self_attn.v_proj.weight, model.norm.weight");
     cut.n = 3;
     write_shards("less", &cut);
-    refused("less", ST_INVALID, "36 of 39 tensors are missing: model.layers.0.", ", ...");
+    refused("less", ST_INVALID, "36 of 39 tensors are missing in model.safetensors or its shards: model.layers.0.",
+            ", ...");
     write_shards("less", &t);
     CHECK(fs_remove(path("less", "model-00002-of-00003.safetensors"), &err));
     refused("less", ST_IO, "model-00002-of-00003.safetensors", "No such file");

@@ -173,7 +173,8 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
     for (int i = 0; i < m->n_param; i++)
         if (!st_find(f, m->param[i].name)) add_name(&missing, n_missing++, m->param[i].name);
     if (n_missing > 0)
-        return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing: %s", dir, n_missing, m->n_param, str_c(&missing));
+        return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
+                    n_missing, m->n_param, str_c(&missing));
     for (size_t k = 0; k < f->count; k++) {
         const char *name = f->tensor[k].name;
         bool known =
@@ -281,12 +282,18 @@ void model_free(struct model *m) {
     be->mem_free(be, m->rope);
     free(m->layer);
     free(m->param);
+    free(m->name);
     json_decref(m->config);
     arena_free(&m->names);
     free(m);
 }
 
 const struct model_config *model_cfg(const struct model *m) { return &m->cfg; }
+
+void model_set_name(struct model *m, const char *name) {
+    free(m->name);
+    m->name = xstrdup(name);
+}
 
 struct backend *model_backend(const struct model *m) {
     return m->be;
