@@ -22,6 +22,7 @@ struct trainer {
     struct run *run;
     struct journal *journal;
     struct adamw *opt;
+    struct update_space space;
     const struct problem **train, **test;
     int n_train, n_test;
     int64_t step, steps, opt_step;
@@ -148,6 +149,27 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
     return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
 }
 
+static enum status save(struct trainer *t, const char *name, struct err *e) {
+    char step[32];
+    snprintf(step, sizeof step, "%06lld", (long long)t->step);
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
+                            t->s.tokenizer_dir, e));
+    t->saved_step = t->step;
+    return ST_OK;
+}
+
+/* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
+static void keep_state(struct trainer *t, int64_t opt_step_before) {
+    char where[400];
+    struct err e;
+    if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
+    if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    if (save(t, NULL, &e) == ST_OK)
+        log_info("the state before step %lld is saved", (long long)t->step + 1);
+    else
+        log_warn("the state before step %lld could not be saved: %s", (long long)t->step + 1, e.msg);
+}
+
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
 static enum status one_step(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
@@ -165,7 +187,12 @@ static enum status one_step(struct trainer *t, struct err *e) {
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
     int constant = assign_advantages(o, groups, n);
     double t1 = clock_now_s();
-    TRY_GOTO(update_policy(t->s.model, t->opt, o, groups, n, &t->opt_step, &u, e), out);
+    const int64_t opt_step = t->opt_step;
+    st = update_policy(t->s.model, t->opt, o, &t->space, groups, n, &t->opt_step, &u, e);
+    if (st != ST_OK) {
+        keep_state(t, opt_step);
+        goto out;
+    }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < groups[i].n; j++)
             TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
@@ -195,15 +222,6 @@ static enum status evaluate(struct trainer *t, struct err *e) {
              100 * r.correct.mean, 100 * r.fast.mean, isnan(r.speedup.mean) ? 0 : r.speedup.mean);
     eval_free(&r);
     return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
-}
-
-static enum status save(struct trainer *t, const char *name, struct err *e) {
-    char step[32];
-    snprintf(step, sizeof step, "%06lld", (long long)t->step);
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
-                            t->s.tokenizer_dir, e));
-    t->saved_step = t->step;
-    return ST_OK;
 }
 
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
@@ -272,6 +290,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
 out:
     journal_close(t.journal);
     adamw_free(t.opt);
+    update_space_free(&t.space);
     free(t.train);
     free(t.test);
     session_close(&t.s);

@@ -80,7 +80,13 @@ enum status rollout_run(const struct actor *a, const struct problem *const *prob
         };
     }
     double t0 = clock_now_s();
-    TRY_GOTO(engine_run(a->engine, req, n, samples, on_progress, (void *)(uintptr_t)a, e), out);
+    st = engine_run(a->engine, req, n, samples, on_progress, (void *)(uintptr_t)a, e);
+    char where[400];
+    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+        const struct err first = *e;
+        st = FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
+    }
+    if (st != ST_OK) goto out;
     double t1 = clock_now_s();
     for (int i = 0; i < total; i++) {
         struct group *g = &groups[i / p->group_size];

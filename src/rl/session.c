@@ -34,6 +34,7 @@ static enum status load_start(const struct train_options *o, const volatile bool
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
     bool full = from && !is_adapter;
     TRY(model_load(full ? from : s->tokenizer_dir, s->be, &s->model, e));
+    model_set_name(s->model, full ? o->load_checkpoint_path : o->model_name);
     if (is_adapter) return model_lora_load(s->model, from, e);
     if (o->lora_rank > 0)
         return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
@@ -112,9 +113,32 @@ static enum status generate(const struct train_options *o, struct problem_set *o
     return ST_OK;
 }
 
+/* What dataset_src makes of source. */
+static enum status problem_source(const struct train_options *o, const char **out, struct err *e) {
+    const char *s = o->dataset_builder.source;
+    *out = s;
+    if (o->dataset_builder.dataset_src == SRC_HUGGINGFACE) {
+        if (!s || !*s) *out = "ScalingIntelligence/KernelBench";
+        if (!hub_is_name(*out))
+            return FAIL(e, ST_CONFIG,
+                        "dataset_builder.source: dataset_src: huggingface expects the name of a data set on the Hub "
+                        "(ORGANISATION/NAME), got \"%s\"",
+                        s);
+    }
+    if (o->dataset_builder.dataset_src == SRC_LOCAL && s && *s && strcmp(s, "builtin") != 0 && !fs_is_dir(s) &&
+        !fs_is_file(s))
+        return FAIL(e, ST_CONFIG,
+                    "dataset_builder.source: no file or folder \"%s\" (dataset_src: local keeps it from being looked "
+                    "up on the Hub)",
+                    s);
+    return ST_OK;
+}
+
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) {
-    TRY(problem_set_load(o->dataset_builder.source, &s->problems, e));
+    const char *source;
+    TRY(problem_source(o, &source, e));
+    TRY(problem_set_load(source, &s->problems, e));
     if (o->dataset_builder.generated_problems > 0) TRY(generate(o, &s->generated, e));
     size_t total = s->problems.count + s->generated.count;
     *train = xcalloc(total, sizeof **train);
