@@ -65,8 +65,11 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, eval_samples, "4", "[1,1024]", "Answers a problem in those evaluations."),
     KEY_BOOL(T, tensorboard_enabled, "true", "Write TensorBoard event files."),
     KEY_STRING_OPT(T, dataset_builder.source, "null",
-                   "Problems: builtin, a KernelBench checkout or folder, a .jsonl or a .py file. null: "
-                   "KERNELBENCH_ROOT when set, else builtin."),
+                   "Problems: builtin, a KernelBench checkout or folder, a .jsonl, .parquet or .py file, or a data set "
+                   "on the Hub (ORG/NAME or ORG/NAME@REVISION). null: KERNELBENCH_ROOT when set, else builtin."),
+    KEY_ENUM(T, dataset_builder.dataset_src, "any", "any|huggingface|local",
+             "huggingface: source is a data set on the Hub, null ScalingIntelligence/KernelBench. local: it never is. "
+             "any: it is when there is no file or folder of that name."),
     KEY_INT(T, dataset_builder.generated_problems, "0", "[0,1000000]",
             "Problems of the generator to add to the training set."),
     KEY_INT(T, dataset_builder.level, "0", "[0,4]", "Only problems of this level. 0: all."),

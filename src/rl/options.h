@@ -8,6 +8,7 @@
 #include "rl/reward.h"
 #include "train/loss.h"
 
+enum dataset_src { SRC_ANY, SRC_HUGGINGFACE, SRC_LOCAL };
 enum loss_norm { NORM_TOKENS, NORM_SEQUENCES, NORM_CONSTANT };
 
 struct adam_options {
@@ -32,6 +33,7 @@ struct train_options {
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, speed_max_reward;
         int speed_reward; /* enum speed_shape */
+        int dataset_src;  /* enum dataset_src */
         bool shuffle, measure_performance, partial_correctness;
     } dataset_builder;
     struct {
