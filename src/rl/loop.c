@@ -62,7 +62,8 @@ static int assign_advantages(const struct train_options *o, struct group *groups
             score[j] = g->ep[j].reward.total;
             present[j] = g->ep[j].present;
         }
-        constant += !advantage_group((enum advantage_kind)o->advantage, score, present, g->n, adv);
+        constant +=
+            !advantage_group((enum advantage_kind)o->advantage, o->negative_advantage_scale, score, present, g->n, adv);
         for (int j = 0; j < g->n; j++) g->ep[j].advantage = adv[j];
     }
     free(score);

@@ -49,6 +49,8 @@ static const struct config_key train_keys[] = {
         T, advantage, "center", "center|std|leave_one_out",
         "Advantage within a group: score minus mean, that over the standard deviation (GRPO), or minus the mean of "
         "the others (RLOO)."),
+    KEY_FLOAT(T, negative_advantage_scale, "1", "[0,1]",
+              "Factor on advantages below zero. 1: policy gradient; 0: learns from a group's better answers alone."),
     KEY_ENUM(T, loss_norm, "tokens", "tokens|sequences|constant",
              "What the summed loss is divided by: trained tokens, sequences times their length, or sequences times "
              "max_tokens (Dr. GRPO)."),

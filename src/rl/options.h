@@ -24,6 +24,7 @@ struct train_options {
     struct adam_options adam;
     int loss_fn;   /* enum loss_kind, without cross_entropy */
     int advantage; /* enum advantage_kind */
+    double negative_advantage_scale;
     int loss_norm;
     bool mask_truncated, tensorboard_enabled, thinking;
     struct {

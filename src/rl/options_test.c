@@ -98,6 +98,7 @@ static void names_mean_what_they_say(void **state) {
     EXPECT("advantage=center", advantage, ADVANTAGE_CENTER);
     EXPECT("advantage=std", advantage, ADVANTAGE_STD);
     EXPECT("advantage=leave_one_out", advantage, ADVANTAGE_LEAVE_ONE);
+    EXPECT("negative_advantage_scale=0.5", negative_advantage_scale, 0.5);
     EXPECT("loss_norm=tokens", loss_norm, NORM_TOKENS);
     EXPECT("loss_norm=sequences", loss_norm, NORM_SEQUENCES);
     EXPECT("loss_norm=constant", loss_norm, NORM_CONSTANT);
