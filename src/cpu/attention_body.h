@@ -39,12 +39,32 @@ static void gather_rows_padded(float *dst, struct tensor src, const struct attn_
     }
 }
 
+/* The keys and values one query tile meets, block by block: out of the cache through a block table, or gathered. */
+struct key_blocks {
+    const float *k, *v;     /* of block 0 */
+    int64_t k_step, v_step; /* floats from a block to the next */
+    const int32_t *table;   /* NULL: the blocks follow each other */
+};
+
+ALWAYS_INLINE int64_t block_at(const struct key_blocks *b, int64_t i) { return b->table ? b->table[i] : i; }
+
 /* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
-static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const float *kt, int64_t n,
-                        int64_t K) {
+static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const struct key_blocks *b,
+                        int64_t n, int64_t K) {
     for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
         const int64_t w = (i64_min(KV_BLOCK, n - j0) + 15) & ~(int64_t)15;
-        micro_block(nq, w, K, x, ldx, 1, kt + j0 * K, KV_BLOCK, out + j0, ld, NULL, INIT_ZERO);
+        const float *kt = b->k + block_at(b, j0 / KV_BLOCK) * b->k_step;
+        micro_block(nq, w, K, x, ldx, 1, kt, KV_BLOCK, out + j0, ld, NULL, INIT_ZERO);
+    }
+}
+
+/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), j ascending: the sums wait in out between blocks. */
+static void tile_values(float *out, const float *p, int64_t ld, int64_t nq, const struct key_blocks *b, int64_t n,
+                        int64_t Kp) {
+    const int64_t run = b->table ? KV_BLOCK : n; /* keys that lie one behind the other */
+    for (int64_t j0 = 0; j0 < n; j0 += run) {
+        const float *v = b->v + block_at(b, j0 / KV_BLOCK) * b->v_step;
+        micro_block(nq, Kp, i64_min(run, n - j0), p + j0, ld, 1, v, Kp, out, Kp, NULL, j0 ? INIT_LOAD : INIT_ZERO);
     }
 }
 
@@ -59,15 +79,13 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
         const struct attn_task *task = &p->task[i];
         const struct attn_seq *s = &p->seq[task->seq];
         const int64_t g = task->g, n_keys = s->past + task->row1;
-        const float *kt, *v;
-        if (s->kblk) {
-            kt = s->kblk + g * p->s.cap_keys * K;
-            v = s->vblk + g * p->s.cap_keys * Kp;
+        struct key_blocks keys = {kt_mem, v_mem, K * KV_BLOCK, KV_BLOCK * Kp, NULL};
+        if (s->blocks) {
+            keys = (struct key_blocks){p->s.kv + kv_keys_at(g, K), p->s.kv + kv_values_at(g, p->s.G, K), p->s.kv_stride,
+                                       p->s.kv_stride, s->blocks};
         } else {
             gather_transposed(kt_mem, p->k, s, n_keys, g * K, K);
             gather_rows_padded(v_mem, p->v, s, n_keys, g * K, K, Kp);
-            kt = kt_mem;
-            v = v_mem;
         }
         /* A tile is ATTN_TILE (row, head) pairs, heads of a row side by side: they share the keys. */
         const int64_t first = task->row0 * rep, last = task->row1 * rep;
@@ -77,7 +95,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
             for (int64_t r = 0; r < nq; r++)
                 memcpy(q + r * K, row_of(p->q, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K,
                        (size_t)K * sizeof(float));
-            tile_scores(sc, cap, q, K, nq, kt, n, K);
+            tile_scores(sc, cap, q, K, nq, &keys, n, K);
             for (int64_t r = 0; r < nq; r++) {
                 const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
                 float *x = sc + r * cap;
@@ -98,7 +116,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
                     st[1] = inv[r];
                 }
             }
-            micro_block(nq, Kp, n, sc, cap, 1, v, Kp, acc, Kp, NULL, INIT_ZERO);
+            tile_values(acc, sc, cap, nq, &keys, n, Kp);
             for (int64_t r = 0; r < nq; r++) {
                 float *o = row_of(p->o, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K;
                 for (int64_t d = 0; d < K; d += 16)
@@ -121,6 +139,7 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
     gather_transposed(kt, p->k, s, n_keys, g * K, K);
     gather_transposed(vt, p->v, s, n_keys, g * K, K);
     gather_rows_padded(kr, p->k, s, n_keys, g * K, K, Kp);
+    const struct key_blocks kb = {.k = kt, .k_step = K * KV_BLOCK}, vb = {.k = vt, .k_step = K * KV_BLOCK};
     memset(dk, 0, (size_t)(n_keys * Kp) * sizeof(float));
     memset(dv, 0, (size_t)(n_keys * Kp) * sizeof(float));
     for (int64_t t0 = 0; t0 < s->len * rep; t0 += ATTN_GRAD_TILE) {
@@ -139,8 +158,8 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
             }
             delta[r] = v_sum(dot);
         }
-        tile_scores(pr, cap, q, Kp, nq, kt, n, K);
-        tile_scores(ds, cap, d_o, Kp, nq, vt, n, K);
+        tile_scores(pr, cap, q, Kp, nq, &kb, n, K);
+        tile_scores(ds, cap, d_o, Kp, nq, &vb, n, K);
         for (int64_t r = 0; r < nq; r++) {
             const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
             const float *st = p->stats + ((s->row + row) * p->s.H + g * rep + (t0 + r) % rep) * 2;

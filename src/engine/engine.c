@@ -112,7 +112,7 @@ static enum status reserve(struct engine *en, int want, int64_t len, struct err 
             "or max_tokens, or raise the budget",
             (long long)len, (long long)bytes, (long long)budget);
     int n = (int)i64_min(want, fit);
-    TRY(kv_create(en->m, n, len, &en->kv, e));
+    TRY(kv_create(en->m, n, len, 0, &en->kv, e));
     en->n_seq = n;
     en->kv_len = len;
     en->kv_budget = budget;
@@ -298,7 +298,7 @@ static enum status admit(struct run *r, struct group *g, const float *logits) {
         int seq = g->seq;
         if (g->left > 1) {
             seq = en->free_seq[--en->n_free];
-            kv_copy(en->kv, seq, g->seq);
+            kv_share(en->kv, seq, g->seq);
         }
         struct active *a = &en->active[en->n_active];
         start_sample(r, g, seq, a);

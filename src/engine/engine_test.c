@@ -334,7 +334,7 @@ static void distribution(void **state) {
     struct err e = {0};
     float logits[V];
     const int seq = 0, n = 4;
-    assert_int_equal(kv_create(model, 1, 4, &kv, &e), ST_OK);
+    assert_int_equal(kv_create(model, 1, 4, 0, &kv, &e), ST_OK);
     assert_int_equal(model_step(model, kv, 1, &seq, &n, r.prompt, logits, &e), ST_OK);
     kv_free(kv);
     for (int round = 0; round < 3; round++) {

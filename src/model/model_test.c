@@ -379,14 +379,14 @@ static void test_sampling_equals_training(void **state) {
         float logp[N_ROWS], ent[N_ROWS], *logits = xcalloc((size_t)(N_ANSWERS + 1) * (size_t)V, sizeof *logits);
         CHECK(model_forward(m, &x.b, logp, ent, NULL, &err));
         struct kv_cache *kv;
-        CHECK(kv_create(m, N_ANSWERS + 1, PROMPT + ANSWER, &kv, &err));
+        CHECK(kv_create(m, N_ANSWERS + 1, PROMPT + ANSWER, 0, &kv, &err));
         /* Prefill in three uneven steps, then copy to every answer. */
         const int seq0 = 0, cut[] = {1, 40, PROMPT - 41};
         for (int i = 0, done = 0; i < 3; done += cut[i++])
             CHECK(model_step(m, kv, 1, &seq0, &cut[i], x.ids + done, logits, &err));
         assert_int_equal(kv_len(kv, 0), PROMPT);
         for (int a = 1; a <= N_ANSWERS; a++) {
-            kv_copy(kv, a, 0);
+            kv_share(kv, a, 0);
             memcpy(logits + a * V, logits, (size_t)V * sizeof(float));
         }
         kv_reset(kv, 0);
@@ -437,7 +437,7 @@ static void test_long_prefill(void **state) {
     const int seq[3] = {2, 0, 1}, n[3] = {SHORT, LONG, SHORT};
     float *logits = xcalloc(3 * (size_t)V, sizeof *logits), *want = xcalloc(SHORT * (size_t)V, sizeof *want);
     struct kv_cache *kv;
-    CHECK(kv_create(m, 3, LONG, &kv, &err));
+    CHECK(kv_create(m, 3, LONG, 0, &kv, &err));
     CHECK(model_step(m, kv, 3, seq, n, ids, logits, &err));
     for (int i = 0; i < 3; i += 2) {
         const struct segment s = {0, SHORT, -1};
@@ -651,9 +651,9 @@ static void test_bad_calls(void **state) {
     refused(model_forward(m, &b, logp, NULL, NULL, &err), ST_INVALID, "segment 3");
 
     struct kv_cache *kv;
-    assert_int_equal(kv_create(m, 1, 401, &kv, &err), ST_INVALID);
-    assert_int_equal(kv_create(m, 1 << 30, 400, &kv, &err), ST_MEMORY);
-    CHECK(kv_create(m, 2, 4, &kv, &err));
+    assert_int_equal(kv_create(m, 1, 401, 0, &kv, &err), ST_INVALID);
+    assert_int_equal(kv_create(m, 1 << 30, 400, 0, &kv, &err), ST_MEMORY);
+    CHECK(kv_create(m, 2, 4, 0, &kv, &err));
     const int twice[2] = {1, 1}, n[2] = {1, 1}, five = 5, none = 0;
     refused(model_step(m, kv, 2, twice, n, tiny_ids, logits, &err), ST_INVALID, "twice");
     refused(model_step(m, kv, 1, twice, &five, tiny_ids, logits, &err), ST_INVALID, "do not fit");
