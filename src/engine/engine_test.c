@@ -60,7 +60,8 @@ static const char *letter(void *ctx, int32_t id, size_t *n) {
 }
 
 static struct engine *open_engine(int64_t memory_bytes, int max_batch, int32_t limit) {
-    const struct engine_options o = {memory_bytes, max_batch, limit, letter, NULL};
+    const struct engine_options o = {
+        .memory_bytes = memory_bytes, .max_batch = max_batch, .vocab_limit = limit, .token_bytes = letter};
     struct engine *en = NULL;
     struct err e = {0};
     if (engine_open(model, &o, &en, &e) != ST_OK) fail_msg("%s", e.msg);

@@ -456,6 +456,77 @@ static void test_long_prefill(void **state) {
     model_free(m);
 }
 
+/* The error of a call must be this status and say this. */
+static void refused(enum status got, enum status want, const char *says) {
+    if (got != want) fail_msg("status %s, expected %s (%s)", status_name(got), status_name(want), says);
+    if (!strstr(err.msg, says)) fail_msg("message \"%s\" does not say \"%s\"", err.msg, says);
+}
+
+/* Sequences that share blocks, copies of begun ones, remembered prefixes, and what happens when blocks run out: always
+ * the logits of a sequence of its own. */
+static void test_shared_blocks(void **state) {
+    (void)state;
+    struct model *m = make(qwen3_wide, two, 0);
+    enum { TOKENS = 200, SEQS = 4, BLOCKS = 8 };
+    const int32_t V = model_cfg(m)->V;
+    float *logits = xcalloc((size_t)V, sizeof *logits), *want = xcalloc((size_t)TOKENS * (size_t)V, sizeof *want);
+    int32_t ids[2][TOKENS];
+    struct rng r = rng_make(8, 0);
+    for (int i = 0; i < TOKENS; i++) { /* they part at token 100 */
+        ids[0][i] = (int32_t)rng_below(&r, (uint64_t)V);
+        ids[1][i] = i < 100 ? ids[0][i] : (int32_t)rng_below(&r, (uint64_t)V);
+    }
+    struct kv_cache *kv;
+    CHECK(kv_create(m, SEQS, TOKENS, BLOCKS, &kv, &err));
+    assert_int_equal(kv_available(kv), BLOCKS);
+    const int s0 = 0, s1 = 1, s2 = 2, s3 = 3, to_100 = 100, rest = 100;
+    for (int which = 0; which < 2; which++) {
+        const struct segment s = {0, TOKENS, -1};
+        const struct train_batch b = {.ids = ids[which], .T = TOKENS, .seg = &s, .n_seg = 1};
+        CHECK(model_logits(m, &b, want, &err));
+        if (which == 0) {
+            CHECK(model_step(m, kv, 1, &s0, &to_100, ids[0], logits, &err));
+            same_bits(logits, want + 99 * V, V, "shared prefix");
+            kv_share(kv, s1, s0);
+            assert_int_equal(kv_len(kv, s1), 100);
+            assert_int_equal(kv_available(kv), BLOCKS - 2);
+        }
+        /* Both go on from the same begun block; the one that writes first copies it. */
+        const int *seq = which ? &s1 : &s0;
+        CHECK(model_step(m, kv, 1, seq, &rest, ids[which] + 100, logits, &err));
+        same_bits(logits, want + 199 * V, V, "behind a shared prefix");
+        assert_int_equal(kv_available(kv), which ? 1 : BLOCKS - 5);
+    }
+    /* Blocks run out: refused, and nobody is harmed. 100 tokens need two blocks, one is left. */
+    refused(model_step(m, kv, 1, &s2, &to_100, ids[0], logits, &err), ST_MEMORY, "no block");
+    assert_int_equal(kv_len(kv, s2), 0);
+    assert_int_equal(kv_available(kv), 1);
+    /* What is remembered costs no block, is found token by token, and only in whole blocks. */
+    assert_int_equal(kv_match(kv, s2, ids[1], TOKENS), 192);
+    assert_int_equal(kv_available(kv), 1);
+    const int eight = 8;
+    CHECK(model_step(m, kv, 1, &s2, &eight, ids[1] + 192, logits, &err));
+    same_bits(logits, want + 199 * V, V, "behind a remembered prefix");
+    ids[1][130]++;
+    assert_int_equal(kv_match(kv, s3, ids[1], TOKENS), 128);
+    assert_int_equal(kv_match(kv, s3, ids[1] + 128, 72), 0);
+    kv_reset(kv, s3);
+    assert_int_equal(kv_match(kv, s3, ids[1], 127), 64);
+    ids[1][130]--;
+    assert_int_equal(kv_match(kv, s3, ids[1] + 64, 136), 128); /* goes on where it ended */
+    for (int i = 0; i < SEQS; i++) kv_reset(kv, i);
+    assert_int_equal(kv_available(kv), BLOCKS);
+    assert_int_equal(kv_match(kv, s0, ids[0], TOKENS), 192); /* still known */
+    /* Other weights: nothing is found, nor does what a sequence already held ever get found. */
+    model_params_changed(m);
+    assert_int_equal(kv_match(kv, s1, ids[0], TOKENS), 0);
+    CHECK(model_step(m, kv, 1, &s0, &eight, ids[0] + 192, logits, &err));
+    assert_int_equal(kv_match(kv, s1, ids[0], TOKENS), 0);
+    kv_free(kv);
+    free(logits), free(want);
+    model_free(m);
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void tiny_logp(struct model *m, float logp[13]) { CHECK(model_forward(m, &tiny, logp, NULL, NULL, &err)); }
@@ -514,12 +585,6 @@ static void test_initial_state(void **state) {
 
 static void write_file(const char *name, const char *text) {
     CHECK(fs_write_atomic(in_tmp(name), text, strlen(text), &err));
-}
-
-/* The error of a call must be this status and say this. */
-static void refused(enum status got, enum status want, const char *says) {
-    if (got != want) fail_msg("status %s, expected %s (%s)", status_name(got), status_name(want), says);
-    if (!strstr(err.msg, says)) fail_msg("message \"%s\" does not say \"%s\"", err.msg, says);
 }
 
 static void test_bad_config(void **state) {
@@ -672,6 +737,7 @@ int main(void) {
         cmocka_unit_test(test_shared_prompt),
         cmocka_unit_test(test_sampling_equals_training),
         cmocka_unit_test(test_long_prefill),
+        cmocka_unit_test(test_shared_blocks),
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_initial_state),
         cmocka_unit_test(test_bad_config),
