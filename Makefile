@@ -11,7 +11,7 @@ ifneq ($(SAN),)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
   LDFLAGS += -fsanitize=$(SAN)
 endif
-LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lm -ldl -lpthread
+LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
 MAIN    := src/cli/main.c
@@ -47,7 +47,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all cuda setup demo test test-fast doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -88,6 +88,25 @@ $(BUILD)/cuda/%.o: src/cuda/%.c
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
+# The ops of the plugin against those of the CPU; and the same kernels on an emulated device, which needs no GPU.
+CUDA_TEST     := $(BUILD)/test/cuda_ops
+CUDA_EMULATED := $(BUILD)/test/libkernelrl_cuda_emulated.so
+EMU_FLAGS     := -fPIC -Itests/cuda/emulate
+EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
+EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
+$(CUDA_TEST): tests/cuda/ops_test.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lm -ldl -lpthread
+$(CUDA_EMULATED): $(EMU_OBJ)
+	@mkdir -p $(@D) && g++ $(LDFLAGS) -shared -o $@ $^ -lm
+$(BUILD)/emulated/%.o: src/cuda/%.cu
+	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/%.o: src/cuda/%.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/base.o: src/base/base.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
+	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
+
 tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
 
@@ -105,6 +124,8 @@ test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
 test-fast: build ## unit tests only
 	@tests/run --fast
+test-cuda: $(CUDA_TEST) $(if $(wildcard /dev/nvidiactl),$(CUDA_LIB),$(CUDA_EMULATED)) ## every CUDA op against the CPU's, on a GPU or emulated
+	@$(CUDA_TEST) $(lastword $^)
 doctor: build ## what this machine can do
 	@$(BIN) doctor
 fmt: ## format the sources

@@ -10,18 +10,20 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "engine/engine.h"
+#include "rl/locate.h"
 #include "rl/session.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
 static const char usage[] =
-    "sample --model DIR --prompt TEXT [--adapter DIR] [--system TEXT] [--raw] [--renderer NAME]\n"
+    "sample --model MODEL --prompt TEXT [--adapter MODEL] [--system TEXT] [--raw] [--renderer NAME]\n"
     "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
     "       [--stop STR]... [--device NAME] [--threads N] [--json]\n"
     "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
     "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
     "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
-    "line: text, ids, logprobs, stop. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.";
+    "line: text, ids, logprobs, stop. MODEL is a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION); an\n"
+    "adapter likewise. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.";
 
 enum { MAX_STOPS = 16 };
 
@@ -170,12 +172,14 @@ static enum status run(struct sample_options *o, struct err *e) {
     struct model *m = NULL;
     struct tokenizer *t = NULL;
     struct engine *en = NULL;
-    CLEANUP_FREE char *dir = NULL;
+    CLEANUP_FREE char *dir = NULL, *adapter = NULL;
+    const volatile bool *cancel = cli_interruptible();
     enum status st;
-    TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
+    TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &dir, e), done);
+    if (o->adapter) TRY_GOTO(locate("--adapter", HUB_ADAPTER, o->adapter, NULL, cancel, &adapter, e), done);
     TRY_GOTO(backend_open(o->device, pool, &be, e), done);
     TRY_GOTO(model_load(dir, be, &m, e), done);
-    if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
+    if (adapter) TRY_GOTO(model_lora_load(m, adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
     const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
     TRY_GOTO(engine_open(m, &eo, &en, e), done);

@@ -190,11 +190,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
         float max = __int_as_float(0xff800000), sum = 0;
         for (int64_t j = lane; j < full; j += LANES) max = max > x[j] ? max : x[j];
         max = max_tail(fold_max(max), full + lane < own ? x[full + lane] : 0.0f, (int)(own - full));
-        __syncthreads(); /* idle groups read pair 0's scores: not while it replaces them */
-        for (int64_t j = lane; j < n; j += LANES) {
+        __syncthreads(); /* idle groups have read pair 0's scores: not while it replaces them */
+        for (int64_t j = lane; j < n && p < pairs; j += LANES) {
             const float e = j < own ? exp_lane(x[j] - max) : 0.0f;
             sum = sum + e;
-            if (p < pairs) x[j] = e;
+            x[j] = e;
         }
         const float r = 1.0f / fold_sum(sum);
         if (p < pairs && lane == 0) {

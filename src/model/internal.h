@@ -67,6 +67,7 @@ struct step_space {
 
 struct model {
     struct model_config cfg;
+    char *name;         /* for adapters saved from it, or NULL */
     json_t *config;     /* the whole config.json */
     struct backend *be; /* borrowed; every float * below is its memory */
     struct arena names;

@@ -29,6 +29,9 @@ enum status model_load(const char *dir, struct backend *be, struct model **out, 
 enum status model_init(const char *config_json, uint64_t seed, struct backend *be, struct model **out,
                        struct err *e) MUST_USE;
 void model_free(struct model *m); /* NULL is fine */
+/* What the model is called (a name or path, copied): saved adapters carry it as base_model_name_or_path. Without a call
+ * they keep what they were loaded with. */
+void model_set_name(struct model *m, const char *name);
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
@@ -97,6 +100,13 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
 void model_zero_grad(struct model *m);
 /* L2 norm of all gradients, summed in double as the op sum_squares says; 0 when nothing is trained. */
 double model_grad_norm(const struct model *m);
+
+/* Looks for a NaN or an infinity among the weights, the activations that the last model_forward kept (none after
+ * model_params_changed) and the gradients, whichever of them `what` has, in this order, and writes where the first one
+ * is ("gradient of model.layers.3.mlp.up_proj.weight: element 7 of 8192 is NaN"). False when all is finite. Copies
+ * everything to the host: for messages, not for every step. */
+enum { FIND_WEIGHTS = 1, FIND_ACTIVATIONS = 2, FIND_GRADIENTS = 4 };
+bool model_find_nonfinite(struct model *m, int what, char *buf, size_t bytes);
 
 /* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
 /* A cache is a pool of blocks of KV_BLOCK tokens (tensor/ops.h). Sequences share the blocks of a common prefix; one

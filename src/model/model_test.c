@@ -669,6 +669,11 @@ static void test_bad_adapters(void **state) {
     struct model *m = make(qwen3_tiny, one, 3), *other = make(qwen2_tiny, one, 0);
     CHECK(model_lora_save(m, in_tmp("ad"), &err));
     refused(model_lora_load(other, in_tmp("ad"), &err), ST_INVALID, "lora_A"); /* of another model */
+    assert_null(strstr(err.msg, "made for"));
+    model_set_name(m, "org/base");
+    CHECK(model_lora_save(m, in_tmp("ad"), &err));
+    refused(model_lora_load(other, in_tmp("ad"), &err), ST_INVALID, "expected shape");
+    assert_non_null(strstr(err.msg, "made for \"org/base\""));
     static const struct {
         const char *config, *says;
         enum status st;
@@ -731,19 +736,55 @@ static void test_bad_calls(void **state) {
     model_free(NULL);
 }
 
+/* Each kind of trouble is found where it began, and said by name. */
+static void test_find_nonfinite(void **state) {
+    (void)state;
+    enum { ALL = FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS };
+    struct model *m = make(qwen3_tiny, one, 0);
+    float logp[13];
+    char buf[200] = "";
+    CHECK(model_train_prepare(m, TRAIN_FULL, &err));
+    int n;
+    const struct param *p = model_params(m, &n);
+    tiny_logp(m, logp);
+    CHECK(model_backward(m, &tiny, tiny_g, &err));
+    assert_false(model_find_nonfinite(m, ALL, buf, sizeof buf));
+
+    p[3].g[1] = NAN; /* below p[5], whose gradient it would have come from */
+    p[5].g[2] = -INFINITY;
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "gradient of "));
+    assert_non_null(strstr(buf, p[5].name));
+    assert_non_null(strstr(buf, "element 2 of "));
+    assert_non_null(strstr(buf, "infinite"));
+    assert_false(model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
+
+    /* Finite weights whose product is not: seen in the activations of the layer it happens in. */
+    model_zero_grad(m);
+    for (int i = 0; i < n; i++)
+        if (strcmp(p[i].name, "model.layers.1.mlp.gate_proj.weight") == 0)
+            for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] = k % 2 ? 3e38f : -3e38f;
+    model_params_changed(m);
+    tiny_logp(m, logp);
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "activations of layer 1, gate and up projection"));
+
+    p[n - 1].w[0] = NAN;
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "weight "));
+    assert_non_null(strstr(buf, p[n - 1].name));
+    assert_non_null(strstr(buf, "element 0 of "));
+    model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_shared_prompt),
-        cmocka_unit_test(test_sampling_equals_training),
-        cmocka_unit_test(test_long_prefill),
-        cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_initial_state),
-        cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_bad_adapters),
-        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_shared_prompt),  cmocka_unit_test(test_sampling_equals_training),
+        cmocka_unit_test(test_long_prefill),   cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_initial_state),
+        cmocka_unit_test(test_bad_config),     cmocka_unit_test(test_bad_weights),
+        cmocka_unit_test(test_bad_adapters),   cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

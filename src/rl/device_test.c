@@ -359,6 +359,7 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     const struct param *p = model_params(m, &n);
     CHECK(adamw_create(be, p, n, &opt, &err));
     sample(m, g, t);
+    struct update_space space = {0};
     const struct train_options o = {.num_substeps = 2,
                                     .train_tokens = 200,
                                     .max_tokens = MAX_NEW,
@@ -372,7 +373,8 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     int64_t opt_step = 0, next;
     double nll;
     int64_t tokens;
-    CHECK(update_policy(m, opt, &o, g, GROUPS, &opt_step, &s, &err)); /* checks: sampler == trainer, bit for bit */
+    CHECK(update_policy(m, opt, &o, &space, g, GROUPS, &opt_step, &s,
+                        &err)); /* checks: sampler == trainer, bit for bit */
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
@@ -391,9 +393,9 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
         }
     struct train_options plain = o;
     plain.loss_fn = 0;
-    CHECK(update_policy(again, opt2, &plain, g, GROUPS, &opt_step, &s, &err));
+    CHECK(update_policy(again, opt2, &plain, &space, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
-    CHECK(update_nll(again, &o, g, GROUPS, &nll, &tokens, &err));
+    CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
     note(t, nll);
 
     const struct segment seg = {0, 30, -1};
@@ -406,6 +408,7 @@ static void program(struct backend *be, bool lora, const char *name, struct trac
     for (int i = 0; i < 30 * 32; i++) note(t, (double)hidden[i]);
     note(t, (double)logp);
     groups_free(g, GROUPS);
+    update_space_free(&space);
     adamw_free(opt);
     adamw_free(opt2);
     model_free(m);

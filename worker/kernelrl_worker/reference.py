@@ -97,6 +97,25 @@ def outputs_of(result):
     raise ProblemError(f"forward() returns {type(result).__name__}; a tensor or a tuple of tensors is needed")
 
 
+def is_float(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def largest_error(mine, true):
+    """The largest normalised error of a float32 tensor against a float64 one, over the elements finite in both."""
+
+    def error(mine, true):
+        scale = max(float(torch.linalg.vector_norm(mine, dtype=torch.float64)) / mine.numel() ** 0.5, 1e-3)
+        return float((mine - true).abs_().div_(true.abs().add_(scale)).max())
+
+    worst = error(mine, true)
+    if worst == worst:
+        return worst
+    # A NaN: something is not finite. Picking elements out is slow, and hardly ever needed.
+    known = torch.isfinite(mine) & torch.isfinite(true)
+    return error(mine[known], true[known]) if bool(known.any()) else 0.0
+
+
 class Region:
     """Memory shared with the verifier, and tensors that view it."""
 
@@ -258,12 +277,11 @@ class Problem:
         model = self.doubles[param_set]
         if not model:
             return 0.0
-        wide = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs]
+        wide = [v.double() if is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
         try:
             with torch.no_grad():
                 seed_all(seed)
-                exact = outputs_of(model(*[v.clone() if isinstance(v, torch.Tensor) else v for v in wide]))
-                exact = [t.clone() for t in exact] + [b.clone() for b in model.buffers()]
+                exact = [t.clone() for t in outputs_of(model(*wide))] + [b.clone() for b in model.buffers()]
                 for buffer, value in zip(model.buffers(), self.double_buffers[param_set]):
                     buffer.copy_(value)
         except Exception:
@@ -271,15 +289,8 @@ class Problem:
             return 0.0
         worst = 0.0
         for mine, true in zip(outputs + buffers, exact):
-            if mine.dtype != torch.float32 or mine.numel() == 0 or mine.shape != true.shape:
-                continue
-            mine = mine.double()
-            known = torch.isfinite(mine) & torch.isfinite(true)
-            if not bool(known.any()):
-                continue
-            mine, true = mine[known], true[known]
-            scale = max(float(mine.pow(2).mean().sqrt()), 1e-3)
-            worst = max(worst, float(((mine - true).abs() / (scale + true.abs())).max()))
+            if mine.dtype == torch.float32 and mine.numel() > 0 and mine.shape == true.shape:
+                worst = max(worst, largest_error(mine, true))
         return worst
 
     # ---- shared memory ----
@@ -288,6 +299,7 @@ class Problem:
         """layout: byte offsets. An argument's `input`, `param` and `output` offset is -1 where it has none."""
         self.region = Region(fd, size)
         self.layout = layout
+        self.views = {}
         for param_set in range(2):
             base = layout["param_base"] + param_set * layout["param_stride"]
             tensors = [supported(p) for p in self.models[param_set].parameters()]
@@ -296,46 +308,61 @@ class Problem:
                 offset = layout["param"][self.n_inputs + index]
                 self.region.view(base + offset, tensor.shape, tensor.dtype).copy_(tensor)
 
-    def fill(self, index, family, seed, param_set, with_noise):
-        """Writes input set `index` and the reference's outputs for it. Returns whether all of them are finite, and the
-        noise of the reference (0 unless asked for)."""
-        layout = self.layout
-        base = layout["set_base"] + index * layout["set_stride"]
-        inputs = self._inputs(family, seed)
-        if len(inputs) != self.n_inputs:
-            raise ProblemError("get_inputs() returns another number of inputs each time")
-        seed_all(seed)
-        start = time.perf_counter()
-        outputs, buffers = self._run(inputs, param_set)
-        slow = time.perf_counter() - start > SLOW_SECONDS
-        for arg, offset, value in zip(self.args, layout["input"], inputs):
+    def _write_inputs(self, base, inputs):
+        """Inputs into a set. Returns them as they lie there: forward() may change the ones it is given."""
+        stored = []
+        for arg, offset, value in zip(self.args, self.layout["input"], inputs):
             if isinstance(value, torch.Tensor):
                 if list(value.shape) != arg["shape"]:
                     raise ProblemError(f"input {arg['name']} changes its shape from call to call")
-                self.region.view(base + offset, value.shape, value.dtype).copy_(value)
+                view = self.region.view(base + offset, value.shape, value.dtype)
+                view.copy_(value)
+                stored.append(view)
             else:
                 dtype = torch.float64 if arg["type"] == "f32" else torch.int64
                 self.region.view(base + offset, [1], dtype).copy_(torch.tensor([value], dtype=dtype))
+                stored.append(value)
+        return stored
+
+    def fill(self, index, family, seed, param_set, with_noise):
+        """Writes input set `index` and the reference's outputs for it. With noise, also returns whether all outputs are
+        finite, and the noise of the reference."""
+        base = self.layout["set_base"] + index * self.layout["set_stride"]
+        self.views.pop(index, None)
+        inputs = self._inputs(family, seed)
+        if len(inputs) != self.n_inputs:
+            raise ProblemError("get_inputs() returns another number of inputs each time")
+        stored = self._write_inputs(base, inputs)
+        seed_all(seed)
+        start = time.perf_counter()
+        with torch.no_grad():
+            outputs = [supported(t) for t in outputs_of(self.models[param_set](*inputs))]
+        slow = time.perf_counter() - start > SLOW_SECONDS
+        # Outputs may lie in buffers: everything is copied before the buffers are put back.
+        buffers = [b.detach().clone() for b in self.models[param_set].buffers()]
         results = [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
-        slots = [(a, o) for a, o in zip(self.args, layout["output"]) if o >= 0]
-        finite = True
+        slots = [(a, o) for a, o in zip(self.args, self.layout["output"]) if o >= 0]
+        written = []
         for (arg, offset), value in zip(slots, results):
             if list(value.shape) != arg["shape"] or TYPES[value.dtype] != arg["type"]:
                 raise ProblemError(f"output {arg['name']} changes its shape or type from call to call")
-            self.region.view(base + layout["input_stride"] + offset, value.shape, value.dtype).copy_(value)
-            if value.is_floating_point():
-                finite = finite and bool(torch.isfinite(value).all())
+            view = self.region.view(base + self.layout["input_stride"] + offset, value.shape, value.dtype)
+            view.copy_(value)
+            written.append(view)
+        self._restore(param_set)
+        if not with_noise:
+            return {}
+        finite = all(bool(torch.isfinite(v).all()) for v in written if v.is_floating_point())
         noise = 0.0
-        if with_noise and finite and not slow:
-            noise = self._noise(inputs, outputs, buffers, param_set, seed)
+        if finite and not slow:
+            noise = self._noise(stored, written[len(written) - len(outputs) :], buffers, param_set, seed)
         return {"finite": finite, "noise": noise}
 
-    def time(self, sets, repeat):
-        """Seconds for one eager forward per set, after copies of the inputs were made, as the answer gets them."""
-        layout = self.layout
-        model = self.models[0]
-        calls = []
-        for index in sets:
+    def _stored(self, index):
+        """The inputs of a set that was filled, as they lie there. Views are kept: making one takes longer than copying a
+        small tensor."""
+        if index not in self.views:
+            layout = self.layout
             base = layout["set_base"] + index * layout["set_stride"]
             inputs = []
             for arg, offset in list(zip(self.args, layout["input"]))[: self.n_inputs]:
@@ -345,8 +372,16 @@ class Problem:
                     inputs.append(bool(value) if arg["type"] == "bool" else value)
                 else:
                     dtype = next(d for d, name in TYPES.items() if name == arg["type"])
-                    inputs.append(self.region.view(base + offset, arg["shape"], dtype).clone())
-            calls.append(inputs)
+                    inputs.append(self.region.view(base + offset, arg["shape"], dtype))
+            self.views[index] = inputs
+        return self.views[index]
+
+    def time(self, sets, repeat):
+        """Seconds for one eager forward per set, after copies of the inputs were made, as the answer gets them."""
+        model = self.models[0]
+        calls = []
+        for index in sets:
+            calls.append([v.clone() if isinstance(v, torch.Tensor) else v for v in self._stored(index)])
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -369,6 +404,9 @@ class Service:
 
     def __init__(self):
         self.problems = {}
+        # PyTorch's own objects never go away: left out, they no longer cost 0.1 s at each collection.
+        gc.collect()
+        gc.freeze()
 
     def handle(self, request, fd):
         op = request["op"]

@@ -1,0 +1,78 @@
+/* The device side of the emulation: a block's threads are coroutines that run until a barrier; blocks run one after the
+ * other. See cuda_runtime_api.h. */
+#ifndef KERNELRL_EMULATE_CUDA_RUNTIME_H
+#define KERNELRL_EMULATE_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <stdint.h>
+
+#include "cuda_runtime_api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+
+struct emulated_index {
+    unsigned x;
+};
+extern emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+struct float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline unsigned __float_as_uint(float f) {
+    unsigned u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(unsigned u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+static inline float __int_as_float(int i) { return __uint_as_float((unsigned)i); }
+
+void emulate_barrier(bool warp);
+float emulate_exchange(float mine, int from_lane);
+void *emulate_shared(void);
+void emulate_launch(int64_t grid, int block, int64_t shared, void (*body)(void *), void *ctx);
+
+static inline void __syncthreads(void) { emulate_barrier(false); }
+static inline float __shfl_sync(unsigned mask, float v, int lane, int width) {
+    (void)mask;
+    const int self = (int)(threadIdx.x % 32);
+    return emulate_exchange(v, self / width * width + lane % width);
+}
+static inline float __shfl_down_sync(unsigned mask, float v, int by, int width) {
+    (void)mask;
+    const int self = (int)(threadIdx.x % 32);
+    return emulate_exchange(v, self % width + by < width ? self + by : self);
+}
+
+template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int what, int value) {
+    (void)f, (void)what;
+    return value <= 232448 ? cudaSuccess : cudaErrorInvalidValue;
+}
+template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *f) {
+    (void)a, (void)f;
+    return cudaSuccess;
+}
+
+template <typename F> static inline int emulate_run(int64_t grid, int block, int64_t shared, F body) {
+    emulate_launch(
+        grid, block, shared, [](void *p) { (*static_cast<F *>(p))(); }, &body);
+    return 0;
+}
+#define LAUNCH(kernel, grid, block, shared, stream, ...) \
+    ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), [&] { (kernel)(__VA_ARGS__); }))
+#define DYNAMIC_SHARED(name) float *name = static_cast<float *>(emulate_shared())
+
+#endif

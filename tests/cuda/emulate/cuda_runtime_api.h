@@ -1,0 +1,74 @@
+/* An emulation of the few CUDA calls that src/cuda makes, on host memory and one thread, so that the logic of its
+ * kernels can be tested where there is no GPU. It finds wrong indices, missing barriers' deadlocks and (under a
+ * sanitizer) accesses out of bounds; it cannot find races, and says nothing about speed. */
+#ifndef KERNELRL_EMULATE_CUDA_RUNTIME_API_H
+#define KERNELRL_EMULATE_CUDA_RUNTIME_API_H
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int cudaError_t;
+enum {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorNoKernelImageForDevice = 209
+};
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+struct cudaDeviceProp {
+    char name[256];
+    int multiProcessorCount;
+    size_t sharedMemPerBlockOptin;
+};
+typedef struct {
+    int numRegs;
+} cudaFuncAttributes;
+
+static inline const char *cudaGetErrorString(cudaError_t e) { return e == 2 ? "out of memory" : "emulated error"; }
+static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
+static inline cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
+static inline cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
+    (void)device;
+    memset(p, 0, sizeof *p);
+    memcpy(p->name, "emulated", sizeof "emulated");
+    /* Few multiprocessors, so that small tests reach every tile size; KERNELRL_EMULATE_SHARED tries smaller devices. */
+    const char *shared = getenv("KERNELRL_EMULATE_SHARED");
+    p->multiProcessorCount = 4;
+    p->sharedMemPerBlockOptin = shared ? (size_t)strtoul(shared, NULL, 10) : 232448;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMalloc(void **p, size_t n) {
+    *p = n > (size_t)1 << 40 ? NULL : aligned_alloc(256, (n + 255) & ~(size_t)255);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
+static inline cudaError_t cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
+static inline cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+static inline cudaError_t cudaMemGetInfo(size_t *have, size_t *total) { return *have = *total = 1u << 30, cudaSuccess; }
+static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s) {
+    (void)kind, (void)s;
+    return memcpy(dst, src, n), cudaSuccess;
+}
+static inline cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s) {
+    (void)s;
+    return memset(dst, v, n), cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
+    return (void)f, *s = NULL, cudaSuccess;
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
+    return (void)f, *e = NULL, cudaSuccess;
+}
+static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaSuccess; }
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, cudaSuccess; }
+static inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaSuccess; }
+
+#endif
