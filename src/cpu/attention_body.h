@@ -48,24 +48,98 @@ struct key_blocks {
 
 ALWAYS_INLINE int64_t block_at(const struct key_blocks *b, int64_t i) { return b->table ? b->table[i] : i; }
 
-/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
-static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const struct key_blocks *b,
-                        int64_t n, int64_t K) {
-    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
-        const int64_t w = (i64_min(KV_BLOCK, n - j0) + 15) & ~(int64_t)15;
-        const float *kt = b->k + block_at(b, j0 / KV_BLOCK) * b->k_step;
-        micro_block(nq, w, K, x, ldx, 1, kt, KV_BLOCK, out + j0, ld, NULL, INIT_ZERO);
+/* The two products of a tile over all blocks of keys, for mr rows: scores out[i][j] = x[i] . key j of full blocks, and
+ * sums out[i][d] = sum_j p[i][j] v[j][d] over n keys, j ascending, for 16*nv columns from column d0 on. */
+typedef void scores_fn(float *out, int64_t ld, const float *x, int64_t ldx, const struct key_blocks *b, int64_t blocks,
+                       int64_t K);
+typedef void values_fn(float *out, int64_t ldo, const float *p, int64_t ldp, const struct key_blocks *b, int64_t n,
+                       int64_t d0, int64_t Kp);
+
+ALWAYS_INLINE void scores_body(const int mr, float *out, int64_t ld, const float *x, int64_t ldx,
+                               const struct key_blocks *b, int64_t blocks, int64_t K) {
+    for (int64_t i = 0; i < blocks; i++) {
+        const float *k = b->k + block_at(b, i) * b->k_step;
+        const float *ahead = i + 1 < blocks ? b->k + block_at(b, i + 1) * b->k_step : k;
+        for (int64_t j = 0; j < KV_BLOCK; j += 16 * V16_NV) {
+            v16 acc[MICRO_ROWS][V16_NV];
+#pragma GCC unroll 6
+            for (int r = 0; r < mr; r++)
+#pragma GCC unroll 4
+                for (int c = 0; c < V16_NV; c++) acc[r][c] = v_zero();
+            micro_steps(mr, V16_NV, acc, K, x, ldx, 1, k + j, KV_BLOCK, ahead + j);
+            micro_store(mr, V16_NV, acc, out + i * KV_BLOCK + j, ld, 16 * V16_NV);
+        }
     }
 }
 
-/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), j ascending: the sums wait in out between blocks. */
+ALWAYS_INLINE void values_body(const int mr, const int nv, float *out, int64_t ldo, const float *p, int64_t ldp,
+                               const struct key_blocks *b, int64_t n, int64_t d0, int64_t Kp) {
+    v16 acc[MICRO_ROWS][V16_NV];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) acc[i][j] = v_zero();
+    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
+        const float *v = b->v + block_at(b, j0 / KV_BLOCK) * b->v_step + d0;
+        const float *ahead = j0 + KV_BLOCK < n ? b->v + block_at(b, j0 / KV_BLOCK + 1) * b->v_step + d0 : v;
+        micro_steps(mr, nv, acc, i64_min(KV_BLOCK, n - j0), p + j0, ldp, 1, v, Kp, ahead);
+    }
+    micro_store(mr, nv, acc, out + d0, ldo, 16 * nv);
+}
+
+#define SCORES(mr)                                                                                             \
+    static __attribute__((noinline)) void scores_##mr(float *out, int64_t ld, const float *x, int64_t ldx,     \
+                                                      const struct key_blocks *b, int64_t blocks, int64_t K) { \
+        scores_body(mr, out, ld, x, ldx, b, blocks, K);                                                        \
+    }
+#define VALUES(mr, nv)                                                                                             \
+    static __attribute__((noinline)) void values_##mr##x##nv(float *out, int64_t ldo, const float *p, int64_t ldp, \
+                                                             const struct key_blocks *b, int64_t n, int64_t d0,    \
+                                                             int64_t Kp) {                                         \
+        values_body(mr, nv, out, ldo, p, ldp, b, n, d0, Kp);                                                       \
+    }
+#define VALUES_ALL(nv) VALUES(1, nv) VALUES(2, nv) VALUES(3, nv) VALUES(4, nv) VALUES(5, nv) VALUES(6, nv)
+#define VALUES_ROW(nv) \
+    { values_1x##nv, values_2x##nv, values_3x##nv, values_4x##nv, values_5x##nv, values_6x##nv }
+SCORES(1)
+SCORES(2) SCORES(3) SCORES(4) SCORES(5) SCORES(6) static scores_fn *const scores_table[MICRO_ROWS] = {
+    scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
+VALUES_ALL(1)
+#if V16_NV == 4
+VALUES_ALL(2)
+VALUES_ALL(3)
+VALUES_ALL(4)
+static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1), VALUES_ROW(2), VALUES_ROW(3), VALUES_ROW(4)};
+#else
+static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1)};
+#endif
+
+/* Rows of the next part of a tile of which m are left: 7 are cut 4 + 3, not 6 + 1. */
+ALWAYS_INLINE int64_t tile_part(int64_t m) {
+    return m > MICRO_ROWS && m < 2 * MICRO_ROWS ? (m + 1) / 2 : i64_min(m, MICRO_ROWS);
+}
+
+/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
+static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const struct key_blocks *b,
+                        int64_t n, int64_t K) {
+    const int64_t full = n / KV_BLOCK, rest = n % KV_BLOCK;
+    for (int64_t i = 0, m; i < nq && full > 0; i += m) {
+        m = tile_part(nq - i);
+        scores_table[m - 1](out + i * ld, ld, x + i * ldx, ldx, b, full, K);
+    }
+    if (rest == 0) return;
+    const float *k = b->k + block_at(b, full) * b->k_step;
+    micro_block(nq, (rest + 15) & ~(int64_t)15, K, x, ldx, 1, k, KV_BLOCK, out + full * KV_BLOCK, ld, NULL, INIT_ZERO);
+}
+
+/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), j ascending. */
 static void tile_values(float *out, const float *p, int64_t ld, int64_t nq, const struct key_blocks *b, int64_t n,
                         int64_t Kp) {
-    const int64_t run = b->table ? KV_BLOCK : n; /* keys that lie one behind the other */
-    for (int64_t j0 = 0; j0 < n; j0 += run) {
-        const float *v = b->v + block_at(b, j0 / KV_BLOCK) * b->v_step;
-        micro_block(nq, Kp, i64_min(run, n - j0), p + j0, ld, 1, v, Kp, out, Kp, NULL, j0 ? INIT_LOAD : INIT_ZERO);
-    }
+    for (int64_t d = 0; d < Kp; d += 16 * V16_NV)
+        for (int64_t i = 0, m; i < nq; i += m) {
+            m = tile_part(nq - i);
+            values_table[i64_min(Kp - d, 16 * V16_NV) / 16 - 1][m - 1](out + i * Kp, Kp, p + i * ld, ld, b, n, d, Kp);
+        }
 }
 
 static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
