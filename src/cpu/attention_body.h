@@ -50,16 +50,18 @@ ALWAYS_INLINE int64_t block_at(const struct key_blocks *b, int64_t i) { return b
 
 /* The two products of a tile over all blocks of keys, for mr rows: scores out[i][j] = x[i] . key j of full blocks, and
  * sums out[i][d] = sum_j p[i][j] v[j][d] over n keys, j ascending, for 16*nv columns from column d0 on. */
-typedef void scores_fn(float *out, int64_t ld, const float *x, int64_t ldx, const struct key_blocks *b, int64_t blocks,
+typedef void scores_fn(float *out, int64_t ld, const float *x, int64_t ldx, const struct key_blocks *b, int64_t n,
                        int64_t K);
 typedef void values_fn(float *out, int64_t ldo, const float *p, int64_t ldp, const struct key_blocks *b, int64_t n,
                        int64_t d0, int64_t Kp);
 
 ALWAYS_INLINE void scores_body(const int mr, float *out, int64_t ld, const float *x, int64_t ldx,
-                               const struct key_blocks *b, int64_t blocks, int64_t K) {
-    for (int64_t i = 0; i < blocks; i++) {
+                               const struct key_blocks *b, int64_t n, int64_t K) {
+    const float *values = b->v ? b->v + block_at(b, 0) * b->v_step : NULL; /* what comes behind the keys */
+    for (int64_t i = 0; i < n / KV_BLOCK; i++) {
         const float *k = b->k + block_at(b, i) * b->k_step;
-        const float *ahead = i + 1 < blocks ? b->k + block_at(b, i + 1) * b->k_step : k;
+        const bool last = (i + 1) * KV_BLOCK >= n;
+        const float *ahead = !last ? b->k + block_at(b, i + 1) * b->k_step : values ? values : k;
         for (int64_t j = 0; j < KV_BLOCK; j += 16 * V16_NV) {
             v16 acc[MICRO_ROWS][V16_NV];
 #pragma GCC unroll 6
@@ -87,10 +89,10 @@ ALWAYS_INLINE void values_body(const int mr, const int nv, float *out, int64_t l
     micro_store(mr, nv, acc, out + d0, ldo, 16 * nv);
 }
 
-#define SCORES(mr)                                                                                             \
-    static __attribute__((noinline)) void scores_##mr(float *out, int64_t ld, const float *x, int64_t ldx,     \
-                                                      const struct key_blocks *b, int64_t blocks, int64_t K) { \
-        scores_body(mr, out, ld, x, ldx, b, blocks, K);                                                        \
+#define SCORES(mr)                                                                                         \
+    static __attribute__((noinline)) void scores_##mr(float *out, int64_t ld, const float *x, int64_t ldx, \
+                                                      const struct key_blocks *b, int64_t n, int64_t K) {  \
+        scores_body(mr, out, ld, x, ldx, b, n, K);                                                         \
     }
 #define VALUES(mr, nv)                                                                                             \
     static __attribute__((noinline)) void values_##mr##x##nv(float *out, int64_t ldo, const float *p, int64_t ldp, \
@@ -102,7 +104,8 @@ ALWAYS_INLINE void values_body(const int mr, const int nv, float *out, int64_t l
 #define VALUES_ROW(nv) \
     { values_1x##nv, values_2x##nv, values_3x##nv, values_4x##nv, values_5x##nv, values_6x##nv }
 SCORES(1)
-SCORES(2) SCORES(3) SCORES(4) SCORES(5) SCORES(6) static scores_fn *const scores_table[MICRO_ROWS] = {
+SCORES(2)
+SCORES(3) SCORES(4) SCORES(5) SCORES(6) static scores_fn *const scores_table[MICRO_ROWS] = {
     scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
 VALUES_ALL(1)
 #if V16_NV == 4
@@ -125,7 +128,7 @@ static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int
     const int64_t full = n / KV_BLOCK, rest = n % KV_BLOCK;
     for (int64_t i = 0, m; i < nq && full > 0; i += m) {
         m = tile_part(nq - i);
-        scores_table[m - 1](out + i * ld, ld, x + i * ldx, ldx, b, full, K);
+        scores_table[m - 1](out + i * ld, ld, x + i * ldx, ldx, b, n, K);
     }
     if (rest == 0) return;
     const float *k = b->k + block_at(b, full) * b->k_step;
