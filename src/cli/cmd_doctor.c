@@ -82,7 +82,7 @@ static bool check_jail(struct jail *j, struct advice *a) {
 static void check_compiler(const struct jail *j, struct advice *a) {
     struct compiler c;
     struct err e = {0};
-    if (compiler_open(&c, j, NULL, 20, 1, &e) != ST_OK) {
+    if (compiler_open(&c, j, NULL, NULL, 20, 1, &e) != ST_OK) {
         printf("%-12s no: %s\n", "compiler", e.msg);
         advise(a, "a C compiler: apt-get install gcc libc6-dev");
         a->cannot_verify = true;

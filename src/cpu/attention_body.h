@@ -103,10 +103,8 @@ ALWAYS_INLINE void values_body(const int mr, const int nv, float *out, int64_t l
 #define VALUES_ALL(nv) VALUES(1, nv) VALUES(2, nv) VALUES(3, nv) VALUES(4, nv) VALUES(5, nv) VALUES(6, nv)
 #define VALUES_ROW(nv) \
     { values_1x##nv, values_2x##nv, values_3x##nv, values_4x##nv, values_5x##nv, values_6x##nv }
-SCORES(1)
-SCORES(2)
-SCORES(3) SCORES(4) SCORES(5) SCORES(6) static scores_fn *const scores_table[MICRO_ROWS] = {
-    scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
+#define SCORES_ALL SCORES(1) SCORES(2) SCORES(3) SCORES(4) SCORES(5) SCORES(6)
+SCORES_ALL
 VALUES_ALL(1)
 #if V16_NV == 4
 VALUES_ALL(2)
@@ -116,6 +114,8 @@ static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1), VALUE
 #else
 static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1)};
 #endif
+
+static scores_fn *const scores_table[MICRO_ROWS] = {scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
 
 /* Rows of the next part of a tile of which m are left: 7 are cut 4 + 3, not 6 + 1. */
 ALWAYS_INLINE int64_t tile_part(int64_t m) {

@@ -27,6 +27,7 @@ struct trainer {
     int n_train, n_test;
     int64_t step, steps, opt_step;
     int64_t saved_step; /* of the last checkpoint; 0: none */
+    bool finished;      /* nothing is left to do */
     double started_s;
     int64_t first_step;
 };
@@ -231,16 +232,34 @@ static enum status interrupted(struct trainer *t, struct err *e) {
                 (long long)t->step + 1, (long long)t->steps);
 }
 
+static bool eval_is_due(const struct trainer *t) {
+    return t->o->eval_every > 0 && (t->step + 1) % t->o->eval_every == 0 && t->n_test > 0;
+}
+
+/* A run interrupted in the evaluation after its last step makes it now, with the same weights. */
+static enum status make_up_evaluation(struct trainer *t, struct err *e) {
+    bool done = true;
+    enum status st = ST_OK;
+    if (t->step == 0) return ST_OK;
+    t->step--;
+    if (eval_is_due(t)) st = run_is_evaluated(t->run, t->step, &done, e);
+    if (st == ST_OK && !done) st = evaluate(t, e);
+    t->step++;
+    return st;
+}
+
 static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
     const struct train_options *o = t->o;
     t->started_s = clock_now_s();
     t->first_step = t->step;
+    enum status made_up = make_up_evaluation(t, e);
+    if (made_up == ST_CANCELLED) return interrupted(t, e);
+    TRY(made_up);
     for (; t->step < t->steps;) {
         enum status st = cancel && *cancel ? ST_CANCELLED : one_step(t, e);
         if (st == ST_CANCELLED) return interrupted(t, e); /* only sampling and verifying are cut short */
         TRY(st);
-        bool eval_now = o->eval_every > 0 && (t->step + 1) % o->eval_every == 0 && t->n_test > 0;
-        if (eval_now) st = evaluate(t, e);
+        if (eval_is_due(t)) st = evaluate(t, e);
         if (st != ST_OK && st != ST_CANCELLED) return st;
         t->step++;
         if (st == ST_CANCELLED) return interrupted(t, e);
@@ -257,6 +276,7 @@ static enum status resume(struct trainer *t, struct err *e) {
     if (c.found) {
         TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
         t->step = t->saved_step = c.next_step;
+        t->finished = t->step >= t->steps && str_has_suffix(c.path, "/final");
         log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
     }
     TRY(run_truncate(t->run, t->step, e));
@@ -285,7 +305,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
-    st = t.step >= t.steps ? ST_OK : train_steps(&t, cancel, e);
+    st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
     journal_close(t.journal);

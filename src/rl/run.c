@@ -280,6 +280,24 @@ enum status run_truncate(struct run *r, int64_t step, struct err *e) {
     return fs_is_dir(tb) ? tfevents_truncate(tb, step, e) : ST_OK;
 }
 
+enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, "metrics.jsonl");
+    struct jsonl_reader *reader;
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    *out = false;
+    enum status st;
+    for (;;) {
+        const char *line;
+        size_t n;
+        int64_t at;
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        if ((st = step_of_line(line, n, path, &at, e)) != ST_OK) break;
+        *out |= at == step && mem_find(line, n, ",\"eval/", 7) != NULL;
+    }
+    jsonl_close(reader);
+    return st;
+}
+
 /* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. */
 static void tensorboard_tag(const char *name, char *out, size_t cap) {
     bool up = true;

@@ -59,6 +59,8 @@ struct metric {
     double value;     /* NaN is written as null */
 };
 enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int n, struct err *e) MUST_USE;
+/* Whether the metrics hold an evaluation (names in "eval/") of the step. */
+enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) MUST_USE;
 /* One line per episode. */
 enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
                       const struct episode *ep, struct err *e) MUST_USE;

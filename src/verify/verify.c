@@ -77,7 +77,9 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         goto fail;
     }
     TRY_GOTO(jail_open(&v->jail, v->o.allow_weaker, e), fail);
-    TRY_GOTO(compiler_open(&v->compiler, &v->jail, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e), fail);
+    TRY_GOTO(
+        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
+        fail);
     TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
