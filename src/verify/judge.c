@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "verify/candidate.h"
 #include "verify/timing.h"
@@ -305,9 +306,12 @@ static int calls_per_request(double seconds_per_call, int limit) {
     return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
 }
 
+/* Sets in front of those of the rounds, for estimates. */
+static int warm_window(int limit) { return limit < WARM_CALLS ? limit : WARM_CALLS; }
+
 /* Calls to estimate from, when one takes about that long. */
 static int warm_calls(double seconds_per_call, int limit) {
-    return calls_per_request(seconds_per_call / 2, limit < WARM_CALLS ? limit : WARM_CALLS);
+    return calls_per_request(seconds_per_call / 2, warm_window(limit));
 }
 
 /* First estimate of the time of one eager call. */
@@ -351,13 +355,24 @@ static void note_times(struct run *r, const double *eager, int rounds) {
     out->kernel_ms = timing_median(r->mine, rounds) * 1e3;
 }
 
+/* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
+ * when they are used. */
+static void make_sets_early(struct run *r) {
+    struct err ignored = {0};
+    double call_s = fmax((double)r->fastest_ns, 1000) * 1e-9;
+    int limit = request_limit(r->j, r->ref), calls = calls_per_request(call_s, limit);
+    int rounds = call_s * calls * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
+    int n = warm_window(limit) + rounds * calls;
+    if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+}
+
 /* Rounds in which eager and then each candidate has its turn. All draw a round's inputs from the same window of sets,
  * the next round's from the one behind it: what is still staged from another candidate's turn never comes up again. The
  * candidates' order turns, so that each is equally far from eager on average. */
 static enum status take_turns(struct judge *j, struct reference *ref, struct run *const *runs, int n, struct err *e) {
     struct references *refs = j->references;
     double eager[ROUNDS], longest_s = 0;
-    int window = 0, limit = request_limit(j, ref), base = limit < WARM_CALLS ? limit : WARM_CALLS;
+    int window = 0, base = warm_window(request_limit(j, ref));
     for (int k = 0; k < n; k++) {
         if (runs[k]->count > window) window = runs[k]->count;
         longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
@@ -443,6 +458,7 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
         return false;
     }
     candidate_end(&r.c, NULL, NULL, NULL, 0);
+    if (j->o->measure) make_sets_early(&r);
     return j->o->measure;
 }
 
