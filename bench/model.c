@@ -112,7 +112,7 @@ static enum status decode(struct model *m, int n_seq, int context, struct err *e
     const struct model_config *c = model_cfg(m);
     const int before = 20, after = 20;
     struct kv_cache *kv;
-    TRY(kv_create(m, n_seq, context + after, &kv, e));
+    TRY(kv_create(m, n_seq, context + after, 0, &kv, e));
     int *seq = xcalloc((size_t)n_seq, sizeof *seq), *n = xcalloc((size_t)n_seq, sizeof *n);
     int32_t *ids = xcalloc((size_t)n_seq * (size_t)context, 4);
     float *logits = xcalloc((size_t)n_seq * (size_t)c->V, 4);

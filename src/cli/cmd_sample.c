@@ -17,19 +17,23 @@
 
 static const char usage[] =
     "sample --model MODEL --prompt TEXT [--adapter MODEL] [--system TEXT] [--raw] [--renderer NAME]\n"
-    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
-    "       [--stop STR]... [--device NAME] [--threads N] [--json]\n"
+    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--min-p P]\n"
+    "       [--max-tokens N] [--seed N] [--stop STR]... [--device NAME] [--kv-memory BYTES] [--threads N] [--json]\n"
     "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
     "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
     "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
     "line: text, ids, logprobs, stop. MODEL is a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION); an\n"
-    "adapter likewise. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.";
+    "adapter likewise. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0. --min-p leaves out tokens "
+    "less\n"
+    "than P times as probable as the most probable one. --kv-memory bounds the memory for keys and values (default: a\n"
+    "quarter of what is free); with less, fewer answers are sampled at a time, with the same result.";
 
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
     const char *model, *adapter, *prompt, *system, *renderer, *device, *stop[MAX_STOPS];
     int n_stop, n, threads;
+    int64_t kv_memory;
     struct sample_params params;
     bool raw, thinking, json;
 };
@@ -181,7 +185,8 @@ static enum status run(struct sample_options *o, struct err *e) {
     TRY_GOTO(model_load(dir, be, &m, e), done);
     if (adapter) TRY_GOTO(model_lora_load(m, adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
-    const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
+    const struct engine_options eo = {
+        .memory_bytes = o->kv_memory, .vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
     TRY_GOTO(engine_open(m, &eo, &en, e), done);
     st = sample_all(o, en, model_cfg(m), t, e);
 done:
@@ -219,6 +224,8 @@ int cmd_sample(int argc, char **argv) {
         {"temperature", required_argument, NULL, 't'},
         {"top-k", required_argument, NULL, 'k'},
         {"top-p", required_argument, NULL, 'P'},
+        {"min-p", required_argument, NULL, 'i'},
+        {"kv-memory", required_argument, NULL, 'K'},
         {"max-tokens", required_argument, NULL, 'M'},
         {"seed", required_argument, NULL, 'S'},
         {"stop", required_argument, NULL, 'x'},
@@ -270,6 +277,10 @@ int cmd_sample(int argc, char **argv) {
         case 'P':
             if ((good = real_option("top-p", 1e-6, 1, &d))) o.params.top_p = (float)d;
             break;
+        case 'i':
+            if ((good = real_option("min-p", 0, 1, &d))) o.params.min_p = (float)d;
+            break;
+        case 'K': good = int_option("kv-memory", 0, INT64_MAX, &o.kv_memory); break;
         case 'x':
             good = *optarg && o.n_stop < MAX_STOPS;
             if (good)

@@ -182,7 +182,7 @@ static enum status check_greedy(struct check *c, struct model *m, struct err *e)
         TRY(read_ids(c, t, &want, e));
         if (t->numel < c->len[i]) return FAIL(e, ST_INVALID, "%s: %s is shorter than its prompt", t->file, t->name);
         struct kv_cache *kv;
-        TRY(kv_create(m, 1, t->numel, &kv, e));
+        TRY(kv_create(m, 1, t->numel, 0, &kv, e));
         float *logits = arena_array(&c->arena, float, V);
         const int seq = 0;
         int n = (int)c->len[i];

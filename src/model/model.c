@@ -336,6 +336,7 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
 
 void model_params_changed(struct model *m) {
     struct backend *be = m->be;
+    m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
     const bool base = m->train != TRAIN_LORA || !m->base_packed;
     for (int i = 0; i < m->cfg.L; i++) {

@@ -177,27 +177,28 @@ static void d_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor d
     view(dgu), view(dy), view(gu);
     RUN(swiglu_grad(IN, dgu, dy, gu));
 }
-static void seq_sides(const struct attn_seq *seq, int n) {
-    host(seq);
-    for (int i = 0; i < n; i++) device_or_null(seq[i].kblk), device_or_null(seq[i].vblk);
+static void seq_sides(const struct attn_seq *seq, int n, struct attn_shape s) {
+    host(seq), device_or_null(s.kv);
+    for (int i = 0; i < n; i++) host(seq[i].blocks);
 }
 static void d_kv_write(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                        struct attn_shape s) {
     (void)be;
-    view(k), view(v), seq_sides(seq, n_seq);
+    view(k), view(v), seq_sides(seq, n_seq, s);
     RUN(kv_write(IN, k, v, seq, n_seq, s));
 }
 static void d_attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                         struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)be;
-    view(o), device_or_null(stats), view(q), view(k), view(v), seq_sides(seq, n_seq);
+    view(o), device_or_null(stats), view(q), view(k), view(v), seq_sides(seq, n_seq, s);
     RUN(attention(IN, o, stats, q, k, v, seq, n_seq, s));
 }
 static void d_attention_grad(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv,
                              struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
                              struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)be;
-    view(dq), view(dk), view(dv), view(d_o), view(o), device(stats), view(q), view(k), view(v), seq_sides(seq, n_seq);
+    view(dq), view(dk), view(dv), view(d_o), view(o), device(stats), view(q), view(k), view(v),
+        seq_sides(seq, n_seq, s);
     RUN(attention_grad(IN, dq, dk, dv, d_o, o, stats, q, k, v, seq, n_seq, s));
 }
 static float *arrives_late(float *to, int64_t n) {
@@ -463,7 +464,7 @@ static void a_small_device_is_an_error(void **state) {
                 if (st == ST_OK) adamw_free(opt);
             }
             if (st == ST_OK) {
-                st = kv_create(m, 2, 500, &kv, &err);
+                st = kv_create(m, 2, 500, 0, &kv, &err);
                 const int seq = 0, count = 200;
                 static int32_t ids[200];
                 static float logits[TINY_V];

@@ -60,6 +60,11 @@ static const struct config_key train_keys[] = {
             "Rows of a training micro-batch (at least one prompt and answer); memory grows with it."),
     KEY_INT(T, max_tokens, "4096", "[1,131072]", "Longest answer in tokens."),
     KEY_FLOAT(T, temperature, "1", "[0,10]", "Sampling temperature."),
+    KEY_FLOAT(T, min_p, "0", "[0,1]",
+              "Tokens less than min_p times as probable as the most probable one are not sampled. 0: off."),
+    KEY_INT(T, kv_memory, "0", "[0,)",
+            "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
+            "sampled at a time, with the same result. 0: a quarter of what is free."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT(T, max_steps, "0", "[0,)", "Steps of the run. 0: num_epochs over the problems."),
     KEY_INT(T, save_every, "10", "[0,)", "Steps between checkpoints. 0: only the final one."),

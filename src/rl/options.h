@@ -18,8 +18,8 @@ struct adam_options {
 struct train_options {
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens;
-    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
+        threads, train_tokens, kv_memory;
+    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
     double prompt_loss_weight; /* no key of train: sft sets it */
     struct adam_options adam;
     int loss_fn;   /* enum loss_kind, without cross_entropy */

@@ -73,6 +73,7 @@ enum status rollout_run(const struct actor *a, const struct problem *const *prob
             .id = p->stream + (uint64_t)i,
             .params = {.temperature = (float)p->temperature,
                        .top_p = 1,
+                       .min_p = (float)a->min_p,
                        .max_tokens = p->max_tokens,
                        .stop_ids = stops.ids,
                        .n_stop_ids = stops.n,

@@ -18,6 +18,7 @@ struct actor {
     struct verifier *verifier;
     enum chat_style style;
     bool think;
+    double min_p;                /* of all sampling; 0: off */
     struct journal *journal;     /* where verdicts are kept and found again (journal.h); NULL: nowhere */
     const volatile bool *cancel; /* polled; NULL: never */
 };

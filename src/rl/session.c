@@ -52,8 +52,11 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     if (tokenizer_vocab(s->tok) > c->V)
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
                     tokenizer_vocab(s->tok), c->V);
-    struct engine_options eo = {
-        .max_batch = 64, .vocab_limit = tokenizer_vocab(s->tok), .token_bytes = token_bytes, .token_ctx = s->tok};
+    struct engine_options eo = {.memory_bytes = o->kv_memory,
+                                .max_batch = 64,
+                                .vocab_limit = tokenizer_vocab(s->tok),
+                                .token_bytes = token_bytes,
+                                .token_ctx = s->tok};
     TRY(engine_open(s->model, &eo, &s->engine, e));
     struct verify_options vo = {.python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
                                 .cache_dir =
@@ -75,6 +78,7 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                               .tok = s->tok,
                               .verifier = s->verifier,
                               .think = o->thinking,
+                              .min_p = o->min_p,
                               .cancel = cancel};
     return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
 }
