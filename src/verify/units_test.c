@@ -317,6 +317,9 @@ static void test_sets(void **state) {
     assert_memory_equal(s.read_only + 2 * s.param_stride + (size_t)slot * s.input_stride + s.input_at[0], x, sizeof x);
     assert_memory_equal(outputs + s.output_at[5], first, sizeof first);
     assert_true(sets_guards_hold(&s, 0, slot, &arg));
+    float halves[2];
+    memcpy(halves, &s.guard, sizeof halves);
+    assert_true(halves[0] >= 2 && halves[0] < 3 && halves[1] <= -2 && halves[1] > -3);
     sets_compare(&s, 0, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
     assert_int_equal(arg, 5);
     memcpy(outputs + s.output_at[5], after, sizeof after);

@@ -85,8 +85,10 @@ struct verify_item {
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */
     struct verdict verdict; /* out */
 };
-/* Judges a batch: compiles on all cores first, then runs and times one item at a time with the cores to itself.
- * Equal (problem, source) pairs are judged once. A hostile or broken item never fails the batch; ST_OK unless the
+/* Judges a batch: compiles on all cores and meanwhile tests what is ready, one answer at a time; then times the correct
+ * ones with the cores to itself, those of one problem (at most four at once) in turn with eager and with each other.
+ * Equal (problem, source) pairs are judged once and share the verdict; all answers to a problem meet the same secret
+ * inputs, which the reference has run on once. A hostile or broken item never fails the batch; ST_OK unless the
  * verifier itself is beyond repair. cancel, when not NULL, is polled between compilations and between items. */
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) MUST_USE;
