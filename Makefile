@@ -11,7 +11,7 @@ ifneq ($(SAN),)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
   LDFLAGS += -fsanitize=$(SAN)
 endif
-LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lm -ldl -lpthread
+LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
 MAIN    := src/cli/main.c
@@ -47,7 +47,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all cuda setup demo test test-fast doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -106,7 +106,6 @@ $(BUILD)/emulated/base.o: src/base/base.c
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
 	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
-cuda-test-bin: $(CUDA_TEST) $(CUDA_EMULATED)
 
 tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
@@ -125,6 +124,8 @@ test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
 test-fast: build ## unit tests only
 	@tests/run --fast
+test-cuda: $(CUDA_TEST) $(if $(wildcard /dev/nvidiactl),$(CUDA_LIB),$(CUDA_EMULATED)) ## every CUDA op against the CPU's, on a GPU or emulated
+	@$(CUDA_TEST) $(lastword $^)
 doctor: build ## what this machine can do
 	@$(BIN) doctor
 fmt: ## format the sources

@@ -118,7 +118,7 @@ static enum status decode(struct model *m, int n_seq, int context, struct err *e
     const struct model_config *c = model_cfg(m);
     const int before = 20, after = 20;
     struct kv_cache *kv;
-    TRY(kv_create(m, n_seq, context + after, &kv, e));
+    TRY(kv_create(m, n_seq, context + after, 0, &kv, e));
     int *seq = xcalloc((size_t)n_seq, sizeof *seq), *n = xcalloc((size_t)n_seq, sizeof *n);
     int32_t *ids = xcalloc((size_t)n_seq * (size_t)context, 4);
     float *logits = xcalloc((size_t)n_seq * (size_t)c->V, 4);
@@ -194,7 +194,7 @@ static enum status qwen_decode(struct model *m, const struct limits *l, int n_se
     const double D = c->D, layers = c->L * (D * (c->H + 2 * c->G) * c->K + D * c->H * c->K + 3 * D * c->F),
                  head = D * c->V;
     struct kv_cache *kv;
-    TRY(kv_create(m, n_seq, prompt + steps, &kv, e));
+    TRY(kv_create(m, n_seq, prompt + steps, 0, &kv, e));
     int *seq = xcalloc((size_t)n_seq, sizeof *seq), *n = xcalloc((size_t)n_seq, sizeof *n);
     int32_t *ids = xcalloc((size_t)(n_seq > prompt ? n_seq : prompt), 4);
     float *logits = xcalloc((size_t)n_seq * (size_t)c->V, 4);
@@ -204,10 +204,6 @@ static enum status qwen_decode(struct model *m, const struct limits *l, int n_se
     for (int i = 0; i < n_seq; i++) {
         seq[i] = i;
         n[i] = prompt;
-        if (i >= 3) { /* enough prompts have been timed */
-            kv_copy(kv, i, 0);
-            continue;
-        }
         double t0 = clock_now_s();
         TRY(model_step(m, kv, 1, seq + i, n + i, ids, logits, e));
         const double t = clock_now_s() - t0;

@@ -1,5 +1,6 @@
 #include "base/base.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,19 +22,28 @@ static void out_of_memory(size_t n) {
     abort();
 }
 
+static _Atomic uint64_t allocations;
+
+static void count(void) { atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed); }
+
+uint64_t base_allocations(void) { return atomic_load_explicit(&allocations, memory_order_relaxed); }
+
 void *xmalloc(size_t n) {
+    count();
     void *p = malloc(n ? n : 1);
     if (!p) out_of_memory(n);
     return p;
 }
 
-void *xcalloc(size_t count, size_t size) {
-    void *p = calloc(count ? count : 1, size ? size : 1);
-    if (!p) out_of_memory(count * size);
+void *xcalloc(size_t n, size_t size) {
+    count();
+    void *p = calloc(n ? n : 1, size ? size : 1);
+    if (!p) out_of_memory(n * size);
     return p;
 }
 
 void *xrealloc(void *p, size_t n) {
+    count();
     void *q = realloc(p, n ? n : 1);
     if (!q) out_of_memory(n);
     return q;
@@ -49,6 +59,7 @@ char *xstrndup(const char *s, size_t n) {
 char *xstrdup(const char *s) { return xstrndup(s, strlen(s)); }
 
 void *xaligned(size_t n) {
+    count();
     size_t rounded = (n + 63) & ~(size_t)63;
     void *p = aligned_alloc(64, rounded ? rounded : 64);
     if (!p) out_of_memory(n);

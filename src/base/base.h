@@ -36,5 +36,7 @@ char *xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
 char *xstrndup(const char *s, size_t n) __attribute__((malloc, returns_nonnull));
 /* 64-byte aligned, zeroed; released by free(). */
 void *xaligned(size_t n) __attribute__((malloc, returns_nonnull));
+/* Calls of the functions above so far, in all threads: tests of loops that must not allocate compare it. */
+uint64_t base_allocations(void);
 
 #endif

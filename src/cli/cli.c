@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -13,4 +14,10 @@ int cli_report(const struct err *e) {
 int cli_usage(const char *usage) {
     fprintf(stderr, "usage: kernelrl %s\n", usage);
     return 2;
+}
+
+bool cli_dtype(const char *value) {
+    if (strcmp(value, "auto") == 0 || strcmp(value, "f32") == 0 || strcmp(value, "bf16") == 0) return true;
+    fprintf(stderr, "kernelrl: --dtype: expected auto, f32 or bf16, got \"%s\"\n", value);
+    return false;
 }

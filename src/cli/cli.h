@@ -6,18 +6,18 @@
 
 /* X(function, name, one-line help). A command gets argv without the program name (argv[0] is the command) and returns
  * the exit code: 0 success, 1 failure, 2 usage. */
-#define COMMAND_LIST(X)                                                                        \
-    X(cmd_demo, "demo", "train the embedded model and show it learning")                       \
-    X(cmd_train, "train", "reinforcement learning")                                            \
-    X(cmd_sft, "sft", "supervised fine-tuning")                                                \
-    X(cmd_eval, "eval", "how good a model is on held-out problems")                            \
-    X(cmd_corpus, "corpus", "verified answers to supervised rows")                             \
-    X(cmd_selfcheck, "selfcheck", "check the engine against another implementation's numbers") \
-    X(cmd_sample, "sample", "sample answers to a prompt")                                      \
-    X(cmd_problems, "problems", "list, show and generate problems")                            \
-    X(cmd_tokenize, "tokenize", "text to token ids and back")                                  \
-    X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                    \
-    X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                   \
+#define COMMAND_LIST(X)                                                                          \
+    X(cmd_demo, "demo", "train the embedded model and show it learning")                         \
+    X(cmd_train, "train", "reinforcement learning")                                              \
+    X(cmd_sft, "sft", "supervised fine-tuning")                                                  \
+    X(cmd_eval, "eval", "how good a model is on held-out problems")                              \
+    X(cmd_corpus, "corpus", "verified answers to supervised rows")                               \
+    X(cmd_selfcheck, "selfcheck", "check sampler against trainer, and both against golden ones") \
+    X(cmd_sample, "sample", "sample answers to a prompt")                                        \
+    X(cmd_problems, "problems", "list, show and generate problems")                              \
+    X(cmd_tokenize, "tokenize", "text to token ids and back")                                    \
+    X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
+    X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
     X(cmd_version, "version", "print the version")
 
 #define X(fn, name, help) int fn(int argc, char **argv);
@@ -28,5 +28,7 @@ COMMAND_LIST(X)
 int cli_report(const struct err *e);
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
+/* Whether a value of --dtype is one model_options knows; says on stderr what was expected when it is not. */
+bool cli_dtype(const char *value);
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "io/hub.h"
 #include "verify/compile.h"
 #include "verify/refworker.h"
 
@@ -81,7 +82,7 @@ static bool check_jail(struct jail *j, struct advice *a) {
 static void check_compiler(const struct jail *j, struct advice *a) {
     struct compiler c;
     struct err e = {0};
-    if (compiler_open(&c, j, NULL, 20, 1, &e) != ST_OK) {
+    if (compiler_open(&c, j, NULL, NULL, 20, 1, &e) != ST_OK) {
         printf("%-12s no: %s\n", "compiler", e.msg);
         advise(a, "a C compiler: apt-get install gcc libc6-dev");
         a->cannot_verify = true;
@@ -165,6 +166,40 @@ static void check_tensorboard(void) {
     show("tensorboard", "not found; runs are recorded all the same (metrics.jsonl and event files)");
 }
 
+/* Where a model's name is looked up, in that order. The server is not asked: a machine may well be without one. */
+static void check_models(void) {
+    struct hub_settings h;
+    char **names = NULL;
+    size_t n = 0, models = 0;
+    hub_settings_read(&h);
+    if (fs_is_dir(h.cache) && fs_list(h.cache, &names, &n, NULL) == ST_OK) {
+        for (size_t i = 0; i < n; i++) {
+            models += str_has_prefix(names[i], "models--");
+            free(names[i]);
+        }
+        free(names);
+    }
+    printf("%-12s folders here, then in %s, then in %s (%zu there), then %s%s\n", "models", fs_home(), h.cache, models,
+           h.endpoint,
+           h.offline ? ", but HF_HUB_OFFLINE is set: nothing is downloaded"
+           : h.token ? " (with a token)"
+                     : " (no token: public models only)");
+    hub_settings_free(&h);
+}
+
+static void check_parquet(void) {
+    static const char probe[] = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pyarrow'))";
+    const char *given = getenv("KERNELRL_PYTHON");
+    const char *const usual[] = {given && *given ? given : "./.venv/bin/python", "python3", "/usr/bin/python3"};
+    char path[512];
+    for (size_t i = 0; i < (given && *given ? 1 : ARRAY_LEN(usual)); i++)
+        if (process_find(usual[i], path, sizeof path) && python_runs(path, probe)) {
+            show("parquet", path);
+            return;
+        }
+    show("parquet", "no Python with pyarrow; data sets in Parquet cannot be read, everything else can");
+}
+
 int cmd_doctor(int argc, char **argv) {
     if (argc > 1) {
         bool help = strcmp(argv[1], "--help") == 0;
@@ -184,6 +219,8 @@ int cmd_doctor(int argc, char **argv) {
     check_python(&a);
     check_cuda();
     check_tensorboard();
+    check_models();
+    check_parquet();
     printf("\n%s\n", a.n ? "To do:" : "All that is needed is there. Next: kernelrl demo, or make demo.");
     for (int i = 0; i < a.n; i++) printf("  - %s\n", a.line[i]);
     return a.cannot_verify ? 1 : 0;

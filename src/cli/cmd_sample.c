@@ -10,26 +10,33 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "engine/engine.h"
+#include "rl/locate.h"
 #include "rl/session.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
 static const char usage[] =
-    "sample --model DIR --prompt TEXT [--adapter DIR] [--system TEXT] [--raw] [--renderer NAME]\n"
-    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--max-tokens N] [--seed N]\n"
-    "       [--stop STR]... [--device NAME] [--dtype TYPE] [--threads N] [--json]\n"
+    "sample --model MODEL --prompt TEXT [--adapter MODEL] [--system TEXT] [--raw] [--renderer NAME]\n"
+    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--min-p P]\n"
+    "       [--max-tokens N] [--seed N] [--stop STR]... [--device NAME] [--dtype TYPE] [--kv-memory BYTES]\n"
+    "       [--threads N] [--json]\n"
     "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
     "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
     "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
-    "line: text, ids, logprobs, stop. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0.\n"
-    "--dtype is what matrices are held and multiplied in: f32, bf16, or auto (default): bf16 from 100 million\n"
-    "parameters on where the device has it.";
+    "line: text, ids, logprobs, stop. MODEL is a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION); an\n"
+    "adapter likewise. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0. --min-p leaves out tokens "
+    "less\n"
+    "than P times as probable as the most probable one. --kv-memory bounds the memory for keys and values (default: a\n"
+    "quarter of what is free); with less, fewer answers are sampled at a time, with the same result. --dtype\n"
+    "is what matrices are held and multiplied in: f32, bf16, or auto (default): bf16 from 100 million parameters on\n"
+    "where the device has it.";
 
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
     const char *model, *adapter, *prompt, *system, *renderer, *device, *dtype, *stop[MAX_STOPS];
     int n_stop, n, threads;
+    int64_t kv_memory;
     struct sample_params params;
     bool raw, thinking, json;
 };
@@ -172,15 +179,18 @@ static enum status run(struct sample_options *o, struct err *e) {
     struct model *m = NULL;
     struct tokenizer *t = NULL;
     struct engine *en = NULL;
-    CLEANUP_FREE char *dir = NULL;
+    CLEANUP_FREE char *dir = NULL, *adapter = NULL;
+    const volatile bool *cancel = cli_interruptible();
     enum status st;
     const struct model_options mo = {.dtype = o->dtype, .frozen = true};
-    TRY_GOTO(session_find_model("--model", o->model, &dir, e), done);
+    TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &dir, e), done);
+    if (o->adapter) TRY_GOTO(locate("--adapter", HUB_ADAPTER, o->adapter, NULL, cancel, &adapter, e), done);
     TRY_GOTO(backend_open(o->device, pool, &be, e), done);
     TRY_GOTO(model_load(dir, &mo, be, &m, e), done);
-    if (o->adapter) TRY_GOTO(model_lora_load(m, o->adapter, e), done);
+    if (adapter) TRY_GOTO(model_lora_load(m, adapter, e), done);
     TRY_GOTO(tokenizer_open(dir, &t, e), done);
-    const struct engine_options eo = {.vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
+    const struct engine_options eo = {
+        .memory_bytes = o->kv_memory, .vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
     TRY_GOTO(engine_open(m, &eo, &en, e), done);
     st = sample_all(o, en, model_cfg(m), t, e);
 done:
@@ -218,6 +228,8 @@ int cmd_sample(int argc, char **argv) {
         {"temperature", required_argument, NULL, 't'},
         {"top-k", required_argument, NULL, 'k'},
         {"top-p", required_argument, NULL, 'P'},
+        {"min-p", required_argument, NULL, 'i'},
+        {"kv-memory", required_argument, NULL, 'K'},
         {"max-tokens", required_argument, NULL, 'M'},
         {"seed", required_argument, NULL, 'S'},
         {"stop", required_argument, NULL, 'x'},
@@ -249,11 +261,7 @@ int cmd_sample(int argc, char **argv) {
             if (!(good = backend_device_valid(optarg)))
                 fprintf(stderr, "kernelrl: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", optarg);
             break;
-        case 'Y':
-            o.dtype = optarg;
-            if (!(good = strcmp(optarg, "auto") == 0 || strcmp(optarg, "f32") == 0 || strcmp(optarg, "bf16") == 0))
-                fprintf(stderr, "kernelrl: --dtype: expected auto, f32 or bf16, got \"%s\"\n", optarg);
-            break;
+        case 'Y': good = cli_dtype(o.dtype = optarg); break;
         case 'n':
             if ((good = int_option("n", 1, 100000, &i))) o.n = (int)i;
             break;
@@ -275,6 +283,10 @@ int cmd_sample(int argc, char **argv) {
         case 'P':
             if ((good = real_option("top-p", 1e-6, 1, &d))) o.params.top_p = (float)d;
             break;
+        case 'i':
+            if ((good = real_option("min-p", 0, 1, &d))) o.params.min_p = (float)d;
+            break;
+        case 'K': good = int_option("kv-memory", 0, INT64_MAX, &o.kv_memory); break;
         case 'x':
             good = *optarg && o.n_stop < MAX_STOPS;
             if (good)

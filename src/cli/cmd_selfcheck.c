@@ -1,8 +1,9 @@
-/* kernelrl selfcheck golden DIR [--device NAME]: the engine against numbers of another implementation.
- * DIR holds config.json, model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i,
- * logits_i, hidden_i (final norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i,
- * adv_i; loss, grad.NAME, after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is
- * either checked or reported as unknown; one line each group with the largest error and its limit. */
+/* kernelrl selfcheck onpolicy is in onpolicy.c. kernelrl selfcheck golden DIR [--device NAME]: the engine against
+ * numbers of another implementation. DIR holds config.json, model.safetensors, adapter/ (PEFT) and expected.safetensors
+ * with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final norm, optional), greedy_i (prompt and continuation,
+ * optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME, after.NAME for LoRA; full_loss, fullgrad.NAME for the
+ * base. Every tensor in the file is either checked or reported as unknown; one line each group with the largest error
+ * and its limit. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "base/arena.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "cli/onpolicy.h"
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "tensor/backend.h"
@@ -180,7 +182,7 @@ static enum status check_greedy(struct check *c, struct model *m, struct err *e)
         TRY(read_ids(c, t, &want, e));
         if (t->numel < c->len[i]) return FAIL(e, ST_INVALID, "%s: %s is shorter than its prompt", t->file, t->name);
         struct kv_cache *kv;
-        TRY(kv_create(m, 1, t->numel, &kv, e));
+        TRY(kv_create(m, 1, t->numel, 0, &kv, e));
         float *logits = arena_array(&c->arena, float, V);
         const int seq = 0;
         int n = (int)c->len[i];
@@ -334,7 +336,8 @@ static enum status run_golden(struct check *c, struct err *e) {
 }
 
 int cmd_selfcheck(int argc, char **argv) {
-    static const char usage[] = "selfcheck golden DIR [--device cpu|cuda|cuda:N]";
+    static const char usage[] = "selfcheck golden DIR [--device cpu|cuda|cuda:N], or selfcheck onpolicy --help";
+    if (argc >= 2 && strcmp(argv[1], "onpolicy") == 0) return selfcheck_onpolicy(argc - 1, argv + 1);
     const char *device = "cpu";
     if (argc == 5 && strcmp(argv[3], "--device") == 0)
         device = argv[4];

@@ -8,17 +8,19 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "rl/session.h"
+#include "rl/locate.h"
 #include "text/tokenizer.h"
 
 static const char usage[] =
-    "tokenize --model DIR [--text TEXT | --file FILE] [--specials] [--json]\n"
-    "       kernelrl tokenize --model DIR --decode \"ID ID ...\" [--json]\n"
-    "       kernelrl tokenize --model DIR --check FILE.jsonl\n"
+    "tokenize --model MODEL [--text TEXT | --file FILE] [--specials] [--json]\n"
+    "       kernelrl tokenize --model MODEL --decode \"ID ID ...\" [--json]\n"
+    "       kernelrl tokenize --model MODEL --check FILE.jsonl\n"
     "Prints the token ids of TEXT, FILE or standard input. --specials recognises added tokens such as <|im_end|> in "
     "the\n"
     "text. --decode prints the text of ids. --check compares every {\"text\", \"ids\"} line of a file, added tokens\n"
-    "recognised as Hugging Face's tokenizers do by default, and fails on a mismatch.";
+    "recognised as Hugging Face's tokenizers do by default, and fails on a mismatch. MODEL is a folder, or a name on "
+    "the\n"
+    "Hub (ORG/NAME or ORG/NAME@REVISION), of which only the tokenizer is downloaded.";
 
 enum { MAX_INPUT_BYTES = 1 << 30, SHOWN_MISMATCHES = 5 };
 
@@ -151,7 +153,7 @@ int cmd_tokenize(int argc, char **argv) {
     struct err e = {0};
     struct tokenizer *t;
     CLEANUP_FREE char *dir = NULL;
-    if (session_find_model("--model", model, &dir, &e) != ST_OK || tokenizer_open(dir, &t, &e) != ST_OK)
+    if (locate("--model", HUB_TOKENIZER, model, NULL, NULL, &dir, &e) != ST_OK || tokenizer_open(dir, &t, &e) != ST_OK)
         return cli_report(&e);
     int rc = 0;
     enum status st = ST_OK;

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "rl/eval.h"
+#include "rl/locate.h"
 #include "rl/loop.h"
 #include "rl/session.h"
 #include "rl/sft.h"
@@ -114,8 +115,12 @@ static enum status evaluate(const struct train_options *o, const struct eval_arg
     /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */
     struct train_options mine = *o;
     CLEANUP_STR struct str adapter = STR_INIT;
-    if (o->load_checkpoint_path && *o->load_checkpoint_path)
-        str_addf(&adapter, "%s/adapter_config.json", o->load_checkpoint_path);
+    CLEANUP_FREE char *checkpoint = NULL;
+    if (o->load_checkpoint_path && *o->load_checkpoint_path) {
+        TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, &checkpoint, e));
+        mine.load_checkpoint_path = checkpoint;
+        str_addf(&adapter, "%s/adapter_config.json", checkpoint);
+    }
     mine.lora_rank = adapter.len > 0 && fs_is_file(adapter.p);
     enum status st = session_open(&mine, cancel, &s, e);
     if (st == ST_OK) st = session_problems(o, &s, &train, &n_train, &test, &n_test, e);

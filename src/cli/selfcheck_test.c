@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "base/fs.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "cli/onpolicy.h"
 
 static struct err err;
 
@@ -70,6 +72,71 @@ static void test_golden(void **state) {
     }
 }
 
+static int onpolicy(const char *dir, const char *key, const char *value, const char *tokens) {
+    char *argv[] = {(char *)"selfcheck",
+                    (char *)"onpolicy",
+                    (char *)"--model",
+                    (char *)(uintptr_t)dir,
+                    (char *)"--tokens",
+                    (char *)(uintptr_t)tokens,
+                    (char *)"--threads",
+                    (char *)"2",
+                    (char *)(uintptr_t)key,
+                    (char *)(uintptr_t)value,
+                    NULL};
+    return cmd_selfcheck(key ? 10 : 8, argv);
+}
+
+/* Models without a tokenizer: prompts are random ids. */
+static void test_onpolicy(void **state) {
+    (void)state;
+    const char *data = getenv("KERNELRL_TESTDATA");
+    if (!data || !*data) {
+        printf("skipped: KERNELRL_TESTDATA is not set\n");
+        skip();
+    }
+    static const char *const name[] = {"qwen2_tied", "qwen3"};
+    for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+        CLEANUP_STR struct str dir = STR_INIT, adapter = STR_INIT;
+        str_addf(&dir, "%s/golden/%s", data, name[i]);
+        str_addf(&adapter, "%s/adapter", dir.p);
+        assert_int_equal(onpolicy(dir.p, NULL, NULL, "3000"), 0);
+        assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "300"), 0);
+        assert_int_equal(onpolicy(dir.p, "--lora-rank", "3", "300"), 0);
+        assert_int_equal(onpolicy(dir.p, "--dtype", "bf16", "1000"), 0);
+        assert_int_equal(onpolicy(dir.p, "--adapter", dir.p, "300"), 1); /* no adapter there */
+        assert_int_equal(onpolicy(dir.p, NULL, NULL, "1"), 0);
+    }
+}
+
+static void test_onpolicy_usage(void **state) {
+    (void)state;
+    assert_int_equal(onpolicy("/nonexistent", NULL, NULL, "10"), 2);
+    assert_int_equal(onpolicy("x", NULL, NULL, "0"), 2);
+    assert_int_equal(onpolicy("x", "--lora-rank", "0", "10"), 2);
+    assert_int_equal(onpolicy("x", "--device", "tpu", "10"), 2);
+    assert_int_equal(onpolicy("x", "extra", "words", "10"), 2);
+    char *bare[] = {(char *)"selfcheck", (char *)"onpolicy", NULL};
+    assert_int_equal(cmd_selfcheck(2, bare), 2);
+}
+
+static void test_bits_compare(void **state) {
+    (void)state;
+    const float a[] = {1, -2, 0.0f, NAN, 3, INFINITY};
+    float b[ARRAY_LEN(a)];
+    struct bits_tally t = {0};
+    memcpy(b, a, sizeof b);
+    bits_compare(&t, a, b, ARRAY_LEN(a));
+    assert_true(t.n == 6 && t.differ == 0 && t.max_diff == 0); /* equal bits, NaN and infinity too */
+    b[1] = nextafterf(b[1], 0);
+    b[2] = -0.0f; /* equal as a number, not as bits */
+    bits_compare(&t, a, b, ARRAY_LEN(a));
+    assert_true(t.n == 12 && t.differ == 2 && t.max_diff == fabs((double)a[1] - (double)b[1]));
+    b[4] = NAN;
+    bits_compare(&t, a, b, ARRAY_LEN(a));
+    assert_true(t.differ == 5 && isinf(t.max_diff));
+}
+
 static void test_usage(void **state) {
     (void)state;
     char *argv[] = {(char *)"selfcheck", NULL};
@@ -81,6 +148,8 @@ static void test_usage(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_usage)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_usage),
+                                       cmocka_unit_test(test_onpolicy), cmocka_unit_test(test_onpolicy_usage),
+                                       cmocka_unit_test(test_bits_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

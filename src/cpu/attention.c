@@ -26,7 +26,10 @@ static struct attn_task *push(struct attn_plan *p) {
 
 /* Cuts the task list into `bins` contiguous parts of about equal cost. */
 static void cut(struct attn_plan *p, int bins) {
-    p->cut = xrealloc(p->cut, (size_t)(bins + 1) * sizeof *p->cut);
+    if (bins > p->cap_bins) {
+        p->cut = xrealloc(p->cut, (size_t)(bins + 1) * sizeof *p->cut);
+        p->cap_bins = bins;
+    }
     int64_t total = 0, seen = 0, i = 0;
     for (int64_t t = 0; t < p->n_tasks; t++) total += p->task[t].cost;
     for (int b = 0; b < bins; b++) {

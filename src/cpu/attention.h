@@ -8,6 +8,7 @@ struct attn_plan {
     struct attn_task *task;
     int64_t n_tasks, cap_tasks, max_keys;
     int64_t *cut;  /* [threads+1] */
+    int cap_bins;  /* threads there is room for in cut */
     int32_t *next; /* [n_seq], gradient only */
 };
 void attn_plan_forward(struct attn_plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s, int threads);

@@ -39,13 +39,110 @@ static void gather_rows_padded(float *dst, struct tensor src, const struct attn_
     }
 }
 
-/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
-static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const float *kt, int64_t n,
-                        int64_t K) {
-    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
-        const int64_t w = (i64_min(KV_BLOCK, n - j0) + 15) & ~(int64_t)15;
-        micro_block(nq, w, K, x, ldx, 1, kt + j0 * K, KV_BLOCK, out + j0, ld, NULL, INIT_ZERO);
+/* The keys and values one query tile meets, block by block: out of the cache through a block table, or gathered. */
+struct key_blocks {
+    const float *k, *v;     /* of block 0 */
+    int64_t k_step, v_step; /* floats from a block to the next */
+    const int32_t *table;   /* NULL: the blocks follow each other */
+};
+
+ALWAYS_INLINE int64_t block_at(const struct key_blocks *b, int64_t i) { return b->table ? b->table[i] : i; }
+
+/* The two products of a tile over all blocks of keys, for mr rows: scores out[i][j] = x[i] . key j of full blocks, and
+ * sums out[i][d] = sum_j p[i][j] v[j][d] over n keys, j ascending, for 16*nv columns from column d0 on. */
+typedef void scores_fn(float *out, int64_t ld, const float *x, int64_t ldx, const struct key_blocks *b, int64_t n,
+                       int64_t K);
+typedef void values_fn(float *out, int64_t ldo, const float *p, int64_t ldp, const struct key_blocks *b, int64_t n,
+                       int64_t d0, int64_t Kp);
+
+ALWAYS_INLINE void scores_body(const int mr, float *out, int64_t ld, const float *x, int64_t ldx,
+                               const struct key_blocks *b, int64_t n, int64_t K) {
+    const float *values = b->v ? b->v + block_at(b, 0) * b->v_step : NULL; /* what comes behind the keys */
+    for (int64_t i = 0; i < n / KV_BLOCK; i++) {
+        const float *k = b->k + block_at(b, i) * b->k_step;
+        const bool last = (i + 1) * KV_BLOCK >= n;
+        const float *ahead = !last ? b->k + block_at(b, i + 1) * b->k_step : values ? values : k;
+        for (int64_t j = 0; j < KV_BLOCK; j += 16 * V16_NV) {
+            v16 acc[MICRO_ROWS][V16_NV];
+#pragma GCC unroll 6
+            for (int r = 0; r < mr; r++)
+#pragma GCC unroll 4
+                for (int c = 0; c < V16_NV; c++) acc[r][c] = v_zero();
+            micro_steps(mr, V16_NV, acc, K, x, ldx, 1, k + j, KV_BLOCK, ahead + j);
+            micro_store(mr, V16_NV, acc, out + i * KV_BLOCK + j, ld, 16 * V16_NV);
+        }
     }
+}
+
+ALWAYS_INLINE void values_body(const int mr, const int nv, float *out, int64_t ldo, const float *p, int64_t ldp,
+                               const struct key_blocks *b, int64_t n, int64_t d0, int64_t Kp) {
+    v16 acc[MICRO_ROWS][V16_NV];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) acc[i][j] = v_zero();
+    for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
+        const float *v = b->v + block_at(b, j0 / KV_BLOCK) * b->v_step + d0;
+        const float *ahead = j0 + KV_BLOCK < n ? b->v + block_at(b, j0 / KV_BLOCK + 1) * b->v_step + d0 : v;
+        micro_steps(mr, nv, acc, i64_min(KV_BLOCK, n - j0), p + j0, ldp, 1, v, Kp, ahead);
+    }
+    micro_store(mr, nv, acc, out + d0, ldo, 16 * nv);
+}
+
+#define SCORES(mr)                                                                                         \
+    static __attribute__((noinline)) void scores_##mr(float *out, int64_t ld, const float *x, int64_t ldx, \
+                                                      const struct key_blocks *b, int64_t n, int64_t K) {  \
+        scores_body(mr, out, ld, x, ldx, b, n, K);                                                         \
+    }
+#define VALUES(mr, nv)                                                                                             \
+    static __attribute__((noinline)) void values_##mr##x##nv(float *out, int64_t ldo, const float *p, int64_t ldp, \
+                                                             const struct key_blocks *b, int64_t n, int64_t d0,    \
+                                                             int64_t Kp) {                                         \
+        values_body(mr, nv, out, ldo, p, ldp, b, n, d0, Kp);                                                       \
+    }
+#define VALUES_ALL(nv) VALUES(1, nv) VALUES(2, nv) VALUES(3, nv) VALUES(4, nv) VALUES(5, nv) VALUES(6, nv)
+#define VALUES_ROW(nv) \
+    { values_1x##nv, values_2x##nv, values_3x##nv, values_4x##nv, values_5x##nv, values_6x##nv }
+#define SCORES_ALL SCORES(1) SCORES(2) SCORES(3) SCORES(4) SCORES(5) SCORES(6)
+SCORES_ALL
+VALUES_ALL(1)
+#if V16_NV == 4
+VALUES_ALL(2)
+VALUES_ALL(3)
+VALUES_ALL(4)
+static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1), VALUES_ROW(2), VALUES_ROW(3), VALUES_ROW(4)};
+#else
+static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1)};
+#endif
+
+static scores_fn *const scores_table[MICRO_ROWS] = {scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
+
+/* Rows of the next part of a tile of which m are left: 7 are cut 4 + 3, not 6 + 1. */
+ALWAYS_INLINE int64_t tile_part(int64_t m) {
+    return m > MICRO_ROWS && m < 2 * MICRO_ROWS ? (m + 1) / 2 : i64_min(m, MICRO_ROWS);
+}
+
+/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
+static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const struct key_blocks *b,
+                        int64_t n, int64_t K) {
+    const int64_t full = n / KV_BLOCK, rest = n % KV_BLOCK;
+    for (int64_t i = 0, m; i < nq && full > 0; i += m) {
+        m = tile_part(nq - i);
+        scores_table[m - 1](out + i * ld, ld, x + i * ldx, ldx, b, n, K);
+    }
+    if (rest == 0) return;
+    const float *k = b->k + block_at(b, full) * b->k_step;
+    micro_block(nq, (rest + 15) & ~(int64_t)15, K, x, ldx, 1, k, KV_BLOCK, out + full * KV_BLOCK, ld, NULL, INIT_ZERO);
+}
+
+/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), j ascending. */
+static void tile_values(float *out, const float *p, int64_t ld, int64_t nq, const struct key_blocks *b, int64_t n,
+                        int64_t Kp) {
+    for (int64_t d = 0; d < Kp; d += 16 * V16_NV)
+        for (int64_t i = 0, m; i < nq; i += m) {
+            m = tile_part(nq - i);
+            values_table[i64_min(Kp - d, 16 * V16_NV) / 16 - 1][m - 1](out + i * Kp, Kp, p + i * ld, ld, b, n, d, Kp);
+        }
 }
 
 static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -59,15 +156,13 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
         const struct attn_task *task = &p->task[i];
         const struct attn_seq *s = &p->seq[task->seq];
         const int64_t g = task->g, n_keys = s->past + task->row1;
-        const float *kt, *v;
-        if (s->kblk) {
-            kt = s->kblk + g * p->s.cap_keys * K;
-            v = s->vblk + g * p->s.cap_keys * Kp;
+        struct key_blocks keys = {kt_mem, v_mem, K * KV_BLOCK, KV_BLOCK * Kp, NULL};
+        if (s->blocks) {
+            keys = (struct key_blocks){p->s.kv + kv_keys_at(g, K), p->s.kv + kv_values_at(g, p->s.G, K), p->s.kv_stride,
+                                       p->s.kv_stride, s->blocks};
         } else {
             gather_transposed(kt_mem, p->k, s, n_keys, g * K, K);
             gather_rows_padded(v_mem, p->v, s, n_keys, g * K, K, Kp);
-            kt = kt_mem;
-            v = v_mem;
         }
         /* A tile is ATTN_TILE (row, head) pairs, heads of a row side by side: they share the keys. */
         const int64_t first = task->row0 * rep, last = task->row1 * rep;
@@ -77,7 +172,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
             for (int64_t r = 0; r < nq; r++)
                 memcpy(q + r * K, row_of(p->q, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K,
                        (size_t)K * sizeof(float));
-            tile_scores(sc, cap, q, K, nq, kt, n, K);
+            tile_scores(sc, cap, q, K, nq, &keys, n, K);
             for (int64_t r = 0; r < nq; r++) {
                 const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
                 float *x = sc + r * cap;
@@ -98,7 +193,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
                     st[1] = inv[r];
                 }
             }
-            micro_block(nq, Kp, n, sc, cap, 1, v, Kp, acc, Kp, NULL, INIT_ZERO);
+            tile_values(acc, sc, cap, nq, &keys, n, Kp);
             for (int64_t r = 0; r < nq; r++) {
                 float *o = row_of(p->o, s->row + (t0 + r) / rep) + (g * rep + (t0 + r) % rep) * K;
                 for (int64_t d = 0; d < K; d += 16)
@@ -121,6 +216,7 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
     gather_transposed(kt, p->k, s, n_keys, g * K, K);
     gather_transposed(vt, p->v, s, n_keys, g * K, K);
     gather_rows_padded(kr, p->k, s, n_keys, g * K, K, Kp);
+    const struct key_blocks kb = {.k = kt, .k_step = K * KV_BLOCK}, vb = {.k = vt, .k_step = K * KV_BLOCK};
     memset(dk, 0, (size_t)(n_keys * Kp) * sizeof(float));
     memset(dv, 0, (size_t)(n_keys * Kp) * sizeof(float));
     for (int64_t t0 = 0; t0 < s->len * rep; t0 += ATTN_GRAD_TILE) {
@@ -139,8 +235,8 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
             }
             delta[r] = v_sum(dot);
         }
-        tile_scores(pr, cap, q, Kp, nq, kt, n, K);
-        tile_scores(ds, cap, d_o, Kp, nq, vt, n, K);
+        tile_scores(pr, cap, q, Kp, nq, &kb, n, K);
+        tile_scores(ds, cap, d_o, Kp, nq, &vb, n, K);
         for (int64_t r = 0; r < nq; r++) {
             const int64_t row = (t0 + r) / rep, own = s->past + row + 1;
             const float *st = p->stats + ((s->row + row) * p->s.H + g * rep + (t0 + r) % rep) * 2;

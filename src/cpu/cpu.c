@@ -445,12 +445,12 @@ static void cpu_kv_write(struct backend *be, struct tensor k, struct tensor v, c
     const int64_t K = s.K, Kp = kv_pad_dim(K);
     for (int i = 0; i < n_seq; i++)
         for (int64_t r = 0; r < seq[i].len; r++) {
-            const int64_t key = seq[i].past + r;
-            ASSERT(key < s.cap_keys);
+            const int64_t key = seq[i].past + r, at = key % KV_BLOCK;
+            float *block = s.kv + seq[i].blocks[key / KV_BLOCK] * s.kv_stride;
             for (int64_t g = 0; g < s.G; g++) {
                 const float *kr = row_at(k, seq[i].row + r) + g * K, *vr = row_at(v, seq[i].row + r) + g * K;
-                float *kb = seq[i].kblk + (g * s.cap_keys + key / KV_BLOCK * KV_BLOCK) * K + key % KV_BLOCK;
-                float *vb = seq[i].vblk + (g * s.cap_keys + key) * Kp;
+                float *kb = block + kv_keys_at(g, K) + at;
+                float *vb = block + kv_values_at(g, s.G, K) + at * Kp;
                 for (int64_t d = 0; d < K; d++) kb[d * KV_BLOCK] = kr[d];
                 memcpy(vb, vr, (size_t)K * sizeof(float));
                 memset(vb + K, 0, (size_t)(Kp - K) * sizeof(float));

@@ -259,18 +259,18 @@ static void test_attention(void **state) {
     (void)state;
     static const int64_t heads[][3] = {{4, 2, 16}, {6, 3, 10}, {3, 1, 70}, {2, 2, 32}};
     for (size_t c = 0; c < ARRAY_LEN(heads); c++) {
-        const int64_t H = heads[c][0], G = heads[c][1], K = heads[c][2], Kp = kv_pad_dim(K), rep = H / G;
-        const struct attn_seq seq[] = {{0, 70, 0, 0, NULL, NULL},
-                                       {70, 1, 70, 0, NULL, NULL},
-                                       {71, 40, 70, 0, NULL, NULL},
-                                       {111, 0, 70, 0, NULL, NULL},
-                                       {111, 19, 0, 0, NULL, NULL}};
+        const int64_t H = heads[c][0], G = heads[c][1], K = heads[c][2], rep = H / G;
+        const struct attn_seq seq[] = {{0, 70, 0, 0, NULL},
+                                       {70, 1, 70, 0, NULL},
+                                       {71, 40, 70, 0, NULL},
+                                       {111, 0, 70, 0, NULL},
+                                       {111, 19, 0, 0, NULL}};
         enum { S = 5 };
-        const int64_t T = 130, cap = 128;
+        const int64_t T = 130;
         float *q = randoms(T * H * K, 41, 0.7f), *k = randoms(T * G * K, 42, 0.7f), *v = randoms(T * G * K, 43, 1);
         float *d_o = randoms(T * H * K, 44, 1);
         const struct tensor qt = tensor_full(q, T, H * K), kt = tensor_full(k, T, G * K), vt = tensor_full(v, T, G * K);
-        const struct attn_shape shape = {H, G, K, 0}, cached = {H, G, K, cap};
+        const struct attn_shape shape = {H, G, K, NULL, 0};
         float *first_o = NULL, *first_d = NULL;
         const int64_t n_d = T * (H + 2 * G) * K;
         for (int i = 0; i < N_BE; i++) {
@@ -283,18 +283,21 @@ static void test_attention(void **state) {
                                   tensor_cols(dt, (H + G) * K, G * K), tensor_full(d_o, T, H * K), ot, stats, qt, kt,
                                   vt, seq, S, shape);
             /* The same rows out of a cache, one sequence after the other. */
-            float *kb = xaligned((size_t)(G * cap * K) * 4), *vb = xaligned((size_t)(G * cap * Kp) * 4);
+            /* Five blocks, two layers each, of which this is the second. */
+            const int64_t layer = kv_layer_floats(G, K);
+            float *mem = randoms(5 * 2 * layer, 45, 9);
+            const struct attn_shape cached = {H, G, K, mem + layer, 2 * layer};
+            static const int32_t tables[S][2] = {{3, 1}, {0, 2}, {4, 3}, {1, 0}, {2, 4}};
             float *o2 = xaligned((size_t)(T * H * K) * 4);
             for (int s = 0; s < S; s++) {
-                struct attn_seq own = seq[s], past = {0, seq[s].past, 0, 0, kb, vb};
-                own.kblk = kb;
-                own.vblk = vb;
+                struct attn_seq own = seq[s], past = {0, seq[s].past, 0, 0, tables[s]};
+                own.blocks = tables[s];
                 be[i]->kv_write(be[i], kt, vt, &past, 1, cached);
                 be[i]->kv_write(be[i], kt, vt, &own, 1, cached);
                 be[i]->attention(be[i], tensor_full(o2, T, H * K), NULL, qt, kt, vt, &own, 1, cached);
             }
             same_bits(o2, o, T * H * K, "attention from a cache");
-            free(kb), free(vb), free(o2);
+            free(mem), free(o2);
             if (!first_o) {
                 double *want = xcalloc((size_t)n_d, 8), *p = xcalloc((size_t)T, 8), *out = xcalloc((size_t)K, 8);
                 for (int s = 0; s < S; s++)
@@ -473,7 +476,7 @@ static void test_optimizer(void **state) {
     const int64_t n = 70001;
     const struct adamw_args a = {0.9f, 0.95f, 1e-8f, 0.37f, 0.999f, 3e-3f, 4.5f};
     float *g = randoms(n, 90, 1), *w0 = randoms(n, 91, 1), *m0 = randoms(n, 92, 0.3f), *v0 = randoms(n, 93, 1);
-    float *first[3] = {NULL, NULL, NULL};
+    float *first[3] = {NULL, NULL};
     for (int64_t i = 0; i < n; i++) v0[i] *= v0[i];
     for (int i = 0; i < N_BE; i++) {
         if (!be[i]) continue;

@@ -7,6 +7,41 @@ enum { MICRO_ROWS = 6 };
 typedef void micro_fn(int64_t kc, const float *a, int64_t rs, int64_t ks, const float *b, int64_t bks, float *c,
                       int64_t ldc, int64_t nc, const float *bias, enum micro_init init);
 
+/* The reduction itself. `ahead` (or NULL) is what will be wanted next, laid out like b: it is fetched at the pace at
+ * which b is used up, because no hardware prefetcher follows a block table. */
+ALWAYS_INLINE void micro_steps(const int mr, const int nv, v16 acc[MICRO_ROWS][V16_NV], int64_t kc, const float *a,
+                               int64_t rs, int64_t ks, const float *b, int64_t bks, const float *ahead) {
+    for (int64_t k = 0; k < kc; k++) {
+        v16 bv[V16_NV];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            bv[j] = v_load(b + 16 * j);
+            if (ahead) __builtin_prefetch(ahead + k * bks + 16 * j);
+        }
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            v16 av = v_set1(a[i * rs]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] = v_fma(av, bv[j], acc[i][j]);
+        }
+        a += ks;
+        b += bks;
+    }
+}
+
+ALWAYS_INLINE void micro_store(const int mr, const int nv, v16 acc[MICRO_ROWS][V16_NV], float *c, int64_t ldc,
+                               int64_t nc) {
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            if (j == nv - 1)
+                v_store_n(c + i * ldc + 16 * j, acc[i][j], nc - 16 * j);
+            else
+                v_store(c + i * ldc + 16 * j, acc[i][j]);
+        }
+}
+
 ALWAYS_INLINE void micro_body(const int mr, const int nv, int64_t kc, const float *a, int64_t rs, int64_t ks,
                               const float *b, int64_t bks, float *c, int64_t ldc, int64_t nc, const float *bias,
                               enum micro_init init) {
@@ -26,28 +61,8 @@ ALWAYS_INLINE void micro_body(const int mr, const int nv, int64_t kc, const floa
                 acc[i][j] =
                     j == nv - 1 ? v_load_n(src + i * step + 16 * j, nc - 16 * j) : v_load(src + i * step + 16 * j);
     }
-    for (int64_t k = 0; k < kc; k++) {
-        v16 bv[V16_NV];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) bv[j] = v_load(b + 16 * j);
-#pragma GCC unroll 6
-        for (int i = 0; i < mr; i++) {
-            v16 av = v_set1(a[i * rs]);
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) acc[i][j] = v_fma(av, bv[j], acc[i][j]);
-        }
-        a += ks;
-        b += bks;
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            if (j == nv - 1)
-                v_store_n(c + i * ldc + 16 * j, acc[i][j], nc - 16 * j);
-            else
-                v_store(c + i * ldc + 16 * j, acc[i][j]);
-        }
+    micro_steps(mr, nv, acc, kc, a, rs, ks, b, bks, NULL);
+    micro_store(mr, nv, acc, c, ldc, nc);
 }
 
 #define MICRO(mr, nv)                                                                                              \

@@ -17,25 +17,26 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) attention_
     const int64_t K = a.K, rep = a.H / a.G, Kp = padded_dim(K), g = task.g;
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, quads = quads_of(K);
     const int64_t n = task.past + (task.pair0 + task.pairs - 1) / rep + 1; /* keys of the last row */
-    const float *const kt = task.kblk ? task.kblk + g * a.cap_keys * K : NULL;
-    const float *const vc = task.kblk ? task.vblk + g * a.cap_keys * Kp : NULL;
+    const int32_t *const table = task.table >= 0 ? a.table + task.table : NULL;
+    const float *const kt = a.kv + g * K * KV_BLOCK, *const vc = a.kv + g * KV_BLOCK * Kp + a.G * K * KV_BLOCK;
 
     stage_rows<T::ROWS, T::DP, T::LD>(sq, task.pairs, K, args.vec_q, [&](int r) {
         const int64_t p = task.pair0 + r;
         return a.q.p + (task.row + p / rep) * a.q.ld + (g * rep + p % rep) * K;
     });
     auto stage_keys = [&](int64_t j0) {
-        if (kt)
-            stage_cached_keys<T::KEYS, T::DP, T::LD>(skv, kt, j0, n, K);
+        if (table)
+            stage_cached_keys<T::KEYS, T::DP, T::LD>(skv, kt + table[j0 / KV_BLOCK] * a.kv_stride, j0, n, K);
         else
             stage_rows<T::KEYS, T::DP, T::LD>(skv, n - j0, K, args.vec_k, [&](int r) {
                 return a.k.p + key_row(task.row, task.past, task.past_row, j0 + r) * a.k.ld + g * K;
             });
     };
     auto stage_values = [&](int64_t j0) {
-        if (vc)
-            stage_rows<T::KEYS, T::DP, T::LD>(skv, n - j0, K, K % 4 == 0, [&](int r) { return vc + (j0 + r) * Kp; });
-        else
+        if (table) {
+            const float *const block = vc + table[j0 / KV_BLOCK] * a.kv_stride + j0 % KV_BLOCK * Kp;
+            stage_rows<T::KEYS, T::DP, T::LD>(skv, n - j0, K, K % 4 == 0, [&](int r) { return block + r * Kp; });
+        } else
             stage_rows<T::KEYS, T::DP, T::LD>(skv, n - j0, K, args.vec_v, [&](int r) {
                 return a.v.p + key_row(task.row, task.past, task.past_row, j0 + r) * a.v.ld + g * K;
             });
@@ -149,7 +150,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
     const int64_t K = a.K, rep = a.H / a.G, Kp = padded_dim(K), g = task.g;
     const int pairs = task.pairs, tid = threadIdx.x;
     const int64_t n = task.past + (task.pair0 + pairs - 1) / rep + 1;
-    const float *const kt = task.kblk + g * a.cap_keys * K, *const vc = task.vblk + g * a.cap_keys * Kp;
+    const int32_t *const table = a.table + task.table;
+    const float *const kt = a.kv + g * K * KV_BLOCK, *const vc = a.kv + g * KV_BLOCK * Kp + a.G * K * KV_BLOCK;
     float *const sq = shared, *const inv = sq + K * CU_DECODE_PAIRS,
                  *const sc = inv + CU_DECODE_PAIRS; /* sc[pair][ld] */
 
@@ -159,7 +161,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
     }
     __syncthreads();
     for (int64_t j = tid; j < n; j += DECODE_THREADS) {
-        const float *const key = kt + j / KV_BLOCK * KV_BLOCK * K + j % KV_BLOCK;
+        const float *const key = kt + table[j / KV_BLOCK] * a.kv_stride + j % KV_BLOCK;
         float s[CU_DECODE_PAIRS] = {0};
         if (pairs <= 2) { /* the usual shares of a grouped-query head; two chains, not eight */
 #pragma unroll 8
@@ -188,11 +190,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
         float max = __int_as_float(0xff800000), sum = 0;
         for (int64_t j = lane; j < full; j += LANES) max = max > x[j] ? max : x[j];
         max = max_tail(fold_max(max), full + lane < own ? x[full + lane] : 0.0f, (int)(own - full));
-        __syncthreads(); /* idle groups read pair 0's scores: not while it replaces them */
-        for (int64_t j = lane; j < n; j += LANES) {
+        __syncthreads(); /* idle groups have read pair 0's scores: not while it replaces them */
+        for (int64_t j = lane; j < n && p < pairs; j += LANES) {
             const float e = j < own ? exp_lane(x[j] - max) : 0.0f;
             sum = sum + e;
-            if (p < pairs) x[j] = e;
+            x[j] = e;
         }
         const float r = 1.0f / fold_sum(sum);
         if (p < pairs && lane == 0) {
@@ -209,8 +211,12 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
         const int64_t p = i / K, d = i % K, q = task.pair0 + p;
         const float *const w = sc + p * ld, *const v = vc + d;
         float s = 0;
+        for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
+            const float *const block = v + table[j0 / KV_BLOCK] * a.kv_stride;
+            const int m = (int)min64(KV_BLOCK, n - j0);
 #pragma unroll 8
-        for (int64_t j = 0; j < n; j++) s = fmaf(w[j], v[j * Kp], s);
+            for (int j = 0; j < m; j++) s = fmaf(w[j0 + j], block[j * Kp], s);
+        }
         a.o.p[(task.row + q / rep) * a.o.ld + (g * rep + q % rep) * K + d] = s * inv[p];
     }
 }

@@ -38,13 +38,15 @@ static __device__ __forceinline__ void stage_rows(float *s, int64_t rows, int64_
     }
 }
 
-/* Keys j0.. of a cache, whose blocks are transposed: neighbouring threads read neighbouring keys. */
+/* Keys j0.. of a cache; they lie in one block, whose keys begin at kt. It is transposed: neighbouring threads read
+ * neighbouring keys. */
 template <int ROWS, int DP, int LD>
 static __device__ __forceinline__ void stage_cached_keys(float *s, const float *kt, int64_t j0, int64_t n, int64_t K) {
+    static_assert(KV_BLOCK % ROWS == 0, "a tile of keys lies in one block");
     for (int i = threadIdx.x; i < ROWS * DP; i += ATTN_THREADS) {
         const int r = i % ROWS, c = i / ROWS;
         const int64_t j = j0 + r;
-        s[r * LD + c] = j < n && c < K ? kt[j / KV_BLOCK * KV_BLOCK * K + c * KV_BLOCK + j % KV_BLOCK] : 0.0f;
+        s[r * LD + c] = j < n && c < K ? kt[c * KV_BLOCK + j % KV_BLOCK] : 0.0f;
     }
 }
 

@@ -182,7 +182,7 @@ static int run(const struct cu_dev *d, struct gemm_args args) {
 template <bool AK, bool BKC> static int pick(const struct cu_dev *d, const struct gemm_args &args) {
     const int64_t M = args.g.M, N = args.g.N;
     if (ceil_div(M, 128) * ceil_div(N, 128) >= d->sm_count) return run<128, 128, 16, 8, 8, 2, AK, BKC>(d, args);
-    if (ceil_div(M, 64) * ceil_div(N, 64) >= d->sm_count) return run<64, 64, 16, 4, 4, 4, AK, BKC>(d, args);
+    if (ceil_div(M, 64) * ceil_div(N, 64) >= d->sm_count) return run<64, 64, 16, 4, 4, 3, AK, BKC>(d, args);
     return run<32, 32, 32, 2, 4, 4, AK, BKC>(d, args);
 }
 

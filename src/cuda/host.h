@@ -43,11 +43,13 @@ struct slab {
 struct plan {
     struct attn_seq *seq; /* what it was made for */
     int n_seq, cap_seq;
+    int32_t *table; /* the sequences' block tables one behind the other, of a begun block each */
+    int64_t n_table, cap_table;
     struct attn_shape shape;
     bool valid, decode;
     struct slab dev;
     int64_t n_tasks, n_key_tasks, max_keys, max_pairs;
-    size_t key_at, user_at; /* offsets in dev */
+    size_t table_at, key_at, user_at; /* offsets in dev */
 };
 
 struct cuda_backend {

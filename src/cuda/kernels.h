@@ -89,14 +89,13 @@ int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const floa
  * the group): pair p is row p / rep, head g*rep + p % rep, where rep = H/G. */
 struct cu_attn_task {
     int64_t row, past, past_row; /* as in struct attn_seq */
-    const float *kblk, *vblk;    /* cache, or NULL */
+    int64_t table;               /* where the sequence's block table begins in cu_attn.table; -1: no cache */
     int32_t g, pair0, pairs, pad;
 };
-/* kv_write's work: own rows [row0, row0+rows) of a sequence. */
+/* kv_write's work: rows [row, row+rows) of k and v become the keys slot.. of one block. */
 struct cu_kv_task {
-    int64_t row, key; /* first row in k and v, and the key it becomes */
-    float *kblk, *vblk;
-    int64_t rows;
+    int64_t row;
+    int32_t block, slot, rows, pad;
 };
 /* A run of the gradient's key rows, and the sequences that see them: users [user0, user0+n_users) in order. */
 struct cu_key_task {
@@ -111,7 +110,10 @@ struct cu_attn {
     struct cu_mat q, k, v, o, d_o, dq, dk, dv;
     float *stats;
     float *delta; /* gradient: scratch [T,H] */
-    int64_t H, G, K, cap_keys;
+    int64_t H, G, K;
+    const float *kv; /* the layer's part of the cache's block 0, and the floats from a block to the next */
+    int64_t kv_stride;
+    const int32_t *table;            /* block tables of all sequences, one behind the other */
     const struct cu_attn_task *task; /* [n_tasks] */
     int64_t n_tasks;
     int64_t max_keys; /* decode: most keys of any task */
@@ -130,7 +132,7 @@ int cu_attn_grad_tile(const struct cu_dev *d, int64_t K);
 int cu_decode_fits(const struct cu_dev *d, int64_t pairs, int64_t keys, int64_t K);
 
 int cu_kv_write(const struct cu_dev *d, struct cu_mat k, struct cu_mat v, const struct cu_kv_task *task,
-                int64_t n_tasks, int64_t G, int64_t K, int64_t cap_keys);
+                int64_t n_tasks, int64_t G, int64_t K, float *kv, int64_t kv_stride);
 int cu_attention(const struct cu_dev *d, const struct cu_attn *a);
 int cu_attention_decode(const struct cu_dev *d, const struct cu_attn *a);
 int cu_attention_grad(const struct cu_dev *d, const struct cu_attn *a);

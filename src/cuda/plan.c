@@ -11,28 +11,53 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void plan_free(struct plan *p) {
     free(p->seq);
+    free(p->table);
     cudaFree(p->dev.p);
 }
 
-static bool same_seq(const struct attn_seq *a, const struct attn_seq *b, int n) {
-    for (int i = 0; i < n; i++)
+static int64_t table_len(const struct attn_seq *s) {
+    return s->blocks && s->len > 0 ? ceil_div(s->past + s->len, KV_BLOCK) : 0;
+}
+
+/* The tables' contents count, not their addresses: those stay while what they say changes. */
+static bool same_seq(const struct plan *p, const struct attn_seq *b) {
+    const struct attn_seq *a = p->seq;
+    const int32_t *table = p->table;
+    for (int i = 0; i < p->n_seq; i++) {
         if (a[i].row != b[i].row || a[i].len != b[i].len || a[i].past != b[i].past || a[i].past_row != b[i].past_row ||
-            a[i].kblk != b[i].kblk || a[i].vblk != b[i].vblk)
+            (a[i].blocks == NULL) != (b[i].blocks == NULL))
             return false;
+        const int64_t n = table_len(&b[i]);
+        if (n > 0 && memcmp(table, b[i].blocks, (size_t)n * sizeof *table) != 0) return false;
+        table += n;
+    }
     return true;
 }
 
 /* Whether the plan on the device is the one for this call; if not, it is marked as being made. */
 static bool plan_begin(struct plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     if (p->valid && p->n_seq == n_seq && p->shape.H == s.H && p->shape.G == s.G && p->shape.K == s.K &&
-        p->shape.cap_keys == s.cap_keys && same_seq(p->seq, seq, n_seq))
+        same_seq(p, seq)) {
+        p->shape = s; /* another layer's part of the cache */
         return true;
+    }
     if (n_seq > p->cap_seq) {
         p->seq = xrealloc(p->seq, (size_t)n_seq * sizeof *p->seq);
         p->cap_seq = n_seq;
     }
     if (n_seq > 0) memcpy(p->seq, seq, (size_t)n_seq * sizeof *seq);
     p->n_seq = n_seq;
+    p->n_table = 0;
+    for (int i = 0; i < n_seq; i++) p->n_table += table_len(&seq[i]);
+    if (p->n_table > p->cap_table) {
+        p->cap_table = 2 * p->n_table;
+        p->table = xrealloc(p->table, (size_t)p->cap_table * sizeof *p->table);
+    }
+    for (int64_t i = 0, at = 0; i < n_seq; i++) {
+        const int64_t n = table_len(&seq[i]);
+        if (n > 0) memcpy(p->table + at, seq[i].blocks, (size_t)n * sizeof *p->table);
+        at += n;
+    }
     p->shape = s;
     p->valid = false;
     p->n_tasks = p->n_key_tasks = p->max_keys = p->max_pairs = 0;
@@ -62,16 +87,15 @@ static int64_t query_tasks(struct cu_attn_task **out, const struct attn_seq *seq
     for (int i = 0; i < n_seq; i++) n += ceil_div(seq[i].len * rep, tile) * s.G;
     struct cu_attn_task *task = xcalloc((size_t)n, sizeof *task), *sorted = xcalloc((size_t)n, sizeof *task);
     struct order *order = xcalloc((size_t)n, sizeof *order);
-    int64_t at = 0;
-    for (int i = 0; i < n_seq; i++)
+    int64_t at = 0, table = 0;
+    for (int i = 0; i < n_seq; table += table_len(&seq[i]), i++)
         for (int64_t p = 0; p < seq[i].len * rep; p += tile)
             for (int32_t g = 0; g < s.G; g++) {
                 struct cu_attn_task *t = &task[at];
                 *t = (struct cu_attn_task){.row = seq[i].row,
                                            .past = seq[i].past,
                                            .past_row = seq[i].past_row,
-                                           .kblk = seq[i].kblk,
-                                           .vblk = seq[i].vblk,
+                                           .table = seq[i].blocks ? table : -1,
                                            .g = g,
                                            .pair0 = (int32_t)p,
                                            .pairs = (int32_t)i64_min(tile, seq[i].len * rep - p)};
@@ -90,11 +114,13 @@ static int64_t query_tasks(struct cu_attn_task **out, const struct attn_seq *seq
 static bool plan_send(struct cuda_backend *c, const char *op, struct plan *p, const struct cu_attn_task *task,
                       const struct cu_key_task *key_task, const struct cu_attn_user *user, int64_t n_users) {
     const size_t tasks = (size_t)p->n_tasks * sizeof *task, keys = (size_t)p->n_key_tasks * sizeof *key_task,
-                 users = (size_t)n_users * sizeof *user;
+                 users = (size_t)n_users * sizeof *user, table = (size_t)p->n_table * sizeof *p->table;
+    const size_t bytes = tasks + keys + users + table + 128; /* each part is aligned */
     struct stage s;
-    if (!cuda_scratch(c, op, &p->dev, tasks + keys + users + 64) || !stage_begin(c, op, tasks + keys + users + 64, &s))
-        return false;
+    if (!cuda_scratch(c, op, &p->dev, bytes) || !stage_begin(c, op, bytes, &s)) return false;
     stage_add(&s, task, tasks);
+    p->table_at = s.used;
+    stage_add(&s, p->table, table);
     p->key_at = s.used;
     stage_add(&s, key_task, keys);
     p->user_at = s.used;
@@ -107,7 +133,9 @@ static void fill(struct cu_attn *a, const struct plan *p) {
     a->H = p->shape.H;
     a->G = p->shape.G;
     a->K = p->shape.K;
-    a->cap_keys = p->shape.cap_keys;
+    a->kv = p->shape.kv;
+    a->kv_stride = p->shape.kv_stride;
+    a->table = (const int32_t *)(void *)((char *)p->dev.p + p->table_at);
     a->task = (const struct cu_attn_task *)p->dev.p;
     a->n_tasks = p->n_tasks;
     a->key_task = (const struct cu_key_task *)(void *)((char *)p->dev.p + p->key_at);
@@ -132,7 +160,7 @@ void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn
         bool cached = true;
         for (int i = 0; i < n_seq; i++) {
             if (seq[i].len == 0) continue;
-            cached &= seq[i].kblk != NULL;
+            cached &= seq[i].blocks != NULL;
             pairs = i64_max(pairs, seq[i].len * rep);
             p->max_keys = i64_max(p->max_keys, seq[i].past + seq[i].len);
         }
@@ -241,18 +269,25 @@ enum { KV_ROWS = 8 }; /* rows a block writes */
 
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                    struct attn_shape s) {
+    /* Runs of rows that end where a block ends. */
     int64_t n = 0;
     for (int i = 0; i < n_seq; i++) {
-        ASSERT(seq[i].len == 0 || (seq[i].kblk && seq[i].past + seq[i].len <= s.cap_keys));
-        n += ceil_div(seq[i].len, KV_ROWS);
+        ASSERT(seq[i].len == 0 || (seq[i].blocks && s.kv));
+        n += ceil_div(seq[i].len, KV_ROWS) + seq[i].len / KV_BLOCK + 1;
     }
     struct stage st;
     if (n == 0 || !stage_begin(c, "kv_write", (size_t)n * sizeof(struct cu_kv_task) + 64, &st)) return;
     struct cu_kv_task *dev = stage_add(&st, NULL, (size_t)n * sizeof *dev), *task = stage_host(&st, dev);
+    const struct cu_kv_task *const first = task;
     for (int i = 0; i < n_seq; i++)
-        for (int64_t r = 0; r < seq[i].len; r += KV_ROWS)
-            *task++ = (struct cu_kv_task){seq[i].row + r, seq[i].past + r, seq[i].kblk, seq[i].vblk,
-                                          i64_min(KV_ROWS, seq[i].len - r)};
+        for (int64_t r = 0; r < seq[i].len;) {
+            const int64_t key = seq[i].past + r, slot = key % KV_BLOCK;
+            const int64_t rows = i64_min(i64_min(KV_ROWS, KV_BLOCK - slot), seq[i].len - r);
+            *task++ =
+                (struct cu_kv_task){seq[i].row + r, seq[i].blocks[key / KV_BLOCK], (int32_t)slot, (int32_t)rows, 0};
+            r += rows;
+        }
     if (stage_send(c, "kv_write", &st))
-        cuda_ok(c, "kv_write", cu_kv_write(&c->dev, mat_of(k), mat_of(v), dev, n, s.G, s.K, s.cap_keys));
+        cuda_ok(c, "kv_write",
+                cu_kv_write(&c->dev, mat_of(k), mat_of(v), dev, task - first, s.G, s.K, s.kv, s.kv_stride));
 }

@@ -190,26 +190,26 @@ extern "C" int cu_sum_squares(const struct cu_dev *d, double *out, double *sums,
 /* ---- cache ---------------------------------------------------------------------------------------------------------
  */
 
-/* One block a task; layout in tensor/ops.h. */
+/* One thread block a task; layout in tensor/ops.h. */
 static __global__ void __launch_bounds__(THREADS)
     kv_write_kernel(struct cu_mat k, struct cu_mat v, const struct cu_kv_task *tasks, int64_t G, int64_t K, int64_t Kp,
-                    int64_t cap_keys) {
+                    float *kv, int64_t kv_stride) {
     const struct cu_kv_task t = tasks[blockIdx.x];
+    float *const keys = kv + t.block * kv_stride, *const values = keys + G * K * KV_BLOCK;
     const int64_t n = t.rows * G * Kp;
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        const int64_t r = i / (G * Kp), g = i / Kp % G, d = i % Kp, key = t.key + r;
+        const int64_t r = i / (G * Kp), g = i / Kp % G, d = i % Kp, slot = t.slot + r;
         if (d < K) {
-            t.kblk[(g * cap_keys + key / KV_BLOCK * KV_BLOCK) * K + d * KV_BLOCK + key % KV_BLOCK] =
-                k.p[(t.row + r) * k.ld + g * K + d];
-            t.vblk[(g * cap_keys + key) * Kp + d] = v.p[(t.row + r) * v.ld + g * K + d];
+            keys[(g * K + d) * KV_BLOCK + slot] = k.p[(t.row + r) * k.ld + g * K + d];
+            values[(g * KV_BLOCK + slot) * Kp + d] = v.p[(t.row + r) * v.ld + g * K + d];
         } else {
-            t.vblk[(g * cap_keys + key) * Kp + d] = 0;
+            values[(g * KV_BLOCK + slot) * Kp + d] = 0;
         }
     }
 }
 
 extern "C" int cu_kv_write(const struct cu_dev *d, struct cu_mat k, struct cu_mat v, const struct cu_kv_task *task,
-                           int64_t n_tasks, int64_t G, int64_t K, int64_t cap_keys) {
+                           int64_t n_tasks, int64_t G, int64_t K, float *kv, int64_t kv_stride) {
     if (n_tasks <= 0) return 0;
-    return LAUNCH(kv_write_kernel, n_tasks, THREADS, 0, d->stream, k, v, task, G, K, kv_pad_dim(K), cap_keys);
+    return LAUNCH(kv_write_kernel, n_tasks, THREADS, 0, d->stream, k, v, task, G, K, kv_pad_dim(K), kv, kv_stride);
 }

@@ -1,14 +1,16 @@
-/* Continuous batching. Work comes in groups: a request and its samples, in request order. A group's prompt is prefilled
- * once, in a sequence of its own, in chunks that ride along with the decoding of everybody else; then each sample gets
- * a copy of that sequence, and the last sample the sequence itself. A sequence that finishes makes room for the next.
+/* Continuous batching. What is in flight are sequences, ordered by age: samples, and prompts from which samples are
+ * still to start. Each has tokens; some of them are in the cache, the rest is pending. A step feeds pending tokens: one
+ * of each sample that is being decoded, and chunks of prompts. When nothing is pending behind a step, its logits give a
+ * sample's next token, or the first tokens of a prompt's samples, which share the prompt's blocks.
  *
- * Reservation keeps this free of deadlock: a group starts when a slot is left after each sample of all earlier groups
- * got one. So only the youngest group ever waits with samples to admit: one sequence beyond the slots holds its prompt,
- * and its prompt's logits are the only ones kept. */
+ * Memory is taken block by block as sequences grow. When there is none left the youngest sequence gives up its blocks
+ * (it is preempted) and is fed again later, from its first token the cache does not remember. Nothing younger starts
+ * before it does, and the oldest never waits, so everything ends. What is drawn depends on the logits, whose bits do
+ * not depend on batch, chunks or cache, and on (seed, request, sample, position): preemption cannot be seen in a
+ * sample. */
 #include "engine/engine.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,19 +20,21 @@
 #include "engine/sampler.h"
 #include "tensor/backend.h"
 
-enum { DEFAULT_BATCH = 64, PREFILL_TOKENS = 512 /* prompt tokens a step takes on beside the decoding */ };
+enum { DEFAULT_BATCH = 64, DEFAULT_PREFILL = 512 };
 
-/* A prompt that is being prefilled, or whose samples are not all admitted yet. */
-struct group {
-    int req, seq;
-    int next_sample, left; /* samples to admit: next_sample .. next_sample + left - 1 */
-    int prefilled;
-};
-struct active { /* a sample that is being decoded */
-    int req, seq, limit;
-    struct sample *out;
+struct flight { /* a sequence in flight */
+    int req;
+    int sample; /* this one; of a prompt, the next to start */
+    int left;   /* samples to start from this prompt; 0: a sample */
+    int seq;    /* of the cache; -1: preempted */
+    int limit;  /* tokens to draw */
+    int n;      /* tokens drawn */
+    int row;    /* of the last step's logits, or -1 */
     uint64_t stream;
-    struct str tail; /* last bytes, for stop strings */
+    const int32_t *tokens; /* the prompt, or own_tokens */
+    int32_t *own_tokens;   /* [token_cap] prompt and drawn tokens */
+    float *logp, *entropy; /* [limit_cap] */
+    struct str tail;       /* last bytes, for stop strings */
 };
 struct engine {
     struct model *m;
@@ -38,15 +42,19 @@ struct engine {
     struct model_config cfg;
     struct sampler sampler;
     struct kv_cache *kv;
-    int n_seq; /* of kv */
-    int64_t kv_len, kv_budget;
-    /* of the current run, [n_seq] each, kept between runs */
-    struct group *group;
-    struct active *active;
+    int64_t n_blocks, budget; /* of kv; bytes it may take */
+    struct engine_stats stats;
+    /* of the current run; the arrays are kept between runs */
+    int cap;                               /* sequences in flight at most */
+    struct flight *slot, **order, **spare; /* [cap]; order: oldest first */
     int *free_seq, *step_seq, *step_n;
-    int n_group, n_active, n_free, cap_seq;
+    int n_order, n_spare, n_free;
+    int token_cap, limit_cap;
+    int32_t *token_slab;
+    float *logp_slab;
     int32_t *step_ids;
-    float *logits, *kept_logits; /* [n_seq, V], [V] */
+    float *logits, *kept_logits;  /* [cap, V], [V] */
+    const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
 };
 
 /* The state of engine_run that its helpers share. */
@@ -55,10 +63,9 @@ struct run {
     const struct request *req;
     int n_req;
     struct sample *out;
-    int *first_out;           /* [n_req] index in out of a request's first sample */
-    int next_req, next_count; /* the next group: request, and samples of it already given to groups */
-    int slots;                /* sequences decoded together at most */
-    bool share;               /* false with a single sequence: every sample prefills for itself */
+    int *first_out; /* [n_req] index in out of a request's first sample */
+    int next_req;   /* not in flight yet */
+    int slots;      /* samples in flight at most */
     int64_t tokens;
     int done, total;
     struct err *e;
@@ -83,64 +90,79 @@ void sample_free(struct sample *s) {
 
 /* ---- memory -------------------------------------------------------------------------------------------------------*/
 
-/* Bytes of one sequence's cache of len tokens, by the layout in tensor/ops.h. */
-static int64_t seq_bytes(const struct model_config *c, int64_t len) {
-    int64_t keys = (len + KV_BLOCK - 1) / KV_BLOCK * KV_BLOCK;
-    return (int64_t)c->L * c->G * keys * (c->K + kv_pad_dim(c->K)) * (int64_t)sizeof(float);
-}
+static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
 static void drop_kv(struct engine *en) {
     kv_free(en->kv);
     en->kv = NULL;
-    en->n_seq = 0;
-    en->kv_len = 0;
+    en->n_blocks = 0;
 }
 
-/* Makes the cache hold up to `want` sequences of len tokens, as many as the budget allows, and the arrays that go with
- * it. A cache that is big enough and within the budget stays. */
-static enum status reserve(struct engine *en, int want, int64_t len, struct err *e) {
-    int64_t bytes = seq_bytes(&en->cfg, len);
-    if (en->kv && en->kv_len >= len && (en->n_seq >= want || (en->n_seq + 1) * bytes > en->kv_budget)) return ST_OK;
+/* Makes the cache hold `want` blocks, or as many as the budget allows, but at least `least`, those of request `longest`
+ * alone. A cache that is big enough stays, with what it remembers. */
+static enum status reserve_kv(struct engine *en, int64_t want, int64_t least, int longest, struct err *e) {
+    const int64_t bytes = kv_block_bytes(en->m);
+    if (en->kv && en->n_blocks >= least && (en->n_blocks >= want || (en->n_blocks + 1) * bytes > en->budget))
+        return ST_OK;
     struct backend *be = model_backend(en->m);
     drop_kv(en); /* before the free memory is measured */
-    int64_t budget = en->opt.memory_bytes ? en->opt.memory_bytes : be->mem_available(be) / 4;
-    int64_t fit = budget / bytes;
-    if (fit < 1)
+    en->budget = en->opt.memory_bytes ? en->opt.memory_bytes : be->mem_available(be) / 4;
+    const int64_t fit = i64_min(en->budget / bytes, INT32_MAX);
+    if (fit < least)
         return FAIL(
             e, ST_MEMORY,
-            "KV cache: one sequence of %lld tokens takes %lld bytes, the budget is %lld bytes; shorten the prompt "
-            "or max_tokens, or raise the budget",
-            (long long)len, (long long)bytes, (long long)budget);
-    int n = (int)i64_min(want, fit);
-    TRY(kv_create(en->m, n, len, &en->kv, e));
-    en->n_seq = n;
-    en->kv_len = len;
-    en->kv_budget = budget;
-    if (n > en->cap_seq) {
-        size_t c = (size_t)n;
-        en->group = xrealloc(en->group, c * sizeof *en->group);
-        en->active = xrealloc(en->active, c * sizeof *en->active);
-        memset(en->active + en->cap_seq, 0, (c - (size_t)en->cap_seq) * sizeof *en->active);
+            "request %d: the KV cache of its longest sample takes %lld bytes, the budget is %lld bytes; shorten "
+            "the prompt or max_tokens, or raise the budget",
+            longest, (long long)(least * bytes), (long long)en->budget);
+    en->n_blocks = i64_min(want, fit);
+    enum status st = kv_create(en->m, en->opt.max_batch + 1, en->cfg.max_positions, en->n_blocks, &en->kv, e);
+    if (st != ST_OK) en->n_blocks = 0;
+    return st;
+}
+
+/* The arrays of sequences in flight: `cap` of them, of up to `tokens` tokens, `limit` of them drawn. */
+static void reserve_flights(struct engine *en, int cap, int tokens, int limit) {
+    if (cap > en->cap) {
+        const size_t c = (size_t)cap;
+        en->slot = xrealloc(en->slot, c * sizeof *en->slot);
+        memset(en->slot + en->cap, 0, (c - (size_t)en->cap) * sizeof *en->slot);
+        en->order = xrealloc(en->order, c * sizeof(struct flight *));
+        en->spare = xrealloc(en->spare, c * sizeof(struct flight *));
         en->free_seq = xrealloc(en->free_seq, c * sizeof(int));
         en->step_seq = xrealloc(en->step_seq, c * sizeof(int));
         en->step_n = xrealloc(en->step_n, c * sizeof(int));
-        en->step_ids = xrealloc(en->step_ids, (c + PREFILL_TOKENS) * sizeof *en->step_ids);
+        en->step_ids = xrealloc(en->step_ids, (c + (size_t)en->opt.prefill_tokens) * sizeof *en->step_ids);
         en->logits = xrealloc(en->logits, c * (size_t)en->cfg.V * sizeof(float));
-        en->cap_seq = n;
     }
-    return ST_OK;
+    if (cap > en->cap || tokens > en->token_cap || limit > en->limit_cap) {
+        if (cap > en->cap) en->cap = cap;
+        if (tokens > en->token_cap) en->token_cap = tokens;
+        if (limit > en->limit_cap) en->limit_cap = limit;
+        const size_t c = (size_t)en->cap, t = (size_t)en->token_cap, l = (size_t)en->limit_cap;
+        free(en->token_slab);
+        free(en->logp_slab);
+        en->token_slab = xmalloc(c * t * sizeof *en->token_slab);
+        en->logp_slab = xmalloc(c * l * 2 * sizeof *en->logp_slab);
+        for (size_t i = 0; i < c; i++) {
+            en->slot[i].own_tokens = en->token_slab + i * t;
+            en->slot[i].logp = en->logp_slab + i * l * 2;
+            en->slot[i].entropy = en->slot[i].logp + l;
+        }
+    }
 }
 
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) {
     *out = NULL;
     const struct model_config *c = model_cfg(m);
-    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0)
-        return FAIL(e, ST_INVALID, "engine: memory_bytes, max_batch and vocab_limit: expected values >= 0");
+    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0 || o->prefill_tokens < 0)
+        return FAIL(e, ST_INVALID,
+                    "engine: memory_bytes, max_batch, vocab_limit and prefill_tokens: expected values >= 0");
     struct engine *en = xcalloc(1, sizeof *en);
     en->m = m;
     en->opt = *o;
     en->cfg = *c;
     if (en->opt.max_batch == 0) en->opt.max_batch = DEFAULT_BATCH;
+    if (en->opt.prefill_tokens == 0) en->opt.prefill_tokens = DEFAULT_PREFILL;
     if (en->opt.vocab_limit == 0 || en->opt.vocab_limit > c->V) en->opt.vocab_limit = c->V;
     sampler_init(&en->sampler, c->V, en->opt.vocab_limit);
     en->kept_logits = xmalloc((size_t)c->V * sizeof(float));
@@ -151,17 +173,24 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
 void engine_close(struct engine *en) {
     if (!en) return;
     drop_kv(en);
-    for (int i = 0; i < en->cap_seq; i++) str_free(&en->active[i].tail);
+    for (int i = 0; i < en->cap; i++) str_free(&en->slot[i].tail);
     sampler_free(&en->sampler);
-    free(en->group);
-    free(en->active);
+    free(en->slot);
+    free(en->order);
+    free(en->spare);
     free(en->free_seq);
     free(en->step_seq);
     free(en->step_n);
     free(en->step_ids);
+    free(en->token_slab);
+    free(en->logp_slab);
     free(en->logits);
     free(en->kept_logits);
     free(en);
+}
+
+struct engine_stats engine_stats(const struct engine *en) {
+    return en->stats;
 }
 
 /* ---- requests -----------------------------------------------------------------------------------------------------*/
@@ -171,8 +200,38 @@ static int token_limit(const struct engine *en, const struct request *r) {
     return (int)i64_min(r->params.max_tokens, (int64_t)en->cfg.max_positions - r->n_prompt + 1);
 }
 
+/* Positions of a request's longest sample. */
+static int64_t positions(const struct engine *en, const struct request *r) {
+    return (int64_t)r->n_prompt + token_limit(en, r) - 1;
+}
+
+static enum status check_params(const struct engine *en, const struct sample_params *p, int index, struct err *e) {
+    if (p->max_tokens < 1)
+        return FAIL(e, ST_INVALID, "request %d: max_tokens is %d, expected >= 1", index, p->max_tokens);
+    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
+        return FAIL(e, ST_INVALID, "request %d: temperature is %g, expected a number >= 0", index,
+                    (double)p->temperature);
+    if (p->top_k < 0) return FAIL(e, ST_INVALID, "request %d: top_k is %d, expected >= 0 (0: off)", index, p->top_k);
+    if (!(p->top_p > 0 && p->top_p <= 1))
+        return FAIL(e, ST_INVALID, "request %d: top_p is %g, expected a number in (0,1]", index, (double)p->top_p);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return FAIL(e, ST_INVALID, "request %d: min_p is %g, expected a number in [0,1]", index, (double)p->min_p);
+    if (p->n_stop_ids < 0 || p->n_stop_strings < 0 || p->n_stop_strings > MAX_STOP_STRINGS)
+        return FAIL(e, ST_INVALID,
+                    "request %d: %d stop ids and %d stop strings, expected 0 or more, and at most %d strings", index,
+                    p->n_stop_ids, p->n_stop_strings, MAX_STOP_STRINGS);
+    for (int i = 0; i < p->n_stop_strings; i++) {
+        const size_t n = strlen(p->stop_strings[i]);
+        if (n < 1 || n > MAX_STOP_STRING_BYTES)
+            return FAIL(e, ST_INVALID, "request %d: stop string %d has %zu bytes, expected 1..%d", index, i, n,
+                        MAX_STOP_STRING_BYTES);
+    }
+    if (p->n_stop_strings > 0 && !en->opt.token_bytes)
+        return FAIL(e, ST_INVALID, "request %d: stop strings need the engine's token_bytes", index);
+    return ST_OK;
+}
+
 static enum status check_request(const struct engine *en, const struct request *r, int index, struct err *e) {
-    const struct sample_params *p = &r->params;
     if (r->n_prompt < 1) return FAIL(e, ST_INVALID, "request %d: the prompt is empty", index);
     if (r->n_prompt > en->cfg.max_positions)
         return FAIL(e, ST_INVALID, "request %d: the prompt has %d tokens, the model's positions end at %d", index,
@@ -182,200 +241,303 @@ static enum status check_request(const struct engine *en, const struct request *
             return FAIL(e, ST_INVALID, "request %d: prompt token %d is %d, expected 0..%d", index, i, r->prompt[i],
                         en->cfg.V - 1);
     if (r->n_samples < 1) return FAIL(e, ST_INVALID, "request %d: n_samples is %d, expected >= 1", index, r->n_samples);
-    if (p->max_tokens < 1)
-        return FAIL(e, ST_INVALID, "request %d: max_tokens is %d, expected >= 1", index, p->max_tokens);
-    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
-        return FAIL(e, ST_INVALID, "request %d: temperature is %g, expected a number >= 0", index,
-                    (double)p->temperature);
-    if (p->top_k < 0) return FAIL(e, ST_INVALID, "request %d: top_k is %d, expected >= 0 (0: off)", index, p->top_k);
-    if (!(p->top_p > 0 && p->top_p <= 1))
-        return FAIL(e, ST_INVALID, "request %d: top_p is %g, expected a number in (0,1]", index, (double)p->top_p);
-    for (int i = 0; i < p->n_stop_strings; i++)
-        if (!p->stop_strings[i][0]) return FAIL(e, ST_INVALID, "request %d: stop string %d is empty", index, i);
-    if (p->n_stop_strings > 0 && !en->opt.token_bytes)
-        return FAIL(e, ST_INVALID, "request %d: stop strings need the engine's token_bytes", index);
-    return ST_OK;
+    return check_params(en, &r->params, index, e);
 }
 
-/* ---- stopping -----------------------------------------------------------------------------------------------------*/
+/* ---- drawing and stopping -----------------------------------------------------------------------------------------*/
 
 /* Adds the token's bytes and says whether a stop string is complete. It may have begun in an earlier token, so as many
  * bytes as the longest stop string could still use are kept. */
-static bool stop_string_hit(const struct engine *en, struct active *a, const struct sample_params *p, int32_t id) {
+static bool stop_string_hit(const struct engine *en, struct flight *f, const struct sample_params *p, int32_t id) {
     size_t n, longest = 0;
     const char *bytes = en->opt.token_bytes(en->opt.token_ctx, id, &n);
-    str_add(&a->tail, bytes, n);
+    str_add(&f->tail, bytes, n);
     for (int i = 0; i < p->n_stop_strings; i++) {
         size_t m = strlen(p->stop_strings[i]);
-        if (mem_find(a->tail.p, a->tail.len, p->stop_strings[i], m)) return true;
+        if (mem_find(f->tail.p, f->tail.len, p->stop_strings[i], m)) return true;
         if (m > longest) longest = m;
     }
-    if (a->tail.len >= longest) {
-        size_t drop = a->tail.len - (longest - 1);
-        memmove(a->tail.p, a->tail.p + drop, a->tail.len - drop);
-        a->tail.len -= drop;
+    if (f->tail.len >= longest) {
+        size_t drop = f->tail.len - (longest - 1);
+        memmove(f->tail.p, f->tail.p + drop, f->tail.len - drop);
+        f->tail.len -= drop;
     }
     return false;
 }
 
+static struct sample *out_of(const struct run *r, const struct flight *f) {
+    return &r->out[r->first_out[f->req] + f->sample];
+}
+
 /* Draws the next token of a sample from its row of logits; *finished when it was the last. */
-static enum status take_token(struct run *r, struct active *a, const float *logits, bool *finished) {
+static enum status take_token(struct run *r, struct flight *f, const float *logits, bool *finished) {
     struct engine *en = r->en;
-    const struct sample_params *p = &r->req[a->req].params;
-    struct sample *s = a->out;
-    double u = rng_f64(p->seed, a->stream, (uint64_t)s->n);
-    int32_t id = sampler_draw(&en->sampler, logits, p, u);
-    float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &s->entropy[s->n]);
+    const struct request *q = &r->req[f->req];
+    const struct sample_params *p = &q->params;
+    const double u = rng_f64(p->seed, f->stream, (uint64_t)f->n);
+    const int32_t id = sampler_draw(&en->sampler, logits, p, u);
+    const float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &f->entropy[f->n]);
     if (!isfinite(logp))
-        return FAIL(r->e, ST_FAILED, "request %d: the model gives logits that are not finite after %d tokens", a->req,
-                    r->req[a->req].n_prompt + s->n);
-    s->ids[s->n] = id;
-    s->logp[s->n] = logp;
-    s->n++;
+        return FAIL(r->e, ST_FAILED,
+                    "request %d (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
+                    f->req, (unsigned long long)q->id, f->sample, q->n_prompt + f->n);
+    f->own_tokens[q->n_prompt + f->n] = id;
+    f->logp[f->n] = logp;
+    f->n++;
     r->tokens++;
     *finished = true;
     for (int i = 0; i < p->n_stop_ids; i++) {
         if (id != p->stop_ids[i]) continue;
-        s->stop = STOP_TOKEN;
+        out_of(r, f)->stop = STOP_TOKEN;
         return ST_OK;
     }
-    if (p->n_stop_strings > 0 && stop_string_hit(en, a, p, id)) {
-        s->stop = STOP_STRING;
+    if (p->n_stop_strings > 0 && stop_string_hit(en, f, p, id)) {
+        out_of(r, f)->stop = STOP_STRING;
         return ST_OK;
     }
-    s->stop = STOP_LENGTH;
-    *finished = s->n == a->limit;
+    out_of(r, f)->stop = STOP_LENGTH;
+    *finished = f->n == f->limit;
     return ST_OK;
 }
 
-/* ---- groups and samples -------------------------------------------------------------------------------------------*/
+/* ---- sequences in flight ------------------------------------------------------------------------------------------*/
 
-/* Starts groups while there are sequences for them. */
-static void start_groups(struct run *r) {
-    struct engine *en = r->en;
-    while (r->next_req < r->n_req) {
-        int left = r->share ? r->req[r->next_req].n_samples : 1;
-        int room = r->slots - en->n_active;
-        for (int i = 0; i < en->n_group; i++) room -= en->group[i].left;
-        if (room < 1) return;
-        ASSERT(en->n_free > 0);
-        int seq = en->free_seq[--en->n_free];
-        kv_reset(en->kv, seq);
-        en->group[en->n_group++] = (struct group){r->next_req, seq, r->next_count, left, 0};
-        r->next_count += left;
-        if (r->next_count == r->req[r->next_req].n_samples) {
-            r->next_req++;
-            r->next_count = 0;
-        }
+static int known_tokens(const struct run *r, const struct flight *f) { return r->req[f->req].n_prompt + f->n; }
+
+static struct flight *insert_flight(struct engine *en, int at) {
+    ASSERT(en->n_spare > 0);
+    struct flight *f = en->spare[--en->n_spare];
+    memmove(en->order + at + 1, en->order + at, (size_t)(en->n_order - at) * sizeof(struct flight *));
+    en->order[at] = f;
+    en->n_order++;
+    str_clear(&f->tail);
+    f->n = 0;
+    f->row = -1;
+    return f;
+}
+
+static void give_back_seq(struct engine *en, struct flight *f) {
+    if (f->seq < 0) return;
+    kv_reset(en->kv, f->seq);
+    en->free_seq[en->n_free++] = f->seq;
+    f->seq = -1;
+    if (en->kept_by == f) en->kept_by = NULL;
+}
+
+/* Sequence `at` and all younger ones give up their blocks. */
+static void preempt_from(struct engine *en, int at) {
+    for (int i = en->n_order; i-- > at;) {
+        en->stats.preemptions += en->order[i]->seq >= 0;
+        give_back_seq(en, en->order[i]);
+        en->order[i]->row = -1;
     }
 }
 
-static void start_sample(struct run *r, const struct group *g, int seq, struct active *a) {
-    const struct request *q = &r->req[g->req];
-    struct str tail = a->tail; /* keeps its memory */
-    str_clear(&tail);
-    *a = (struct active){g->req, seq, token_limit(r->en, q), &r->out[r->first_out[g->req] + g->next_sample], 0, tail};
-    const uint64_t key[2] = {q->id, (uint64_t)g->next_sample};
-    a->stream = hash_bytes(key, sizeof key, 0);
-    size_t n = (size_t)a->limit;
-    a->out->ids = xmalloc(n * sizeof(int32_t));
-    a->out->logp = xmalloc(n * sizeof(float));
-    a->out->entropy = xmalloc(n * sizeof(float));
-}
-
-/* The arrays were sized for the longest answer; give back what was not used. */
-static void trim(struct sample *s) {
-    size_t n = s->n ? (size_t)s->n : 1;
-    s->ids = xrealloc(s->ids, n * sizeof(int32_t));
-    s->logp = xrealloc(s->logp, n * sizeof(float));
-    s->entropy = xrealloc(s->entropy, n * sizeof(float));
-}
-
-/* Gives slots to a prefilled group's samples while there are any; each draws its first token. */
-static enum status admit(struct run *r, struct group *g, const float *logits) {
+/* Skips what the cache remembers; the last token is always fed, for its logits. */
+static void skip_cached(struct run *r, struct flight *f) {
     struct engine *en = r->en;
-    while (g->left > 0 && en->n_active < r->slots && (g->left == 1 || en->n_free > 0)) {
-        int seq = g->seq;
-        if (g->left > 1) {
-            seq = en->free_seq[--en->n_free];
-            kv_copy(en->kv, seq, g->seq);
+    if (en->opt.no_prefix_cache) return;
+    const int64_t len = kv_len(en->kv, f->seq);
+    en->stats.cached_tokens += kv_match(en->kv, f->seq, f->tokens + len, known_tokens(r, f) - 1 - len);
+}
+
+/* Gives a sequence without blocks a place in the cache, when there is memory for the tokens it has and for one more
+ * block of everyone else; alone it always gets it. */
+static bool enter(struct run *r, struct flight *f, int running) {
+    struct engine *en = r->en;
+    ASSERT(en->n_free > 0);
+    f->seq = en->free_seq[--en->n_free];
+    skip_cached(r, f);
+    const int64_t need = blocks_of(known_tokens(r, f)) - kv_len(en->kv, f->seq) / KV_BLOCK;
+    if (running == 0 || need + running <= kv_available(en->kv)) return true;
+    en->stats.cached_tokens -= kv_len(en->kv, f->seq);
+    give_back_seq(en, f);
+    return false;
+}
+
+/* Lets preempted sequences in again, then new prompts, oldest first. A prompt starts while there is a slot for one of
+ * its samples at least, so only the youngest prompt can have more samples than slots. */
+static void enter_all(struct run *r) {
+    struct engine *en = r->en;
+    int running = 0, room = r->slots;
+    for (int i = 0; i < en->n_order; i++) {
+        struct flight *f = en->order[i];
+        if (f->seq < 0 && !enter(r, f, running)) return;
+        running++;
+        room -= f->left > 0 ? f->left : 1;
+    }
+    for (; room > 0 && r->next_req < r->n_req; r->next_req++) {
+        const struct request *q = &r->req[r->next_req];
+        struct flight *f = insert_flight(en, en->n_order);
+        f->req = r->next_req;
+        f->sample = 0;
+        f->left = q->n_samples;
+        f->tokens = q->prompt;
+        if (!enter(r, f, running)) {
+            en->spare[en->n_spare++] = en->order[--en->n_order];
+            return;
         }
-        struct active *a = &en->active[en->n_active];
-        start_sample(r, g, seq, a);
-        g->next_sample++;
-        g->left--;
-        en->n_active++;
+        running++;
+        room -= f->left;
+    }
+}
+
+/* Turns a flight whose cache ends with the prompt into the sample `sample` of its request. */
+static void begin_sample(struct run *r, struct flight *f, int sample) {
+    const struct request *q = &r->req[f->req];
+    f->sample = sample;
+    f->left = 0;
+    f->limit = token_limit(r->en, q);
+    const uint64_t key[2] = {q->id, (uint64_t)sample};
+    f->stream = hash_bytes(key, sizeof key, 0);
+    memcpy(f->own_tokens, q->prompt, (size_t)q->n_prompt * sizeof *q->prompt);
+    f->tokens = f->own_tokens;
+}
+
+/* The arrays of a sample that has ended, as long as it is. */
+static void deliver(const struct run *r, const struct flight *f) {
+    struct sample *s = out_of(r, f);
+    const size_t n = (size_t)f->n;
+    s->n = f->n;
+    s->ids = xmalloc((n + 1) * sizeof *s->ids);
+    s->logp = xmalloc((n + 1) * sizeof *s->logp);
+    s->entropy = xmalloc((n + 1) * sizeof *s->entropy);
+    memcpy(s->ids, f->own_tokens + r->req[f->req].n_prompt, n * sizeof *s->ids);
+    memcpy(s->logp, f->logp, n * sizeof *s->logp);
+    memcpy(s->entropy, f->entropy, n * sizeof *s->entropy);
+}
+
+static void finish(struct run *r, int at) {
+    struct engine *en = r->en;
+    struct flight *f = en->order[at];
+    deliver(r, f);
+    give_back_seq(en, f);
+    en->n_order--;
+    memmove(en->order + at, en->order + at + 1, (size_t)(en->n_order - at) * sizeof(struct flight *));
+    en->spare[en->n_spare++] = f;
+    r->done++;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------*/
+
+/* Decides what each sequence feeds and takes the blocks for it, oldest first; the youngest are preempted when blocks
+ * run out. Fills step_*; returns the number of sequences that feed. */
+static enum status plan(struct run *r, int *count) {
+    struct engine *en = r->en;
+    int budget = en->opt.prefill_tokens, n_ids = 0;
+    *count = 0;
+    for (int i = 0; i < en->n_order && en->order[i]->seq >= 0; i++) {
+        struct flight *f = en->order[i];
+        f->row = -1;
+        if (en->kept_by == f) continue; /* has its logits */
+        const bool decode = f->left == 0 && known_tokens(r, f) - kv_len(en->kv, f->seq) == 1;
+        if (!decode) skip_cached(r, f); /* what others have computed since */
+        const int64_t len = kv_len(en->kv, f->seq), pending = known_tokens(r, f) - len;
+        const int n = decode ? 1 : (int)i64_min(pending, budget);
+        if (n == 0) continue;
+        while (f->seq >= 0 && !kv_reserve(en->kv, f->seq, n)) {
+            int youngest = en->n_order - 1;
+            while (en->order[youngest]->seq < 0) youngest--;
+            if (youngest == 0)
+                return FAIL(r->e, ST_MEMORY, "request %d: the KV cache is too small for one sequence", f->req);
+            preempt_from(en, youngest);
+        }
+        if (f->seq < 0) break; /* it was the youngest itself */
+        memcpy(en->step_ids + n_ids, f->tokens + len, (size_t)n * sizeof *en->step_ids);
+        en->step_seq[*count] = f->seq;
+        en->step_n[*count] = n;
+        f->row = (*count)++;
+        n_ids += n;
+        if (decode)
+            en->stats.decoded_tokens++;
+        else
+            en->stats.prefilled_tokens += n;
+        budget -= decode ? 0 : n;
+    }
+    return ST_OK;
+}
+
+/* Starts samples of the prompt at `at`, whose logits are there, while there are slots and blocks for them: each will
+ * soon need one. *at moves on behind what is left of it. */
+static enum status start_samples(struct run *r, int *at, int *samples, const float *logits) {
+    struct engine *en = r->en;
+    struct flight *p = en->order[*at];
+    while (p->left > 0 && *samples < r->slots && (*at == 0 || kv_available(en->kv) > *samples)) {
+        struct flight *f = p;
+        const int sample = p->sample;
+        const bool last = p->left == 1;
+        if (!last) {
+            f = insert_flight(en, *at);
+            f->req = p->req;
+            f->seq = en->free_seq[--en->n_free];
+            kv_share(en->kv, f->seq, p->seq);
+            p->sample++;
+            p->left--;
+        } else if (en->kept_by == p) {
+            en->kept_by = NULL;
+        }
+        begin_sample(r, f, sample);
         bool finished;
-        TRY(take_token(r, a, logits, &finished));
-        if (finished) { /* already; the next sample may have the sequence */
-            trim(a->out);
-            en->n_active--;
-            en->free_seq[en->n_free++] = seq;
-            r->done++;
+        TRY(take_token(r, f, logits, &finished));
+        if (finished) {
+            finish(r, *at);
+            if (last) --*at;
+        } else {
+            ++*samples;
+            if (!last) ++*at;
+        }
+        if (last) return ST_OK;
+    }
+    return ST_OK;
+}
+
+/* Draws from the logits of a step: the next token of samples, the first of new ones. */
+static enum status draw(struct run *r) {
+    struct engine *en = r->en;
+    int samples = 0;
+    for (int i = 0; i < en->n_order; i++) {
+        struct flight *f = en->order[i];
+        if (f->left > 0) continue;
+        if (f->row >= 0 && kv_len(en->kv, f->seq) == known_tokens(r, f)) {
+            bool finished;
+            TRY(take_token(r, f, en->logits + (int64_t)f->row * en->cfg.V, &finished));
+            if (finished) {
+                finish(r, i--);
+                continue;
+            }
+        }
+        samples++;
+    }
+    for (int i = 0; i < en->n_order; i++) {
+        struct flight *p = en->order[i];
+        const bool kept = en->kept_by == p;
+        if (p->left == 0 || p->seq < 0 || (!kept && (p->row < 0 || kv_len(en->kv, p->seq) < known_tokens(r, p))))
+            continue;
+        const float *logits = kept ? en->kept_logits : en->logits + (int64_t)p->row * en->cfg.V;
+        TRY(start_samples(r, &i, &samples, logits));
+        if (i < 0 || en->order[i] != p || p->left == 0 || kept) continue;
+        if (!en->kept_by) { /* waits for slots or blocks */
+            memcpy(en->kept_logits, logits, (size_t)en->cfg.V * sizeof(float));
+            en->kept_by = p;
+        } else {
+            preempt_from(en, i); /* an older prompt waits for blocks already */
         }
     }
     return ST_OK;
 }
 
-/* One model step: a token of every active sample, and prompt tokens of the groups in order. */
 static enum status step(struct run *r) {
     struct engine *en = r->en;
-    int count = 0, n_ids = 0, budget = PREFILL_TOKENS;
-    for (int i = 0; i < en->n_active; i++) {
-        const struct active *a = &en->active[i];
-        en->step_seq[count] = a->seq;
-        en->step_n[count++] = 1;
-        en->step_ids[n_ids++] = a->out->ids[a->out->n - 1];
+    int count;
+    enter_all(r);
+    TRY(plan(r, &count));
+    if (count > 0) {
+        TRY(model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, r->e));
+        en->stats.steps++;
     }
-    int n_decode = count, first = -1; /* first group in this step */
-    for (int i = 0; i < en->n_group && budget > 0; i++) {
-        struct group *g = &en->group[i];
-        const struct request *q = &r->req[g->req];
-        if (g->prefilled == q->n_prompt) continue; /* waits for slots */
-        int n = q->n_prompt - g->prefilled < budget ? q->n_prompt - g->prefilled : budget;
-        memcpy(en->step_ids + n_ids, q->prompt + g->prefilled, (size_t)n * sizeof(int32_t));
-        if (first < 0) first = i;
-        en->step_seq[count] = g->seq;
-        en->step_n[count++] = n;
-        n_ids += n;
-        budget -= n;
-        g->prefilled += n;
-    }
-    ASSERT(count > 0);
-    TRY(model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, r->e));
-
-    int kept = 0;
-    for (int i = 0; i < n_decode; i++) {
-        struct active *a = &en->active[i];
-        bool finished;
-        TRY(take_token(r, a, en->logits + (int64_t)i * en->cfg.V, &finished));
-        if (finished) {
-            trim(a->out);
-            en->free_seq[en->n_free++] = a->seq;
-            r->done++;
-            continue;
-        }
-        if (kept != i) { /* swap, so that each slot keeps its own tail buffer */
-            struct active t = en->active[kept];
-            en->active[kept] = *a;
-            *a = t;
-        }
-        kept++;
-    }
-    en->n_active = kept;
-
-    int groups = 0;
-    for (int i = 0; i < en->n_group; i++) {
-        struct group *g = &en->group[i];
-        bool ready = g->prefilled == r->req[g->req].n_prompt, now = first >= 0 && i >= first;
-        if (ready) {
-            const float *row = now ? en->logits + (int64_t)(n_decode + i - first) * en->cfg.V : en->kept_logits;
-            TRY(admit(r, g, row));
-            if (g->left > 0 && now) memcpy(en->kept_logits, row, (size_t)en->cfg.V * sizeof(float));
-        }
-        if (g->left > 0) en->group[groups++] = *g;
-    }
-    en->n_group = groups;
+    const int done = r->done, started = en->n_order;
+    TRY(draw(r));
+    ASSERT(count > 0 || r->done > done || en->n_order > started);
     return ST_OK;
 }
 
@@ -384,52 +546,71 @@ static enum status step(struct run *r) {
 static enum status run_all(struct run *r, engine_progress_fn *progress, void *ctx) {
     struct engine *en = r->en;
     while (r->done < r->total) {
-        start_groups(r);
         TRY(step(r));
         if (progress && !progress(ctx, r->tokens, r->done, r->total)) {
-            for (int i = 0; i < en->n_active; i++) {
-                trim(en->active[i].out);
-                en->active[i].out->stop = STOP_CANCELLED;
-            }
-            for (int i = 0; i < r->total; i++) /* those that never began */
+            for (int i = 0; i < en->n_order; i++)
+                if (en->order[i]->left == 0) deliver(r, en->order[i]);
+            for (int i = 0; i < r->total; i++) /* those in flight, and those that never began */
                 if (!r->out[i].ids) r->out[i].stop = STOP_CANCELLED;
+            for (int i = 0; i < en->n_order; i++)
+                if (en->order[i]->left == 0) out_of(r, en->order[i])->stop = STOP_CANCELLED;
             break;
         }
     }
     return ST_OK;
 }
 
+/* Empties the engine, before a run and behind it. What the cache remembers stays. */
+static void clear(struct engine *en) {
+    en->n_order = 0;
+    en->kept_by = NULL;
+    en->n_spare = en->n_free = en->cap;
+    for (int i = 0; i < en->cap; i++) {
+        en->slot[i].seq = -1;
+        en->spare[i] = &en->slot[i];
+        en->free_seq[i] = en->cap - 1 - i;
+    }
+    for (int i = 0; en->kv && i <= en->opt.max_batch; i++) kv_reset(en->kv, i);
+}
+
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) {
     struct run r = {.en = en, .req = req, .n_req = n_req, .out = out, .e = e};
-    int64_t len = 1, total = 0;
-    bool grouped = false;
+    int64_t longest = 0, total = 0, prompts = 0;
+    int limit = 0, longest_req = 0;
     for (int i = 0; i < n_req; i++) {
         TRY(check_request(en, &req[i], i, e));
-        len = i64_max(len, (int64_t)req[i].n_prompt + token_limit(en, &req[i]) - 1);
+        const int64_t len = positions(en, &req[i]);
+        if (len > longest) {
+            longest = len;
+            longest_req = i;
+        }
+        limit = (int)i64_max(limit, token_limit(en, &req[i]));
+        prompts += blocks_of(req[i].n_prompt);
         total += req[i].n_samples;
-        grouped = grouped || req[i].n_samples > 1;
     }
     if (total == 0) return ST_OK;
     if (total > INT32_MAX / 2) return FAIL(e, ST_INVALID, "%lld samples in one run are too many", (long long)total);
     r.total = (int)total;
     memset(out, 0, (size_t)total * sizeof *out);
     r.slots = (int)i64_min(total, en->opt.max_batch);
-    int want = r.slots + (grouped && total > r.slots); /* and one to hold the prompt of a group that waits */
-    TRY(reserve(en, want, len, e));
-    if (en->n_seq < want) r.slots = grouped && en->n_seq > 1 ? en->n_seq - 1 : en->n_seq;
-    r.share = en->n_seq > 1;
+    /* All slots at their longest, and the prompts beside them for those that meet them again. */
+    const int64_t least = blocks_of(longest);
+    TRY(reserve_kv(en, r.slots * least + prompts, least, longest_req, e));
+    reserve_flights(en, r.slots + 1, (int)longest + 1, limit);
+    en->stats = (struct engine_stats){.kv_bytes = en->n_blocks * kv_block_bytes(en->m)};
     CLEANUP_FREE int *first_out = xmalloc((size_t)n_req * sizeof(int));
     r.first_out = first_out;
     for (int i = 0, at = 0; i < n_req; i++) {
         first_out[i] = at;
         at += req[i].n_samples;
     }
-    en->n_active = en->n_group = 0;
-    en->n_free = en->n_seq;
-    for (int i = 0; i < en->n_seq; i++) en->free_seq[i] = en->n_seq - 1 - i;
+    clear(en);
     enum status st = run_all(&r, progress, ctx);
-    if (st != ST_OK)
+    clear(en);
+    if (st != ST_OK) {
         for (int i = 0; i < r.total; i++) sample_free(&out[i]);
+        drop_kv(en); /* nothing a failed step may have left is remembered */
+    }
     return st;
 }

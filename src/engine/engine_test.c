@@ -60,7 +60,8 @@ static const char *letter(void *ctx, int32_t id, size_t *n) {
 }
 
 static struct engine *open_engine(int64_t memory_bytes, int max_batch, int32_t limit) {
-    const struct engine_options o = {memory_bytes, max_batch, limit, letter, NULL};
+    const struct engine_options o = {
+        .memory_bytes = memory_bytes, .max_batch = max_batch, .vocab_limit = limit, .token_bytes = letter};
     struct engine *en = NULL;
     struct err e = {0};
     if (engine_open(model, &o, &en, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -125,9 +126,10 @@ static void batch_does_not_matter(void **state) {
     int stopped = 0;
     for (int i = 0; i < total; i++) stopped += all[i].stop != STOP_LENGTH;
     assert_in_range(stopped, 1, total - 1);
-    /* Groups that do not fit at once, down to a single sequence, where each sample prefills for itself. */
-    for (int batch = 1; batch <= 5; batch++) {
-        struct engine *small = open_engine(0, batch, 0);
+    /* Groups that do not fit at once, down to a single sample. */
+    static const int batches[] = {1, 2, 3, 7, 64};
+    for (size_t b = 0; b < ARRAY_LEN(batches); b++) {
+        struct engine *small = open_engine(0, batches[b], 0);
         run_ok(small, r, 8, one);
         for (int i = 0; i < total; i++) assert_same(&all[i], &one[i]);
         free_all(one, total);
@@ -188,6 +190,229 @@ static void logprobs_are_the_trainers(void **state) {
         }
     }
     free_all(out, total);
+    engine_close(en);
+}
+
+/* However little memory there is, down to the longest sample alone, and however prompts are cut: the same samples.
+ * Prefixes are found in the cache, or not. */
+static void memory_does_not_matter(void **state) {
+    (void)state;
+    struct request r[8];
+    int total = mixed_requests(r);
+    struct sample all[32], one[32];
+    struct engine *big = open_engine(0, 0, 0);
+    run_ok(big, r, 8, all);
+    assert_int_equal(engine_stats(big).preemptions, 0);
+    const int64_t block = kv_block_bytes(model);
+    static const struct {
+        int blocks, batch, prefill;
+        bool no_cache, preempts;
+    } cases[] = {
+        {10, 0, 0, false, true},  {10, 0, 0, true, true},  {10, 2, 7, false, true}, {11, 0, 64, false, true},
+        {13, 7, 1, false, false}, {13, 7, 1, true, false}, {16, 0, 0, true, true},  {24, 64, 100, false, false},
+        {0, 1, 65, true, false},  {0, 7, 1, false, false}, {0, 64, 3, true, false},
+    };
+    bool preempted = false;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct engine_options o = {.memory_bytes = cases[i].blocks * block + block - 1,
+                                         .max_batch = cases[i].batch,
+                                         .prefill_tokens = cases[i].prefill,
+                                         .no_prefix_cache = cases[i].no_cache,
+                                         .token_bytes = letter};
+        struct engine_options own = o;
+        if (cases[i].blocks == 0) own.memory_bytes = 0;
+        struct engine *en = NULL;
+        struct err e = {0};
+        if (engine_open(model, &own, &en, &e) != ST_OK) fail_msg("%s", e.msg);
+        for (int round = 0; round < 2; round++) { /* the second time the cache knows much */
+            run_ok(en, r, 8, one);
+            const struct engine_stats s = engine_stats(en);
+            for (int k = 0; k < total; k++) assert_same(&all[k], &one[k]);
+            if (cases[i].blocks) assert_true(s.kv_bytes <= cases[i].blocks * block);
+            if (cases[i].no_cache) assert_int_equal(s.cached_tokens, 0);
+            if (round && !cases[i].no_cache && cases[i].blocks == 0) assert_true(s.cached_tokens >= 600 / 64 * 64);
+            preempted |= s.preemptions > 0;
+            if (cases[i].preempts && s.preemptions == 0) fail_msg("case %zu: nothing was preempted", i);
+            free_all(one, total);
+        }
+        engine_close(en);
+    }
+    assert_true(preempted);
+    free_all(all, total);
+    engine_close(big);
+}
+
+/* The samples of a request share one prefill; a prompt that begins like another takes over what that has computed; a
+ * token in front that differs is noticed; other weights share nothing. */
+static void prefixes_are_shared(void **state) {
+    (void)state;
+    static int32_t prompt[3][200];
+    struct request r[3];
+    struct sample s[12], want[12];
+    for (int i = 0; i < 3; i++) {
+        struct rng g = rng_make(7, 1);
+        for (int k = 0; k < 200; k++) prompt[i][k] = (int32_t)rng_below(&g, V);
+        r[i] = (struct request){.prompt = prompt[i], .n_prompt = 200, .n_samples = 4, .id = 50};
+        r[i].params = (struct sample_params){.temperature = 1, .top_p = 1, .max_tokens = 20, .seed = 3};
+    }
+    prompt[1][150] = (prompt[1][150] + 1) % V; /* shares two blocks with the first */
+    prompt[2][0] = (prompt[2][0] + 1) % V;     /* and this one none, although all later tokens are equal */
+    struct engine_options o = {.no_prefix_cache = true};
+    struct engine *plain = NULL, *en = open_engine(0, 0, 0);
+    struct err e = {0};
+    assert_int_equal(engine_open(model, &o, &plain, &e), ST_OK);
+    /* Something else first: the cache starts anew when a run needs a larger one. */
+    static int32_t other[200];
+    struct request first[3];
+    for (int i = 0; i < 3; i++) {
+        first[i] = r[i];
+        first[i].prompt = other;
+    }
+    run_ok(en, first, 3, s);
+    free_all(s, 12);
+    const int cached[] = {0, 128, 0};
+    for (int i = 0; i < 3; i++) {
+        run_ok(plain, &r[i], 1, &want[4 * i]);
+        assert_int_equal(engine_stats(plain).prefilled_tokens, 200);
+        run_ok(en, &r[i], 1, &s[4 * i]);
+        assert_int_equal(engine_stats(en).cached_tokens, cached[i]);
+        assert_int_equal(engine_stats(en).prefilled_tokens, 200 - cached[i]);
+        for (int k = 0; k < 4; k++) assert_same(&s[4 * i + k], &want[4 * i + k]);
+    }
+    free_all(s, 12);
+    /* All at once, and again. */
+    for (int round = 0; round < 2; round++) {
+        run_ok(en, r, 3, s);
+        assert_int_equal(engine_stats(en).cached_tokens, 3 * 192);
+        for (int k = 0; k < 12; k++) assert_same(&s[k], &want[k]);
+        free_all(s, 12);
+    }
+    model_params_changed(model);
+    run_ok(en, &r[0], 1, s);
+    assert_int_equal(engine_stats(en).cached_tokens, 0);
+    for (int k = 0; k < 4; k++) assert_same(&s[k], &want[k]);
+    free_all(s, 4);
+    free_all(want, 12);
+    engine_close(plain);
+    engine_close(en);
+}
+
+struct allocations {
+    uint64_t last;
+    int64_t last_done;
+    int steps, quiet;
+};
+
+/* Three arrays for each sample that ends, nothing else. */
+static bool count_allocations(void *ctx, int64_t tokens, int done, int total) {
+    (void)tokens, (void)total;
+    struct allocations *a = ctx;
+    const uint64_t now = base_allocations();
+    if (a->steps++) {
+        assert_int_equal(now - a->last, 3 * (done - a->last_done));
+        a->quiet += done == a->last_done;
+    }
+    a->last = now;
+    a->last_done = done;
+    return true;
+}
+
+static void *no_alloc(struct backend *b, size_t bytes) {
+    (void)b, (void)bytes;
+    fail_msg("device memory was allocated in the step loop");
+    return NULL;
+}
+
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    struct request r[8];
+    const int total = mixed_requests(r);
+    struct sample s[32];
+    struct err e = {0};
+    for (int tight = 0; tight < 2; tight++) {
+        struct engine *en = open_engine(tight ? 11 * kv_block_bytes(model) : 0, 0, 0);
+        run_ok(en, r, 8, s); /* buffers grow to their size */
+        free_all(s, total);
+        struct allocations a = {0};
+        void *(*const alloc)(struct backend *, size_t) = be->mem_alloc;
+        be->mem_alloc = no_alloc;
+        const enum status st = engine_run(en, r, 8, s, count_allocations, &a, &e);
+        be->mem_alloc = alloc;
+        assert_int_equal(st, ST_OK);
+        assert_true(a.quiet > 20);
+        free_all(s, total);
+        engine_close(en);
+    }
+}
+
+/* Device memory an engine takes, counted. */
+static int64_t taken, most;
+static void *(*real_alloc)(struct backend *, size_t);
+static void *counting_alloc(struct backend *b, size_t bytes) {
+    taken += (int64_t)bytes;
+    most = i64_max(most, taken);
+    return real_alloc(b, bytes);
+}
+
+static void budget_is_never_exceeded(void **state) {
+    (void)state;
+    struct request r[8];
+    const int total = mixed_requests(r);
+    struct sample s[32];
+    const int64_t block = kv_block_bytes(model);
+    struct engine *warm = open_engine(0, 0, 0); /* the model's own buffers are no part of the budget */
+    run_ok(warm, r, 8, s);
+    free_all(s, total);
+    engine_close(warm);
+    real_alloc = be->mem_alloc;
+    be->mem_alloc = counting_alloc;
+    for (int64_t budget = 10 * block; budget < 40 * block; budget += 3 * block + block / 2) {
+        taken = most = 0;
+        struct engine *en = open_engine(budget, 0, 0);
+        run_ok(en, r, 8, s);
+        assert_true(most > budget / 2 && most <= budget);
+        free_all(s, total);
+        engine_close(en);
+    }
+    be->mem_alloc = real_alloc;
+    /* One block less than the longest sample needs: says whose and how much. */
+    struct engine *en = open_engine(10 * block - 1, 0, 0);
+    struct err e = {0};
+    assert_int_equal(engine_run(en, r, 8, s, NULL, NULL, &e), ST_MEMORY);
+    assert_non_null(strstr(e.msg, "request 4"));
+    engine_close(en);
+}
+
+/* A broken model is reported with the request it broke on, and leaves an engine that works. */
+static void bad_logits(void **state) {
+    (void)state;
+    struct engine *en = open_engine(0, 0, 0);
+    static const int32_t bad_prompt[] = {1, 2, 49};
+    struct request r[2];
+    struct sample s[3], want;
+    struct err e = {0};
+    r[0] = (struct request){.prompt = bad_prompt, .n_prompt = 2, .n_samples = 1, .id = 77};
+    r[0].params = (struct sample_params){.temperature = 0, .top_p = 1, .max_tokens = 3};
+    r[1] = r[0];
+    r[1].n_prompt = 3;
+    r[1].n_samples = 2;
+    r[1].id = 78;
+    run_ok(en, r, 1, &want);
+    int n;
+    const struct param *p = model_params(model, &n);
+    float *row = p[0].w + 49 * 32; /* the embedding of token 49 */
+    const float old = *row;
+    *row = NAN;
+    model_params_changed(model);
+    assert_int_equal(engine_run(en, r, 2, s, NULL, NULL, &e), ST_FAILED);
+    assert_non_null(strstr(e.msg, "request 1 (id 78), sample 0"));
+    assert_non_null(strstr(e.msg, "not finite after 3 tokens"));
+    *row = old;
+    model_params_changed(model);
+    run_ok(en, r, 1, s);
+    assert_same(&s[0], &want);
+    sample_free(&s[0]);
+    sample_free(&want);
     engine_close(en);
 }
 
@@ -265,18 +490,35 @@ static void filters_cut_where_they_should(void **state) {
         int top_k;
         float top_p, temperature;
         bool want[5];
+        float min_p;
     } cases[] = {
-        {0, 1, 1, {1, 1, 1, 1, 1}},     {2, 1, 1, {0, 1, 0, 0, 1}},        {0, 0.39f, 1, {0, 1, 0, 0, 0}},
-        {0, 0.41f, 1, {0, 1, 0, 0, 1}}, {0, 0.66f, 1, {0, 1, 1, 0, 1}},    {0, 0.94f, 1, {1, 1, 1, 0, 1}},
-        {2, 0.6f, 1, {0, 1, 0, 0, 0}}, /* 0.4 of the 0.65 that top-k leaves is 0.615 */
-        {2, 0.63f, 1, {0, 1, 0, 0, 1}}, {0, 0.41f, 0.5f, {0, 1, 0, 0, 0}}, /* 0.59 at temperature 1/2 */
-        {99, 1, 1, {1, 1, 1, 1, 1}},
+        {0, 1, 1, {1, 1, 1, 1, 1}, 0},
+        {2, 1, 1, {0, 1, 0, 0, 1}, 0},
+        {0, 0.39f, 1, {0, 1, 0, 0, 0}, 0},
+        {0, 0.41f, 1, {0, 1, 0, 0, 1}, 0},
+        {0, 0.66f, 1, {0, 1, 1, 0, 1}, 0},
+        {0, 0.94f, 1, {1, 1, 1, 0, 1}, 0},
+        {2, 0.6f, 1, {0, 1, 0, 0, 0}, 0}, /* 0.4 of the 0.65 that top-k leaves is 0.615 */
+        {2, 0.63f, 1, {0, 1, 0, 0, 1}, 0},
+        {0, 0.41f, 0.5f, {0, 1, 0, 0, 0}, 0}, /* 0.59 at temperature 1/2 */
+        {99, 1, 1, {1, 1, 1, 1, 1}, 0},
+        {0, 1, 1, {0, 1, 1, 0, 1}, 0.26f}, /* a bound of 0.104 */
+        {0, 1, 1, {1, 1, 1, 0, 1}, 0.24f},
+        {0, 1, 1, {0, 1, 0, 0, 0}, 1},
+        {0, 1, 0.5f, {0, 1, 0, 0, 1}, 0.3f}, /* 0.25 squared over 0.4 squared is 0.39, 0.2 squared 0.25 */
+        {4, 1, 1, {0, 1, 1, 0, 1}, 0.26f},
+        {2, 1, 1, {0, 1, 0, 0, 1}, 0.26f},
+        {0, 0.94f, 1, {0, 1, 1, 0, 1}, 0.26f},
+        {0, 0.41f, 1, {0, 1, 0, 0, 1}, 0.26f}, /* top-p counts before min-p cuts */
+        {0, 0.999f, 1, {0, 1, 0, 0, 1}, 0.6f},
     };
     struct sampler sp;
     sampler_init(&sp, 5, 5);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        const struct sample_params p = {
-            .temperature = cases[i].temperature, .top_k = cases[i].top_k, .top_p = cases[i].top_p};
+        const struct sample_params p = {.temperature = cases[i].temperature,
+                                        .top_k = cases[i].top_k,
+                                        .top_p = cases[i].top_p,
+                                        .min_p = cases[i].min_p};
         bool seen[5];
         allowed(&sp, x, &p, seen, 5);
         if (memcmp(seen, cases[i].want, sizeof seen) != 0) fail_msg("case %zu", i);
@@ -334,7 +576,7 @@ static void distribution(void **state) {
     struct err e = {0};
     float logits[V];
     const int seq = 0, n = 4;
-    assert_int_equal(kv_create(model, 1, 4, &kv, &e), ST_OK);
+    assert_int_equal(kv_create(model, 1, 4, 0, &kv, &e), ST_OK);
     assert_int_equal(model_step(model, kv, 1, &seq, &n, r.prompt, logits, &e), ST_OK);
     kv_free(kv);
     for (int round = 0; round < 3; round++) {
@@ -487,8 +729,14 @@ static void bad_requests(void **state) {
     const int32_t bad_id[] = {3, V};
     const char *const empty[] = {""};
     static int32_t too_long[701];
-    struct request r[9];
-    for (int i = 0; i < 9; i++) r[i] = plain_request(1, 4, 1);
+    static char long_string[MAX_STOP_STRING_BYTES + 2];
+    memset(long_string, 'a', MAX_STOP_STRING_BYTES + 1);
+    const char *const too_long_string[] = {"ok", long_string};
+    const char *many[MAX_STOP_STRINGS + 1];
+    for (int i = 0; i <= MAX_STOP_STRINGS; i++) many[i] = "stop";
+    enum { CASES = 12 };
+    struct request r[CASES];
+    for (int i = 0; i < CASES; i++) r[i] = plain_request(1, 4, 1);
     r[0].n_prompt = 0;
     r[1].prompt = bad_id;
     r[1].n_prompt = 2;
@@ -501,11 +749,17 @@ static void bad_requests(void **state) {
     r[7].params.n_stop_strings = 1;
     r[8].prompt = too_long;
     r[8].n_prompt = 701;
-    static const char *const want[] = {"prompt is empty", "prompt token 1", "n_samples",
-                                       "max_tokens",      "temperature",    "top_p",
-                                       "top_k",           "stop string 0",  "701 tokens"};
+    r[9].params.min_p = 1.5f;
+    r[10].params.stop_strings = many;
+    r[10].params.n_stop_strings = MAX_STOP_STRINGS + 1;
+    r[11].params.stop_strings = too_long_string;
+    r[11].params.n_stop_strings = 2;
+    static const char *const want[] = {"prompt is empty", "prompt token 1",  "n_samples",
+                                       "max_tokens",      "temperature",     "top_p",
+                                       "top_k",           "stop string 0",   "701 tokens",
+                                       "min_p",           "65 stop strings", "stop string 1 has 1025 bytes"};
     struct sample s;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < CASES; i++) {
         struct err e = {0};
         assert_int_equal(engine_run(en, &r[i], 1, &s, NULL, NULL, &e), ST_INVALID);
         if (!strstr(e.msg, want[i])) fail_msg("expected \"%s\" in: %s", want[i], e.msg);
@@ -517,6 +771,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(logprobs_are_the_trainers),
+        cmocka_unit_test(memory_does_not_matter),
+        cmocka_unit_test(prefixes_are_shared),
+        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(budget_is_never_exceeded),
+        cmocka_unit_test(bad_logits),
         cmocka_unit_test(greedy_and_top_1),
         cmocka_unit_test(vocab_limit_holds),
         cmocka_unit_test(filters_cut_where_they_should),

@@ -83,7 +83,8 @@ static int32_t draw_any(const struct sampler *s, double target) {
     return last;
 }
 
-/* The candidates in order of logit, from the end of `order` downwards, until top-k and top-p are met; draws from them.
+/* The candidates in order of logit, from the end of `order` downwards, until top-k, top-p and min-p are met; draws from
+ * them. The largest weight is 1, so min-p is a bound on the weights.
  * A heap, because the cut is usually short: building it is linear, each candidate costs log n. */
 static int32_t draw_filtered(struct sampler *s, const float *logits, const struct sample_params *par, double all,
                              double u) {
@@ -92,6 +93,7 @@ static int32_t draw_filtered(struct sampler *s, const float *logits, const struc
     struct sampler_item *h = s->order;
     /* For top-p alone: all weights below this one are less than 1 - top_p together, so they are never needed. */
     double least = cut_k ? 0 : (1 - (double)par->top_p) * all / (double)s->limit * 0.999;
+    if (!cut_k && least < (double)par->min_p) least = (double)par->min_p;
     for (int32_t i = 0; i < s->limit; i++)
         if (!((double)s->p[i] < least)) h[n++] = (struct sampler_item){logits[i], i};
     for (int32_t i = n / 2; i-- > 0;) sift_down(h, n, i);
@@ -108,7 +110,9 @@ static int32_t draw_filtered(struct sampler *s, const float *logits, const struc
             pop(h, n - kept);
             kept++;
         }
-        mass += (double)s->p[h[n - 1 - used].id];
+        const float weight = s->p[h[n - 1 - used].id];
+        if (weight < par->min_p) break;
+        mass += (double)weight;
         used++;
     }
     double target = u * mass, sum = 0;
@@ -127,8 +131,10 @@ int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample
     if (par->temperature == 0) return best;
     for (int32_t i = 0; i < n; i++) s->p[i] = (logits[i] - logits[best]) / par->temperature;
     exp_f32(s->p, s->p, n);
+    const bool filtered = (par->top_k > 0 && par->top_k < n) || par->top_p < 1;
+    if (!filtered && par->min_p > 0) /* alone it needs no order */
+        for (int32_t i = 0; i < n; i++) s->p[i] = s->p[i] < par->min_p ? 0 : s->p[i];
     double all = sum_blocks(s);
     if (!isfinite(all)) return -1; /* a NaN among the logits */
-    if ((par->top_k > 0 && par->top_k < n) || par->top_p < 1) return draw_filtered(s, logits, par, all, u);
-    return draw_any(s, u * all);
+    return filtered ? draw_filtered(s, logits, par, all, u) : draw_any(s, u * all);
 }

@@ -14,10 +14,10 @@ struct sampler {
 };
 void sampler_init(struct sampler *s, int64_t V, int32_t limit);
 void sampler_free(struct sampler *s);
-/* Draws an id below limit from logits [V]: temperature, then top-k, then top-p over what top-k left (the order of
- * Hugging Face's warpers), u in [0,1) decides. Ties in a cut go to the lower id; temperature 0 takes the largest logit.
- * A pure function of its arguments. Returns -1 when a logit is NaN or the largest is infinite (greedy may
- * overlook a NaN; its log-probability shows it). */
+/* Draws an id below limit from logits [V]: temperature, then top-k, then top-p over what top-k left, then min-p
+ * relative to the most probable id (the order of Hugging Face's warpers), u in [0,1) decides. Ties in a cut go to the
+ * lower id; temperature 0 takes the largest logit. A pure function of its arguments. Returns -1 when a logit is NaN or
+ * the largest is infinite (greedy may overlook a NaN; its log-probability shows it). */
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample_params *p, double u);
 
 #endif

@@ -28,6 +28,8 @@ struct jsonl_reader {
     size_t pos;
     size_t scanned; /* bytes of buf known to hold no newline beyond pos */
     int64_t line;
+    int64_t dropped; /* decoded bytes that were in buf before and are gone */
+    int64_t line_at; /* where in the decoded text the line last returned begins */
     bool eof, torn;
 };
 
@@ -140,6 +142,7 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
             if (r->pos > 0) { /* keep only the unfinished line */
                 memmove(r->buf.p, start, have);
                 r->buf.len = have;
+                r->dropped += (int64_t)r->pos;
                 r->pos = 0;
             }
             bool more = false;
@@ -151,6 +154,7 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
         size_t n = nl ? (size_t)(nl - start) : have;
         if (n > r->max_line_bytes) goto too_long;
         r->line++;
+        r->line_at = r->dropped + (int64_t)r->pos;
         r->pos += n + (nl ? 1 : 0);
         r->scanned = 0;
         if (!nl) r->torn = true;
@@ -165,6 +169,8 @@ too_long:
     return FAIL(e, ST_PARSE, "%s:%lld: line of more than %zu bytes", r->path, (long long)r->line + 1,
                 r->max_line_bytes);
 }
+
+int64_t jsonl_offset(const struct jsonl_reader *r) { return r->line_at; }
 
 int64_t jsonl_line(const struct jsonl_reader *r) { return r->line; }
 bool jsonl_is_torn(const struct jsonl_reader *r) { return r->torn; }
@@ -298,6 +304,13 @@ enum status jsonl_append(struct jsonl_writer *w, const char *lines, size_t n, st
     size_t size = ZSTD_compress2(w->zstd, w->packed, w->packed_cap, w->lines.p, w->lines.len);
     if (ZSTD_isError(size)) return FAIL(e, ST_FAILED, "%s: zstd: %s", w->path, ZSTD_getErrorName(size));
     return write_whole(w, w->packed, size, e);
+}
+
+enum status jsonl_append_cut(struct jsonl_writer *w, int64_t bytes, struct err *e) {
+    ASSERT(!w->zstd && bytes >= 0 && bytes <= w->size);
+    if (ftruncate(w->fd, bytes) != 0) return FAIL(e, ST_IO, "%s: cannot cut: %s", w->path, strerror(errno));
+    w->size = bytes;
+    return ST_OK;
 }
 
 enum status jsonl_sync(struct jsonl_writer *w, struct err *e) {

@@ -20,6 +20,8 @@ struct jsonl_reader *jsonl_open_memory(const char *name, const void *data, size_
  */
 enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, struct err *e) MUST_USE;
 int64_t jsonl_line(const struct jsonl_reader *r); /* number of the line last returned, from 1 */
+/* Bytes of (decoded) text in front of the line last returned: its place in a plain file. */
+int64_t jsonl_offset(const struct jsonl_reader *r);
 /* After the end: the last line had no newline, or the last zstd frame was incomplete (a writer was interrupted). */
 bool jsonl_is_torn(const struct jsonl_reader *r);
 void jsonl_close(struct jsonl_reader *r); /* NULL is fine */
@@ -31,6 +33,8 @@ enum status jsonl_append_open(const char *path, struct jsonl_writer **out, int64
 /* Appends one or more lines; a missing last newline is added. Either all of it is in the file or, on error, none. In
  * the hands of the kernel on return: survives a crash of the process, but of the machine only after jsonl_sync. */
 enum status jsonl_append(struct jsonl_writer *w, const char *lines, size_t n, struct err *e) MUST_USE;
+/* Drops what lies behind the first `bytes` of a plain file, which must end a line there. */
+enum status jsonl_append_cut(struct jsonl_writer *w, int64_t bytes, struct err *e) MUST_USE;
 enum status jsonl_sync(struct jsonl_writer *w, struct err *e) MUST_USE; /* fsync */
 /* Closes; NULL is fine. */
 void jsonl_append_close(struct jsonl_writer *w);

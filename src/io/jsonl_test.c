@@ -219,6 +219,44 @@ static void open_errors(void **state) {
     jsonl_append_close(NULL);
 }
 
+/* Offsets are places in the file, over many refills of the reader's buffer; a cut at one leaves the lines before it. */
+static void offsets_and_cut(void **state) {
+    (void)state;
+    enum { N = 400 };
+    char path[90];
+    snprintf(path, sizeof path, "%s/offsets.jsonl", dir);
+    struct jsonl_writer *w;
+    struct jsonl_reader *r;
+    CLEANUP_STR struct str all = STR_INIT;
+    int64_t at[N];
+    for (int i = 0; i < N; i++) {
+        at[i] = (int64_t)all.len;
+        str_addf(&all, "%d", i);
+        for (int k = 0; k < (i * 37) % 1500; k++) str_addc(&all, 'x');
+        str_adds(&all, i % 7 ? "\n" : "\r\n"); /* a carriage return is no part of the line, but of the file */
+    }
+    assert_int_equal(jsonl_append_open(path, &w, NULL, &e), ST_OK);
+    assert_int_equal(jsonl_append(w, all.p, all.len, &e), ST_OK);
+    assert_int_equal(jsonl_open(path, 1 << 20, &r, &e), ST_OK);
+    for (int i = 0; i < N; i++) {
+        const char *line;
+        assert_int_equal(jsonl_next(r, &line, NULL, &e), ST_OK);
+        assert_int_equal(strtol(line, NULL, 10), i);
+        assert_int_equal(jsonl_offset(r), at[i]);
+    }
+    jsonl_close(r);
+    assert_int_equal(jsonl_append_cut(w, at[250], &e), ST_OK);
+    assert_int_equal(jsonl_append(w, "end", 3, &e), ST_OK);
+    jsonl_append_close(w);
+    char *text;
+    size_t n;
+    assert_int_equal(fs_read(path, 1 << 20, &text, &n, &e), ST_OK);
+    assert_int_equal(n, at[250] + 4);
+    assert_memory_equal(text, all.p, (size_t)at[250]);
+    assert_string_equal(text + at[250], "end\n");
+    free(text);
+}
+
 static int make_dir(void **state) {
     (void)state;
     if (!mkdtemp(dir)) return -1;
@@ -241,6 +279,7 @@ int main(void) {
         cmocka_unit_test(damaged_zstd),
         cmocka_unit_test(one_writer_at_a_time),
         cmocka_unit_test(failed_append_leaves_whole_lines),
+        cmocka_unit_test(offsets_and_cut),
         cmocka_unit_test(open_errors),
     };
     return cmocka_run_group_tests_name("jsonl", tests, make_dir, remove_dir);

@@ -255,3 +255,76 @@ enum status tfevents_close(struct tfevents *t, struct err *e) {
     free(t);
     return st;
 }
+
+/* ---- cutting back ------------------------------------------------------------------------------------------------ */
+
+/* Reads a varint from p[*at .. n); false when it does not end there. */
+static bool read_varint(const unsigned char *p, size_t n, size_t *at, uint64_t *v) {
+    *v = 0;
+    for (unsigned shift = 0; shift < 64 && *at < n; shift += 7) {
+        const unsigned char c = p[(*at)++];
+        *v |= (uint64_t)(c & 0x7f) << shift;
+        if (!(c & 0x80)) return true;
+    }
+    return false;
+}
+
+/* Field 2 of an Event; -1 when it has none (the file's version) or is not one. */
+static int64_t event_step(const unsigned char *p, size_t n) {
+    for (size_t at = 0; at < n;) {
+        uint64_t key, v;
+        if (!read_varint(p, n, &at, &key)) return -1;
+        switch (key & 7) {
+        case WIRE_VARINT:
+            if (!read_varint(p, n, &at, &v)) return -1;
+            if (key >> 3 == 2) return (int64_t)v;
+            break;
+        case WIRE_64: at += 8; break;
+        case WIRE_32: at += 4; break;
+        case WIRE_BYTES:
+            if (!read_varint(p, n, &at, &v) || v > n - at) return -1;
+            at += (size_t)v;
+            break;
+        default: return -1;
+        }
+    }
+    return -1;
+}
+
+/* Bytes up to the first record that is of step or later, incomplete or damaged. */
+static size_t whole_records(const unsigned char *p, size_t n, int64_t step) {
+    size_t at = 0;
+    while (n - at >= 16) {
+        uint64_t len;
+        uint32_t crc;
+        memcpy(&len, p + at, sizeof len);
+        memcpy(&crc, p + at + 8, sizeof crc);
+        if (crc != masked_crc(p + at, sizeof len) || len > n - at - 16) break;
+        memcpy(&crc, p + at + 12 + len, sizeof crc);
+        if (crc != masked_crc(p + at + 12, (size_t)len) || event_step(p + at + 12, (size_t)len) >= step) break;
+        at += 16 + (size_t)len;
+    }
+    return at;
+}
+
+enum status tfevents_truncate(const char *dir, int64_t step, struct err *e) {
+    char **names;
+    size_t count;
+    enum status st = ST_OK;
+    TRY(fs_list(dir, &names, &count, e));
+    for (size_t i = 0; i < count; i++) {
+        struct fs_map map;
+        CLEANUP_STR struct str path = STR_INIT;
+        str_addf(&path, "%s/%s", dir, names[i]);
+        if (st == ST_OK && str_has_prefix(names[i], "events.out.tfevents.") &&
+            (st = fs_map_open(path.p, &map, e)) == ST_OK) {
+            const size_t len = map.len, keep = whole_records(map.data, len, step);
+            fs_map_close(&map);
+            if (keep < len && truncate(path.p, (off_t)keep) != 0)
+                st = FAIL(e, ST_IO, "%s: cannot cut: %s", path.p, strerror(errno));
+        }
+        free(names[i]);
+    }
+    free(names);
+    return st;
+}

@@ -27,6 +27,10 @@ enum status tfevents_flush(struct tfevents *t, struct err *e) MUST_USE;
 enum status tfevents_close(struct tfevents *t,
                            struct err *e) MUST_USE; /* flushes, then frees also on error; NULL is fine */
 
+/* Drops the events of steps >= step, and what an interrupted write left, from all event files in dir: each is cut at
+ * the first such record, since steps only grow within a file. Records without a step stay. ST_IO. */
+enum status tfevents_truncate(const char *dir, int64_t step, struct err *e) MUST_USE;
+
 /* CRC-32C (Castagnoli, reflected 0x82f63b78), as of RFC 3720 appendix B.4. */
 uint32_t tfevents_crc32c(const void *p, size_t n);
 

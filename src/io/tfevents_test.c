@@ -237,6 +237,63 @@ static void large_runs_flush_by_themselves(void **state) {
     free(path);
 }
 
+/* Cut at the first event of the step; what has no step, and what a killed writer left, are seen for what they are. */
+static void truncate_drops_later_steps(void **state) {
+    (void)state;
+    char sub_dir[64], other[80];
+    snprintf(sub_dir, sizeof sub_dir, "%s/cut", dir);
+    struct tfevents *t;
+    assert_int_equal(tfevents_open(sub_dir, &t, &e), ST_OK);
+    char *path = xstrdup(tfevents_path(t));
+    tfevents_scalar(t, 0, "x", 0);
+    for (int i = 1; i < 9; i++) tfevents_scalar(t, 100 * (i / 2), "x", i); /* steps 0, 100, 100, 200, 200, ... */
+    assert_int_equal(tfevents_flush(t, &e), ST_OK);
+    snprintf(other, sizeof other, "%s/notes.txt", sub_dir);
+    assert_int_equal(fs_write_atomic(other, "mine", 4, &e), ST_OK);
+
+    char *all, *data;
+    size_t len, n;
+    assert_int_equal(fs_read(path, 1 << 20, &all, &len, &e), ST_OK);
+    event(all, len, 0, 10);
+    assert_int_equal(tfevents_truncate(sub_dir, 401, &e), ST_OK); /* nothing to drop */
+    assert_int_equal(fs_read(path, 1 << 20, &data, &n, &e), ST_OK);
+    assert_int_equal(n, len);
+    free(data);
+    assert_int_equal(tfevents_truncate(sub_dir, 200, &e), ST_OK);
+    assert_int_equal(fs_read(path, 1 << 20, &data, &n, &e), ST_OK);
+    uint64_t step;
+    assert_true(field_at(event(data, n, 4, 5), 2, 0, NULL, &step));
+    assert_int_equal(step, 100);
+    assert_memory_equal(data, all, n);
+    free(data);
+    tfevents_scalar(t, 200, "x", 4); /* an open file goes on behind the cut */
+    assert_int_equal(tfevents_close(t, &e), ST_OK);
+    assert_int_equal(fs_read(path, 1 << 20, &data, &n, &e), ST_OK);
+    event(data, n, 0, 6);
+
+    /* Every length that a killed writer can leave: only whole records stay. */
+    for (size_t cut = n; cut-- > n - 60;) {
+        assert_int_equal(fs_write_atomic(path, data, cut, &e), ST_OK);
+        assert_int_equal(tfevents_truncate(sub_dir, 1000, &e), ST_OK);
+        char *kept;
+        size_t m;
+        assert_int_equal(fs_read(path, 1 << 20, &kept, &m, &e), ST_OK);
+        assert_true(m <= cut && m + 60 > cut);
+        event(kept, m, 0, m + 50 > n ? 5 : 4);
+        free(kept);
+    }
+    data[n - 20] ^= 1; /* a damaged record ends the file, too */
+    assert_int_equal(fs_write_atomic(path, data, n, &e), ST_OK);
+    assert_int_equal(tfevents_truncate(sub_dir, 1000, &e), ST_OK);
+    free(data);
+    assert_int_equal(fs_read(path, 1 << 20, &data, &n, &e), ST_OK);
+    event(data, n, 0, 5);
+    assert_true(fs_is_file(other));
+    free(data);
+    free(all);
+    free(path);
+}
+
 static void errors(void **state) {
     (void)state;
     struct tfevents *t;
@@ -260,6 +317,7 @@ int main(void) {
         cmocka_unit_test(decodes),
         cmocka_unit_test(reopening_starts_a_new_file),
         cmocka_unit_test(large_runs_flush_by_themselves),
+        cmocka_unit_test(truncate_drops_later_steps),
         cmocka_unit_test(errors),
     };
     return cmocka_run_group_tests_name("tfevents", tests, make_dir, remove_dir);

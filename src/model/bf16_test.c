@@ -124,14 +124,14 @@ static void make_group(struct group *x) {
 /* What a sampler records, one token of all answers at a time behind a shared prompt. */
 static void sampled(struct model *m, const struct group *x, float *logp) {
     struct kv_cache *kv;
-    CHECK(kv_create(m, ANSWERS, PROMPT + ANSWER, &kv, &err));
+    CHECK(kv_create(m, ANSWERS, PROMPT + ANSWER, 0, &kv, &err));
     static float logits[ANSWERS * V];
     int seq[ANSWERS] = {0}, len[ANSWERS] = {PROMPT};
     CHECK(model_step(m, kv, 1, seq, len, x->ids, logits, &err));
     for (int a = 0; a < ANSWERS; a++) {
         seq[a] = a;
         len[a] = 1;
-        kv_copy(kv, a, 0);
+        if (a) kv_share(kv, a, 0);
         if (a) memcpy(logits + a * V, logits, V * sizeof *logits);
     }
     for (int i = 0; i < ANSWER; i++) {

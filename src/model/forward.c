@@ -42,7 +42,7 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct backend *be = m->be;
     const struct model_config *c = &m->cfg;
     const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
-    const struct attn_shape shape = {c->H, c->G, K, p->cap_keys};
+    const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
     const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
     struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(p->h, T, D);
     struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
@@ -56,7 +56,7 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     lora_forward(m, &l->lora[LORA_K], tensor_cols(qkv, HK, GK), h, p->xa);
     lora_forward(m, &l->lora[LORA_V], v, h, p->xa);
     be->rope(be, qk, qkv, &rope);
-    if (p->cap_keys) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     be->axpby(be, x_mid, 1.0f, x_in, 0);
@@ -169,7 +169,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->p.pos = w->pos;
     w->p.seq = w->seq;
     w->p.n_seq = b->n_seg;
-    w->p.cap_keys = 0;
+    w->p.kv = NULL;
     return ST_OK;
 }
 

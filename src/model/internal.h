@@ -34,7 +34,8 @@ struct pass {
     const int32_t *pos;
     const struct attn_seq *seq;
     int n_seq;
-    int64_t cap_keys; /* 0 in training */
+    float *kv; /* of this layer, as in struct attn_shape; NULL in training */
+    int64_t kv_stride;
     float *h, *qk, *a, *xa;
 };
 
@@ -72,6 +73,7 @@ struct place {
 
 struct model {
     struct model_config cfg;
+    char *name;         /* for adapters saved from it, or NULL */
     json_t *config;     /* the whole config.json */
     struct backend *be; /* borrowed; every float * below is its memory */
     struct arena names;
@@ -97,6 +99,7 @@ struct model {
     int n_lora_param;
 
     enum train_what train;
+    uint64_t version;            /* counts model_params_changed: a cache of older weights is worth nothing */
     float *rope, *cos_t, *sin_t; /* one slab; [n_pos][K/2] each */
     int64_t n_pos, rope_floats;
     struct train_space ts;

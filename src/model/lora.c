@@ -136,6 +136,14 @@ static enum status refuse_unsupported(const json_t *j, const char *where, struct
     return ST_OK;
 }
 
+/* Adds to the message which model the adapter says it is for. Returns st. */
+static enum status other_base(const json_t *peft, struct err *e, enum status st) {
+    const char *base = json_string_value(json_object_get(peft, "base_model_name_or_path"));
+    const struct err first = *e;
+    if (!base || !*base) return st;
+    return FAIL(e, st, "%s (the adapter was made for \"%.200s\")", first.msg, base);
+}
+
 enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_config.json", peft_dir);
@@ -164,7 +172,10 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
         use[s] = st_find(&f, name) != NULL;
     }
     TRY_GOTO(lora_new(m, (int)rank, (float)alpha, rslora, use, e), done);
-    TRY_GOTO(params_read(m, m->lora_param, m->n_lora_param, &f, e), done);
+    if ((st = params_read(m, m->lora_param, m->n_lora_param, &f, e)) != ST_OK) {
+        if (st == ST_INVALID) st = other_base(j, e, st);
+        goto done;
+    }
     if (f.count != (size_t)m->n_lora_param || f.count == 0) {
         const char *extra = "no LoRA weights at all";
         for (size_t k = 0; k < f.count; k++) {
@@ -172,8 +183,13 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
             for (int i = 0; i < m->n_lora_param; i++) known |= strcmp(m->lora_param[i].name, f.tensor[k].name) == 0;
             if (!known) extra = f.tensor[k].name;
         }
-        st = FAIL(e, ST_UNSUPPORTED, "%s: %s: expected lora_A and lora_B of the attention and MLP projections only",
-                  path.p, extra);
+        int layer;
+        if (sscanf(extra, "base_model.model.model.layers.%d.", &layer) == 1 && layer >= m->cfg.L)
+            st = other_base(j, e,
+                            FAIL(e, ST_INVALID, "%s: tensor \"%s\": the model has %d layers", path.p, extra, m->cfg.L));
+        else
+            st = FAIL(e, ST_UNSUPPORTED, "%s: %s: expected lora_A and lora_B of the attention and MLP projections only",
+                      path.p, extra);
         goto done;
     }
     m->peft = json_incref(j);
@@ -201,6 +217,7 @@ enum status model_lora_save(const struct model *m, const char *peft_dir, struct 
     json_object_set_new(j, "fan_in_fan_out", json_false());
     json_object_set_new(j, "inference_mode", json_true());
     json_object_set_new(j, "use_rslora", json_boolean(m->rslora));
+    if (m->name) json_object_set_new(j, "base_model_name_or_path", json_string(m->name));
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();
     for (int s = 0; s < LORA_SITES; s++)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
 
@@ -223,10 +224,40 @@ enum status params_write(const struct model *m, const struct param *p, int n, en
     return st_write_fetched(path, en, (size_t)n, NULL, fetch_param, &x, e);
 }
 
+static void add_name(struct str *list, int n, const char *name) {
+    enum { SHOWN = 5 };
+    if (n < SHOWN) str_addf(list, "%s%s", n ? ", " : "", name);
+    if (n == SHOWN) str_adds(list, ", ...");
+}
+
+/* Names every tensor that is missing, and warns of those that nothing here reads. Not of these, which real checkpoints
+ * carry along: the head of a model whose head is its embedding, and the frequencies of the rotary embedding. */
+static enum status check_names(const struct model *m, const struct st_file *f, const char *dir, struct err *e) {
+    CLEANUP_STR struct str missing = STR_INIT, unread = STR_INIT;
+    int n_missing = 0, n_unread = 0;
+    for (int i = 0; i < m->n_param; i++)
+        if (!st_find(f, m->param[i].name)) add_name(&missing, n_missing++, m->param[i].name);
+    if (n_missing > 0)
+        return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
+                    n_missing, m->n_param, str_c(&missing));
+    for (size_t k = 0; k < f->count; k++) {
+        const char *name = f->tensor[k].name;
+        bool known =
+            (m->cfg.tied && strcmp(name, "lm_head.weight") == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
+        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(m->param[i].name, name) == 0;
+        if (!known) add_name(&unread, n_unread++, name);
+    }
+    if (n_unread > 0)
+        log_warn("%s: %d tensor%s of no use to this architecture: %s", dir, n_unread, n_unread == 1 ? " is" : "s are",
+                 str_c(&unread));
+    return ST_OK;
+}
+
 static enum status read_weights(struct model *m, const char *dir, struct err *e) {
     struct st_file f;
     TRY(st_open_dir(dir, &f, e));
-    enum status st = params_read(m, m->param, m->n_param, &f, e);
+    enum status st = check_names(m, &f, dir, e);
+    if (st == ST_OK) st = params_read(m, m->param, m->n_param, &f, e);
     st_close(&f);
     return st;
 }
@@ -320,6 +351,7 @@ void model_free(struct model *m) {
     free(m->layer);
     free(m->param);
     free(m->place);
+    free(m->name);
     json_decref(m->config);
     arena_free(&m->names);
     free(m);
@@ -328,6 +360,11 @@ void model_free(struct model *m) {
 const struct model_config *model_cfg(const struct model *m) { return &m->cfg; }
 
 const char *model_dtype(const struct model *m) { return m->dt == DT_BF16 ? "bf16" : "f32"; }
+
+void model_set_name(struct model *m, const char *name) {
+    free(m->name);
+    m->name = xstrdup(name);
+}
 
 struct backend *model_backend(const struct model *m) {
     return m->be;
@@ -384,6 +421,7 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
 
 void model_params_changed(struct model *m) {
     struct backend *be = m->be;
+    m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
     const bool base = !m->bf16_only && (m->train != TRAIN_LORA || !m->base_packed);
     for (int i = 0; i < m->cfg.L; i++) {

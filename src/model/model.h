@@ -41,6 +41,9 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
 enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
                        struct model **out, struct err *e) MUST_USE;
 void model_free(struct model *m); /* NULL is fine */
+/* What the model is called (a name or path, copied): saved adapters carry it as base_model_name_or_path. Without a call
+ * they keep what they were loaded with. */
+void model_set_name(struct model *m, const char *name);
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 const char *model_dtype(const struct model *m); /* "f32" or "bf16": what the products compute in */
@@ -113,17 +116,37 @@ void model_zero_grad(struct model *m);
 /* L2 norm of all gradients, summed in double as the op sum_squares says; 0 when nothing is trained. */
 double model_grad_norm(const struct model *m);
 
+/* Looks for a NaN or an infinity among the weights, the activations that the last model_forward kept (none after
+ * model_params_changed) and the gradients, whichever of them `what` has, in this order, and writes where the first one
+ * is ("gradient of model.layers.3.mlp.up_proj.weight: element 7 of 8192 is NaN"). False when all is finite. Copies
+ * everything to the host: for messages, not for every step. */
+enum { FIND_WEIGHTS = 1, FIND_ACTIVATIONS = 2, FIND_GRADIENTS = 4 };
+bool model_find_nonfinite(struct model *m, int what, char *buf, size_t bytes);
+
 /* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
+/* A cache is a pool of blocks of KV_BLOCK tokens (tensor/ops.h). Sequences share the blocks of a common prefix; one
+ * that appends to a begun block that others hold, too, copies it first. Full blocks are remembered under their tokens
+ * until their memory is needed. None of this changes a bit of any result. */
 struct kv_cache;
-/* Room for n_seqs sequences of up to max_len tokens; fails when over the memory it may take. */
-enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, struct kv_cache **out,
+int64_t kv_block_bytes(const struct model *m); /* of one block */
+/* Room for n_seqs sequences of up to max_len tokens that share n_blocks blocks (0: enough for all of them at their
+ * longest); fails when over the memory it may take. The model is borrowed. */
+enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, int64_t n_blocks, struct kv_cache **out,
                       struct err *e) MUST_USE;
 void kv_free(struct kv_cache *kv);
-void kv_reset(struct kv_cache *kv, int seq);
-void kv_copy(struct kv_cache *kv, int dst_seq, int src_seq); /* share a prompt with the samples of its group */
+void kv_reset(struct kv_cache *kv, int seq); /* forgets the sequence and gives up its blocks */
+/* dst_seq, whatever it was, goes on from the tokens of src_seq. Copies nothing. */
+void kv_share(struct kv_cache *kv, int dst_seq, int src_seq);
 int64_t kv_len(const struct kv_cache *kv, int seq);
+int64_t kv_available(const struct kv_cache *kv); /* blocks that no sequence holds */
+/* Makes sure that n more tokens of seq find room. False, and nothing changed, when there are too few blocks. */
+bool kv_reserve(struct kv_cache *kv, int seq, int64_t n);
+/* Extends a sequence that ends at a block's end by as many of the n tokens ids as the cache remembers behind it, in
+ * whole blocks; returns their number. Blocks that older weights filled are not found. */
+int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n);
 /* Appends n[i] tokens to sequence seq[i] for i < count (prefill and decode in one call; ids laid end to end) and
- * writes the logits of each sequence's last token: logits [count, V], host memory. Same bits as model_forward. */
+ * writes the logits of each sequence's last token: logits [count, V], host memory. Same bits as model_forward.
+ * ST_MEMORY when there are too few blocks: the cache is then as it was. */
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) MUST_USE;
 

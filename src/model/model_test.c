@@ -379,14 +379,14 @@ static void test_sampling_equals_training(void **state) {
         float logp[N_ROWS], ent[N_ROWS], *logits = xcalloc((size_t)(N_ANSWERS + 1) * (size_t)V, sizeof *logits);
         CHECK(model_forward(m, &x.b, logp, ent, NULL, &err));
         struct kv_cache *kv;
-        CHECK(kv_create(m, N_ANSWERS + 1, PROMPT + ANSWER, &kv, &err));
+        CHECK(kv_create(m, N_ANSWERS + 1, PROMPT + ANSWER, 0, &kv, &err));
         /* Prefill in three uneven steps, then copy to every answer. */
         const int seq0 = 0, cut[] = {1, 40, PROMPT - 41};
         for (int i = 0, done = 0; i < 3; done += cut[i++])
             CHECK(model_step(m, kv, 1, &seq0, &cut[i], x.ids + done, logits, &err));
         assert_int_equal(kv_len(kv, 0), PROMPT);
         for (int a = 1; a <= N_ANSWERS; a++) {
-            kv_copy(kv, a, 0);
+            kv_share(kv, a, 0);
             memcpy(logits + a * V, logits, (size_t)V * sizeof(float));
         }
         kv_reset(kv, 0);
@@ -437,7 +437,7 @@ static void test_long_prefill(void **state) {
     const int seq[3] = {2, 0, 1}, n[3] = {SHORT, LONG, SHORT};
     float *logits = xcalloc(3 * (size_t)V, sizeof *logits), *want = xcalloc(SHORT * (size_t)V, sizeof *want);
     struct kv_cache *kv;
-    CHECK(kv_create(m, 3, LONG, &kv, &err));
+    CHECK(kv_create(m, 3, LONG, 0, &kv, &err));
     CHECK(model_step(m, kv, 3, seq, n, ids, logits, &err));
     for (int i = 0; i < 3; i += 2) {
         const struct segment s = {0, SHORT, -1};
@@ -453,6 +453,77 @@ static void test_long_prefill(void **state) {
     same_bits(&lp, &logp, 1, "logp behind a long prompt");
     free(ids), free(logits), free(want);
     kv_free(kv);
+    model_free(m);
+}
+
+/* The error of a call must be this status and say this. */
+static void refused(enum status got, enum status want, const char *says) {
+    if (got != want) fail_msg("status %s, expected %s (%s)", status_name(got), status_name(want), says);
+    if (!strstr(err.msg, says)) fail_msg("message \"%s\" does not say \"%s\"", err.msg, says);
+}
+
+/* Sequences that share blocks, copies of begun ones, remembered prefixes, and what happens when blocks run out: always
+ * the logits of a sequence of its own. */
+static void test_shared_blocks(void **state) {
+    (void)state;
+    struct model *m = make(qwen3_wide, two, 0);
+    enum { TOKENS = 200, SEQS = 4, BLOCKS = 8 };
+    const int32_t V = model_cfg(m)->V;
+    float *logits = xcalloc((size_t)V, sizeof *logits), *want = xcalloc((size_t)TOKENS * (size_t)V, sizeof *want);
+    int32_t ids[2][TOKENS];
+    struct rng r = rng_make(8, 0);
+    for (int i = 0; i < TOKENS; i++) { /* they part at token 100 */
+        ids[0][i] = (int32_t)rng_below(&r, (uint64_t)V);
+        ids[1][i] = i < 100 ? ids[0][i] : (int32_t)rng_below(&r, (uint64_t)V);
+    }
+    struct kv_cache *kv;
+    CHECK(kv_create(m, SEQS, TOKENS, BLOCKS, &kv, &err));
+    assert_int_equal(kv_available(kv), BLOCKS);
+    const int s0 = 0, s1 = 1, s2 = 2, s3 = 3, to_100 = 100, rest = 100;
+    for (int which = 0; which < 2; which++) {
+        const struct segment s = {0, TOKENS, -1};
+        const struct train_batch b = {.ids = ids[which], .T = TOKENS, .seg = &s, .n_seg = 1};
+        CHECK(model_logits(m, &b, want, &err));
+        if (which == 0) {
+            CHECK(model_step(m, kv, 1, &s0, &to_100, ids[0], logits, &err));
+            same_bits(logits, want + 99 * V, V, "shared prefix");
+            kv_share(kv, s1, s0);
+            assert_int_equal(kv_len(kv, s1), 100);
+            assert_int_equal(kv_available(kv), BLOCKS - 2);
+        }
+        /* Both go on from the same begun block; the one that writes first copies it. */
+        const int *seq = which ? &s1 : &s0;
+        CHECK(model_step(m, kv, 1, seq, &rest, ids[which] + 100, logits, &err));
+        same_bits(logits, want + 199 * V, V, "behind a shared prefix");
+        assert_int_equal(kv_available(kv), which ? 1 : BLOCKS - 5);
+    }
+    /* Blocks run out: refused, and nobody is harmed. 100 tokens need two blocks, one is left. */
+    refused(model_step(m, kv, 1, &s2, &to_100, ids[0], logits, &err), ST_MEMORY, "no block");
+    assert_int_equal(kv_len(kv, s2), 0);
+    assert_int_equal(kv_available(kv), 1);
+    /* What is remembered costs no block, is found token by token, and only in whole blocks. */
+    assert_int_equal(kv_match(kv, s2, ids[1], TOKENS), 192);
+    assert_int_equal(kv_available(kv), 1);
+    const int eight = 8;
+    CHECK(model_step(m, kv, 1, &s2, &eight, ids[1] + 192, logits, &err));
+    same_bits(logits, want + 199 * V, V, "behind a remembered prefix");
+    ids[1][130]++;
+    assert_int_equal(kv_match(kv, s3, ids[1], TOKENS), 128);
+    assert_int_equal(kv_match(kv, s3, ids[1] + 128, 72), 0);
+    kv_reset(kv, s3);
+    assert_int_equal(kv_match(kv, s3, ids[1], 127), 64);
+    ids[1][130]--;
+    assert_int_equal(kv_match(kv, s3, ids[1] + 64, 136), 128); /* goes on where it ended */
+    for (int i = 0; i < SEQS; i++) kv_reset(kv, i);
+    assert_int_equal(kv_available(kv), BLOCKS);
+    assert_int_equal(kv_match(kv, s0, ids[0], TOKENS), 192); /* still known */
+    /* Other weights: nothing is found, nor does what a sequence already held ever get found. */
+    model_params_changed(m);
+    assert_int_equal(kv_match(kv, s1, ids[0], TOKENS), 0);
+    CHECK(model_step(m, kv, 1, &s0, &eight, ids[0] + 192, logits, &err));
+    assert_int_equal(kv_match(kv, s1, ids[0], TOKENS), 0);
+    kv_free(kv);
+    free(logits), free(want);
     model_free(m);
 }
 
@@ -514,12 +585,6 @@ static void test_initial_state(void **state) {
 
 static void write_file(const char *name, const char *text) {
     CHECK(fs_write_atomic(in_tmp(name), text, strlen(text), &err));
-}
-
-/* The error of a call must be this status and say this. */
-static void refused(enum status got, enum status want, const char *says) {
-    if (got != want) fail_msg("status %s, expected %s (%s)", status_name(got), status_name(want), says);
-    if (!strstr(err.msg, says)) fail_msg("message \"%s\" does not say \"%s\"", err.msg, says);
 }
 
 static void test_bad_config(void **state) {
@@ -604,6 +669,11 @@ static void test_bad_adapters(void **state) {
     struct model *m = make(qwen3_tiny, one, 3), *other = make(qwen2_tiny, one, 0);
     CHECK(model_lora_save(m, in_tmp("ad"), &err));
     refused(model_lora_load(other, in_tmp("ad"), &err), ST_INVALID, "lora_A"); /* of another model */
+    assert_null(strstr(err.msg, "made for"));
+    model_set_name(m, "org/base");
+    CHECK(model_lora_save(m, in_tmp("ad"), &err));
+    refused(model_lora_load(other, in_tmp("ad"), &err), ST_INVALID, "expected shape");
+    assert_non_null(strstr(err.msg, "made for \"org/base\""));
     static const struct {
         const char *config, *says;
         enum status st;
@@ -651,9 +721,9 @@ static void test_bad_calls(void **state) {
     refused(model_forward(m, &b, logp, NULL, NULL, &err), ST_INVALID, "segment 3");
 
     struct kv_cache *kv;
-    assert_int_equal(kv_create(m, 1, 401, &kv, &err), ST_INVALID);
-    assert_int_equal(kv_create(m, 1 << 30, 400, &kv, &err), ST_MEMORY);
-    CHECK(kv_create(m, 2, 4, &kv, &err));
+    assert_int_equal(kv_create(m, 1, 401, 0, &kv, &err), ST_INVALID);
+    assert_int_equal(kv_create(m, 1 << 30, 400, 0, &kv, &err), ST_MEMORY);
+    CHECK(kv_create(m, 2, 4, 0, &kv, &err));
     const int twice[2] = {1, 1}, n[2] = {1, 1}, five = 5, none = 0;
     refused(model_step(m, kv, 2, twice, n, tiny_ids, logits, &err), ST_INVALID, "twice");
     refused(model_step(m, kv, 1, twice, &five, tiny_ids, logits, &err), ST_INVALID, "do not fit");
@@ -666,18 +736,55 @@ static void test_bad_calls(void **state) {
     model_free(NULL);
 }
 
+/* Each kind of trouble is found where it began, and said by name. */
+static void test_find_nonfinite(void **state) {
+    (void)state;
+    enum { ALL = FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS };
+    struct model *m = make(qwen3_tiny, one, 0);
+    float logp[13];
+    char buf[200] = "";
+    CHECK(model_train_prepare(m, TRAIN_FULL, &err));
+    int n;
+    const struct param *p = model_params(m, &n);
+    tiny_logp(m, logp);
+    CHECK(model_backward(m, &tiny, tiny_g, &err));
+    assert_false(model_find_nonfinite(m, ALL, buf, sizeof buf));
+
+    p[3].g[1] = NAN; /* below p[5], whose gradient it would have come from */
+    p[5].g[2] = -INFINITY;
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "gradient of "));
+    assert_non_null(strstr(buf, p[5].name));
+    assert_non_null(strstr(buf, "element 2 of "));
+    assert_non_null(strstr(buf, "infinite"));
+    assert_false(model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
+
+    /* Finite weights whose product is not: seen in the activations of the layer it happens in. */
+    model_zero_grad(m);
+    for (int i = 0; i < n; i++)
+        if (strcmp(p[i].name, "model.layers.1.mlp.gate_proj.weight") == 0)
+            for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] = k % 2 ? 3e38f : -3e38f;
+    model_params_changed(m);
+    tiny_logp(m, logp);
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "activations of layer 1, gate and up projection"));
+
+    p[n - 1].w[0] = NAN;
+    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_non_null(strstr(buf, "weight "));
+    assert_non_null(strstr(buf, p[n - 1].name));
+    assert_non_null(strstr(buf, "element 0 of "));
+    model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_shared_prompt),
-        cmocka_unit_test(test_sampling_equals_training),
-        cmocka_unit_test(test_long_prefill),
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_initial_state),
-        cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_bad_adapters),
-        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_shared_prompt),  cmocka_unit_test(test_sampling_equals_training),
+        cmocka_unit_test(test_long_prefill),   cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_initial_state),
+        cmocka_unit_test(test_bad_config),     cmocka_unit_test(test_bad_weights),
+        cmocka_unit_test(test_bad_adapters),   cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -26,8 +26,10 @@ struct problem_set {
 };
 
 /* SOURCE is "builtin", a .py file, a folder (KernelBench checkout, its KernelBench/ folder, or any folder tree with
- * levelN/ID_Name.py), or a .jsonl file with the columns of the Hugging Face data set (code, level, name, problem_id)
- * or of our generator. NULL or "": KERNELBENCH_ROOT if set, else builtin. Errors name the file and line. */
+ * levelN/ID_Name.py, else with rows in .jsonl or .parquet files), a .jsonl or .parquet file with the columns of the
+ * Hugging Face data set (code, level, name, problem_id) or of our generator, or the name of a data set on the Hub
+ * ("ScalingIntelligence/KernelBench", "ORG/NAME@REVISION"; see io/hub.h). NULL or "": KERNELBENCH_ROOT if set, else
+ * builtin. Errors name the file and line. */
 enum status problem_set_load(const char *source, struct problem_set *out, struct err *e) MUST_USE;
 void problem_set_free(struct problem_set *s);
 /* By key, name ("19_ReLU"), or "LEVEL/ID"; NULL when absent. */

@@ -1,15 +1,18 @@
-/* Where problems come from: .py files, KernelBench checkouts and other folder trees, JSON lines, the built-in set. */
+/* Where problems come from: .py files, KernelBench checkouts and other folder trees, JSON lines, Parquet, data sets of
+ * the Hugging Face Hub, the built-in set. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fs.h"
+#include "io/hub.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "io/parquet.h"
 #include "problem/problem.h"
 
-enum { MAX_CODE_BYTES = 1 << 20, MAX_LINE_BYTES = 4 << 20, MAX_PATH = 4096 };
+enum { MAX_CODE_BYTES = 1 << 20, MAX_LINE_BYTES = 4 << 20, MAX_PATH = 4096, MAX_PARQUET_BYTES = 1 << 28 };
 
 /* Items grow in malloc'ed memory while loading; the caller sees an array in the arena. */
 struct loader {
@@ -104,6 +107,8 @@ static enum status walk(struct loader *l, const char *root, const char *dir, int
     return st;
 }
 
+static enum status load_rows(struct loader *l, const char *dir, struct err *e);
+
 static enum status load_dir(struct loader *l, const char *dir, struct err *e) {
     char sub[MAX_PATH];
     size_t len;
@@ -113,8 +118,11 @@ static enum status load_dir(struct loader *l, const char *dir, struct err *e) {
     snprintf(sub, sizeof sub, "%s/KernelBench", dir);
     const char *root = fs_is_dir(sub) ? sub : dir;
     TRY(walk(l, root, root, level_of_dir(name), 0, e));
+    if (l->n == 0) TRY(load_rows(l, dir, e)); /* a data set of the Hub: data/SPLIT-00000-of-00001.parquet */
     if (l->n == 0)
-        return FAIL(e, ST_INVALID, "%s: no problems: expected files levelN/ID_Name.py with class Model", dir);
+        return FAIL(e, ST_INVALID,
+                    "%s: no problems: expected files levelN/ID_Name.py with class Model, or rows in .jsonl or .parquet",
+                    dir);
     if (l->n > 1) qsort(l->items, l->n, sizeof *l->items, by_id);
     return ST_OK;
 }
@@ -148,10 +156,11 @@ static enum status small_int(const json_t *row, const char *where, const char *k
     return ST_OK;
 }
 
-static enum status load_jsonl(struct loader *l, const char *path, struct err *e) {
-    struct jsonl_reader *r = NULL;
+/* Reads all rows and closes r. A row that names no split has that of its file. */
+static enum status read_rows(struct loader *l, struct jsonl_reader *r, const char *path, enum split of_file,
+                             struct err *e) {
     struct arena *a = &l->set->arena;
-    TRY(jsonl_open(path, MAX_LINE_BYTES, &r, e));
+    const size_t before = l->n;
     enum status st = ST_OK;
     for (;;) {
         const char *line;
@@ -183,7 +192,8 @@ static enum status load_jsonl(struct loader *l, const char *path, struct err *e)
         TRY_GOTO(small_int(row, where, "level", &p.level, e), done);
         TRY_GOTO(small_int(row, where, "problem_id", &p.problem_id, e), done);
         TRY_GOTO(small_int(row, where, "difficulty", &p.difficulty, e), done);
-        TRY_GOTO(parse_split(split, where, &p.split, e), done);
+        p.split = of_file;
+        if (split) TRY_GOTO(parse_split(split, where, &p.split, e), done);
         if (!strstr(code, "class Model")) {
             st = FAIL(e, ST_PARSE, "%s: code: expected a module with class Model", where);
             goto done;
@@ -194,10 +204,69 @@ static enum status load_jsonl(struct loader *l, const char *path, struct err *e)
         p.key = key ? arena_strdup(a, key) : p.level ? arena_printf(a, "level%d/%s", p.level, name) : p.name;
         push(l, p);
     }
-    if (l->n == 0) st = FAIL(e, ST_INVALID, "%s: no problems", path);
+    if (l->n == before) st = FAIL(e, ST_INVALID, "%s: no problems", path);
 done:
     jsonl_close(r);
     return st;
+}
+
+static enum status load_jsonl(struct loader *l, const char *path, enum split split, struct err *e) {
+    struct jsonl_reader *r = NULL;
+    TRY(jsonl_open(path, MAX_LINE_BYTES, &r, e));
+    return read_rows(l, r, path, split, e);
+}
+
+static enum status load_parquet(struct loader *l, const char *path, enum split split, struct err *e) {
+    CLEANUP_STR struct str rows = STR_INIT;
+    TRY(parquet_to_jsonl(path, MAX_PARQUET_BYTES, &rows, e));
+    return read_rows(l, jsonl_open_memory(path, str_c(&rows), rows.len, false, MAX_LINE_BYTES), path, split, e);
+}
+
+/* Every .jsonl file below dir, else every .parquet file. The Hub's data sets name their split in front of the file's
+ * name: test-00000-of-00001.parquet. */
+static enum status walk_rows(struct loader *l, const char *dir, bool parquet, int depth, struct err *e) {
+    if (depth > 12) return FAIL(e, ST_INVALID, "%s: folders nested too deep", dir);
+    char **names = NULL;
+    size_t n = 0;
+    TRY(fs_list(dir, &names, &n, e));
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        char path[MAX_PATH];
+        const char *name = names[i];
+        const enum split split =
+            str_has_prefix(name, "test-") || str_has_prefix(name, "test.") ? SPLIT_TEST : SPLIT_TRAIN;
+        if (name[0] == '.') continue;
+        if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+            st = FAIL(e, ST_INVALID, "%s/%s: path too long", dir, name);
+        else if (fs_is_dir(path))
+            st = walk_rows(l, path, parquet, depth + 1, e);
+        else if (parquet && str_has_suffix(name, ".parquet"))
+            st = load_parquet(l, path, split, e);
+        else if (!parquet && (str_has_suffix(name, ".jsonl") || str_has_suffix(name, ".jsonl.zst")))
+            st = load_jsonl(l, path, split, e);
+    }
+    for (size_t i = 0; i < n; i++) free(names[i]);
+    free(names);
+    return st;
+}
+
+static enum status load_rows(struct loader *l, const char *dir, struct err *e) {
+    TRY(walk_rows(l, dir, false, 0, e));
+    return l->n == 0 ? walk_rows(l, dir, true, 0, e) : ST_OK;
+}
+
+/* Names of files that are not there are no names of data sets. */
+static bool is_row_file(const char *name) {
+    return str_has_suffix(name, ".jsonl") || str_has_suffix(name, ".jsonl.zst") || str_has_suffix(name, ".parquet");
+}
+
+/* A data set of the Hub, by name: downloaded, unless it is in the cache, then read like any folder. */
+static enum status load_hub(struct loader *l, const char *name, struct err *e) {
+    const struct hub_request r = {.kind = HUB_DATASET, .name = name};
+    CLEANUP_FREE char *dir = NULL;
+    if (hub_open(&r, &dir, e) != ST_OK)
+        return err_note(e, "%s: no file or folder of that name, and as a data set on the Hub", name);
+    return load_dir(l, dir, e);
 }
 
 /* problems/index.jsonl lists the built-in set; the code lies beside it in levelN/NAME.py. */
@@ -265,14 +334,18 @@ enum status problem_set_load(const char *source, struct problem_set *out, struct
         st = load_builtin(&l, e);
     else if (fs_is_dir(source))
         st = load_dir(&l, source, e);
+    else if (!fs_is_file(source) && hub_is_name(source) && !is_row_file(source) && !str_has_suffix(source, ".py"))
+        st = load_hub(&l, source, e);
     else if (!fs_is_file(source))
-        st = FAIL(e, ST_IO, "%s: no such file or folder (nor \"builtin\")", source);
+        st = FAIL(e, ST_IO, "%s: no such file or folder (nor \"builtin\", nor a data set ORGANISATION/NAME)", source);
     else if (str_has_suffix(source, ".py"))
         st = load_py(&l, source, NULL, 0, e);
     else if (str_has_suffix(source, ".jsonl") || str_has_suffix(source, ".jsonl.zst"))
-        st = load_jsonl(&l, source, e);
+        st = load_jsonl(&l, source, SPLIT_TRAIN, e);
+    else if (str_has_suffix(source, ".parquet"))
+        st = load_parquet(&l, source, SPLIT_TRAIN, e);
     else
-        st = FAIL(e, ST_UNSUPPORTED, "%s: expected \"builtin\", a .py or .jsonl file, or a folder", source);
+        st = FAIL(e, ST_UNSUPPORTED, "%s: expected \"builtin\", a .py, .jsonl or .parquet file, or a folder", source);
     if (st == ST_OK) st = check_unique(&l, source, e);
     if (st == ST_OK) {
         out->count = l.n;

@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -171,9 +174,97 @@ static void kernelbench_rows(void **state) {
     }
 }
 
+static char python[300] = "python3"; /* KERNELRL_PYTHON where it is set */
+
+static int run_python(const char *code, const char *argument) {
+    int status;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(126);
+        execlp(python, python, "-c", code, argument, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+/* A data set as huggingface_hub leaves it: one file a split, some of them compressed or in Parquet. */
+static void folder_of_rows(void **state) {
+    (void)state;
+    struct problem_set s;
+    char root[200];
+    put("rows/data/train-00000-of-00001.jsonl",
+        "{\"code\":\"class Model: pass\",\"level\":2,\"name\":\"1_A\",\"problem_id\":1}\n");
+    put("rows/data/test-00000-of-00001.jsonl",
+        "{\"code\":\"class Model: pass\",\"level\":1,\"name\":\"2_B\",\"problem_id\":2}\n"
+        "{\"code\":\"class Model: pass\",\"level\":1,\"name\":\"1_C\",\"problem_id\":1,\"split\":\"train\"}\n");
+    put("rows/.cache/x.jsonl", "not looked at");
+    snprintf(root, sizeof root, "%s/rows", dir);
+    must_load(root, &s);
+    assert_int_equal(s.count, 3);
+    assert_string_equal(s.items[0].key, "level1/1_C");
+    assert_int_equal(s.items[0].split, SPLIT_TRAIN); /* its own word counts, not its file's */
+    assert_int_equal(s.items[1].split, SPLIT_TEST);
+    assert_int_equal(s.items[2].split, SPLIT_TRAIN);
+    problem_set_free(&s);
+    put("rows/data/bad.jsonl", "{}\n");
+    must_fail(root, "rows/data/bad.jsonl:1", "code is missing");
+}
+
+static void no_pyarrow(void **state) {
+    (void)state;
+    const char *path = put("rows.parquet", "PAR1");
+    setenv("KERNELRL_PYTHON", "/nonexistent/python", 1);
+    must_fail(path, "rows.parquet", "pyarrow");
+    char fake[200]; /* a Python without it ends with status 3 */
+    snprintf(fake, sizeof fake, "%s/python", dir);
+    assert_int_equal(fs_write_atomic(fake, "#!/bin/sh\nexit 3\n", 17, &e), ST_OK);
+    assert_int_equal(chmod(fake, 0755), 0);
+    setenv("KERNELRL_PYTHON", fake, 1);
+    must_fail(path, fake, "pip install pyarrow");
+    assert_int_equal(fs_write_atomic(fake, "#!/bin/sh\necho one >&2\necho two >&2\nexit 1\n", 42, &e), ST_OK);
+    assert_int_equal(chmod(fake, 0755), 0);
+    must_fail(path, "rows.parquet", "could not read it: two");
+    unsetenv("KERNELRL_PYTHON");
+}
+
+static void parquet_rows(void **state) {
+    (void)state;
+    char path[200];
+    if (run_python("import pyarrow.parquet", NULL) != 0) {
+        printf("skipped: no Python with pyarrow (KERNELRL_PYTHON)\n");
+        skip();
+    }
+    struct problem_set s;
+    snprintf(path, sizeof path, "%s/parquet", dir);
+    assert_int_equal(fs_mkdirs(path, &e), ST_OK);
+    snprintf(path, sizeof path, "%s/parquet/level_1-00000-of-00001.parquet", dir);
+    static const char write_rows[] =
+        "import sys, pyarrow as a, pyarrow.parquet as q; q.write_table(a.table({'code': ['class Model:\\n  \\u00e9'] "
+        "* 300, 'level': [1] * 300, 'name': [f'{i}_X' for i in range(300)], 'problem_id': list(range(300))}), "
+        "sys.argv[1])";
+    assert_int_equal(run_python(write_rows, path), 0);
+    setenv("KERNELRL_PYTHON", python, 1);
+    must_load(path, &s);
+    assert_int_equal(s.count, 300);
+    assert_string_equal(s.items[299].key, "level1/299_X");
+    assert_string_equal(s.items[7].code, "class Model:\n  \xc3\xa9");
+    problem_set_free(&s);
+    snprintf(path, sizeof path, "%s/parquet", dir);
+    must_load(path, &s);
+    assert_int_equal(s.count, 300);
+    problem_set_free(&s);
+    must_fail(put("bad.parquet", "PAR1 and nothing more PAR1"), "bad.parquet", "could not read it");
+    unsetenv("KERNELRL_PYTHON");
+}
+
 static int setup(void **state) {
     (void)state;
     unsetenv("KERNELBENCH_ROOT");
+    const char *given = getenv("KERNELRL_PYTHON");
+    if (given && *given) snprintf(python, sizeof python, "%s", given);
+    unsetenv("KERNELRL_PYTHON");
     return mkdtemp(dir) ? 0 : -1;
 }
 static int teardown(void **state) {
@@ -183,8 +274,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_file), cmocka_unit_test(folder_tree),      cmocka_unit_test(json_lines),
-        cmocka_unit_test(builtin),  cmocka_unit_test(kernelbench_rows),
+        cmocka_unit_test(one_file),   cmocka_unit_test(folder_tree),      cmocka_unit_test(json_lines),
+        cmocka_unit_test(builtin),    cmocka_unit_test(kernelbench_rows), cmocka_unit_test(folder_of_rows),
+        cmocka_unit_test(no_pyarrow), cmocka_unit_test(parquet_rows),
     };
     return cmocka_run_group_tests_name("problem sources", tests, setup, teardown);
 }

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-bool advantage_group(enum advantage_kind kind, const double *score, const bool *present, int n, double *out) {
+bool advantage_group(enum advantage_kind kind, double negative_scale, const double *score, const bool *present, int n,
+                     double *out) {
     double sum = 0, lo = INFINITY, hi = -INFINITY;
     int count = 0;
     for (int i = 0; i < n; i++) {
@@ -21,6 +22,6 @@ bool advantage_group(enum advantage_kind kind, const double *score, const bool *
     if (kind == ADVANTAGE_STD) scale = 1 / (sqrt(sq / count) + 1e-6);
     if (kind == ADVANTAGE_LEAVE_ONE) scale = (double)count / (count - 1);
     for (int i = 0; i < n; i++)
-        if (present[i]) out[i] = (score[i] - mean) * scale;
+        if (present[i]) out[i] = (score[i] - mean) * scale * (score[i] < mean ? negative_scale : 1);
     return true;
 }

@@ -187,27 +187,28 @@ static void d_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor d
     view(dgu), view(dy), view(gu);
     RUN(swiglu_grad(IN, dgu, dy, gu));
 }
-static void seq_sides(const struct attn_seq *seq, int n) {
-    host(seq);
-    for (int i = 0; i < n; i++) device_or_null(seq[i].kblk), device_or_null(seq[i].vblk);
+static void seq_sides(const struct attn_seq *seq, int n, struct attn_shape s) {
+    host(seq), device_or_null(s.kv);
+    for (int i = 0; i < n; i++) host(seq[i].blocks);
 }
 static void d_kv_write(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                        struct attn_shape s) {
     (void)be;
-    view(k), view(v), seq_sides(seq, n_seq);
+    view(k), view(v), seq_sides(seq, n_seq, s);
     RUN(kv_write(IN, k, v, seq, n_seq, s));
 }
 static void d_attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                         struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)be;
-    view(o), device_or_null(stats), view(q), view(k), view(v), seq_sides(seq, n_seq);
+    view(o), device_or_null(stats), view(q), view(k), view(v), seq_sides(seq, n_seq, s);
     RUN(attention(IN, o, stats, q, k, v, seq, n_seq, s));
 }
 static void d_attention_grad(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv,
                              struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
                              struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)be;
-    view(dq), view(dk), view(dv), view(d_o), view(o), device(stats), view(q), view(k), view(v), seq_sides(seq, n_seq);
+    view(dq), view(dk), view(dv), view(d_o), view(o), device(stats), view(q), view(k), view(v),
+        seq_sides(seq, n_seq, s);
     RUN(attention_grad(IN, dq, dk, dv, d_o, o, stats, q, k, v, seq, n_seq, s));
 }
 static float *arrives_late(float *to, int64_t n) {
@@ -372,6 +373,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     const struct param *p = model_params(m, &n);
     CHECK(adamw_create(be, p, n, &opt, &err));
     sample(m, g, t);
+    struct update_space space = {0};
     const struct train_options o = {.num_substeps = 2,
                                     .train_tokens = 200,
                                     .max_tokens = MAX_NEW,
@@ -385,7 +387,8 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     int64_t opt_step = 0, next;
     double nll;
     int64_t tokens;
-    CHECK(update_policy(m, opt, &o, g, GROUPS, &opt_step, &s, &err)); /* checks: sampler == trainer, bit for bit */
+    CHECK(update_policy(m, opt, &o, &space, g, GROUPS, &opt_step, &s,
+                        &err)); /* checks: sampler == trainer, bit for bit */
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
@@ -404,9 +407,9 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
         }
     struct train_options plain = o;
     plain.loss_fn = 0;
-    CHECK(update_policy(again, opt2, &plain, g, GROUPS, &opt_step, &s, &err));
+    CHECK(update_policy(again, opt2, &plain, &space, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
-    CHECK(update_nll(again, &o, g, GROUPS, &nll, &tokens, &err));
+    CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
     note(t, nll);
 
     const struct segment seg = {0, 30, -1};
@@ -419,6 +422,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     for (int i = 0; i < 30 * 32; i++) note(t, (double)hidden[i]);
     note(t, (double)logp);
     groups_free(g, GROUPS);
+    update_space_free(&space);
     adamw_free(opt);
     adamw_free(opt2);
     model_free(m);
@@ -475,7 +479,7 @@ static void a_small_device_is_an_error(void **state) {
                 if (st == ST_OK) adamw_free(opt);
             }
             if (st == ST_OK) {
-                st = kv_create(m, 2, 500, &kv, &err);
+                st = kv_create(m, 2, 500, 0, &kv, &err);
                 const int seq = 0, count = 200;
                 static int32_t ids[200];
                 static float logits[TINY_V];

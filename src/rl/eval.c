@@ -128,6 +128,7 @@ enum status eval_run(const struct actor *a, const struct problem *const *problem
         struct group *groups = xcalloc((size_t)chunk, sizeof *groups);
         struct rollout_params p = {.group_size = n_samples,
                                    .max_tokens = max_tokens,
+                                   .first_group = begin,
                                    .temperature = temperature,
                                    .seed = seed,
                                    .stream = UINT64_C(0xe5a1000000) + (uint64_t)begin};

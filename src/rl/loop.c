@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "rl/eval.h"
+#include "rl/journal.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -19,11 +20,14 @@ struct trainer {
     const struct train_options *o;
     struct session s;
     struct run *run;
+    struct journal *journal;
     struct adamw *opt;
+    struct update_space space;
     const struct problem **train, **test;
     int n_train, n_test;
     int64_t step, steps, opt_step;
     int64_t saved_step; /* of the last checkpoint; 0: none */
+    bool finished;      /* nothing is left to do */
     double started_s;
     int64_t first_step;
 };
@@ -58,7 +62,8 @@ static int assign_advantages(const struct train_options *o, struct group *groups
             score[j] = g->ep[j].reward.total;
             present[j] = g->ep[j].present;
         }
-        constant += !advantage_group((enum advantage_kind)o->advantage, score, present, g->n, adv);
+        constant +=
+            !advantage_group((enum advantage_kind)o->advantage, o->negative_advantage_scale, score, present, g->n, adv);
         for (int j = 0; j < g->n; j++) g->ep[j].advantage = adv[j];
     }
     free(score);
@@ -146,6 +151,27 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
     return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
 }
 
+static enum status save(struct trainer *t, const char *name, struct err *e) {
+    char step[32];
+    snprintf(step, sizeof step, "%06lld", (long long)t->step);
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
+                            t->s.tokenizer_dir, e));
+    t->saved_step = t->step;
+    return ST_OK;
+}
+
+/* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
+static void keep_state(struct trainer *t, int64_t opt_step_before) {
+    char where[400];
+    struct err e;
+    if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
+    if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    if (save(t, NULL, &e) == ST_OK)
+        log_info("the state before step %lld is saved", (long long)t->step + 1);
+    else
+        log_warn("the state before step %lld could not be saved: %s", (long long)t->step + 1, e.msg);
+}
+
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
 static enum status one_step(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
@@ -159,10 +185,16 @@ static enum status one_step(struct trainer *t, struct err *e) {
     struct rollout_times times = {0};
     struct update_stats u = {0};
     enum status st;
+    journal_at(t->journal, t->step, false);
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
     int constant = assign_advantages(o, groups, n);
     double t1 = clock_now_s();
-    TRY_GOTO(update_policy(t->s.model, t->opt, o, groups, n, &t->opt_step, &u, e), out);
+    const int64_t opt_step = t->opt_step;
+    st = update_policy(t->s.model, t->opt, o, &t->space, groups, n, &t->opt_step, &u, e);
+    if (st != ST_OK) {
+        keep_state(t, opt_step);
+        goto out;
+    }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < groups[i].n; j++)
             TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
@@ -178,6 +210,7 @@ out:
 static enum status evaluate(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
     struct eval_result r;
+    journal_at(t->journal, t->step, true);
     TRY(eval_run(&t->s.actor, t->test, t->n_test, (int)o->eval_samples, o->temperature, (int)o->max_tokens,
                  (uint64_t)o->seed, &r, e));
     const struct metric m[] = {
@@ -193,15 +226,6 @@ static enum status evaluate(struct trainer *t, struct err *e) {
     return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
 }
 
-static enum status save(struct trainer *t, const char *name, struct err *e) {
-    char step[32];
-    snprintf(step, sizeof step, "%06lld", (long long)t->step);
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
-                            t->s.tokenizer_dir, e));
-    t->saved_step = t->step;
-    return ST_OK;
-}
-
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
 static enum status interrupted(struct trainer *t, struct err *e) {
     if (t->step > t->saved_step) TRY(save(t, NULL, e));
@@ -209,16 +233,34 @@ static enum status interrupted(struct trainer *t, struct err *e) {
                 (long long)t->step + 1, (long long)t->steps);
 }
 
+static bool eval_is_due(const struct trainer *t) {
+    return t->o->eval_every > 0 && (t->step + 1) % t->o->eval_every == 0 && t->n_test > 0;
+}
+
+/* A run interrupted in the evaluation after its last step makes it now, with the same weights. */
+static enum status make_up_evaluation(struct trainer *t, struct err *e) {
+    bool done = true;
+    enum status st = ST_OK;
+    if (t->step == 0) return ST_OK;
+    t->step--;
+    if (eval_is_due(t)) st = run_is_evaluated(t->run, t->step, &done, e);
+    if (st == ST_OK && !done) st = evaluate(t, e);
+    t->step++;
+    return st;
+}
+
 static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
     const struct train_options *o = t->o;
     t->started_s = clock_now_s();
     t->first_step = t->step;
+    enum status made_up = make_up_evaluation(t, e);
+    if (made_up == ST_CANCELLED) return interrupted(t, e);
+    TRY(made_up);
     for (; t->step < t->steps;) {
         enum status st = cancel && *cancel ? ST_CANCELLED : one_step(t, e);
         if (st == ST_CANCELLED) return interrupted(t, e); /* only sampling and verifying are cut short */
         TRY(st);
-        bool eval_now = o->eval_every > 0 && (t->step + 1) % o->eval_every == 0 && t->n_test > 0;
-        if (eval_now) st = evaluate(t, e);
+        if (eval_is_due(t)) st = evaluate(t, e);
         if (st != ST_OK && st != ST_CANCELLED) return st;
         t->step++;
         if (st == ST_CANCELLED) return interrupted(t, e);
@@ -227,15 +269,23 @@ static enum status train_steps(struct trainer *t, const volatile bool *cancel, s
     return save(t, "final", e);
 }
 
-/* Weights, optimizer and position of the last checkpoint, when there is one. */
+/* Weights, optimizer and position of the last checkpoint, when there is one. What was written about later steps is
+ * dropped, but for their verdicts: those steps are made again with the same ones. */
 static enum status resume(struct trainer *t, struct err *e) {
     struct run_checkpoint c;
     TRY(run_last_checkpoint(t->run, &c, e));
-    if (!c.found) return run_truncate(t->run, 0, e);
-    TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
-    t->step = t->saved_step = c.next_step;
-    log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
-    return run_truncate(t->run, t->step, e);
+    if (c.found) {
+        TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
+        t->step = t->saved_step = c.next_step;
+        t->finished = t->step >= t->steps && str_has_suffix(c.path, "/final");
+        log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
+    }
+    TRY(run_truncate(t->run, t->step, e));
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
+    TRY(journal_open(path.p, t->s.verify_settings, t->step, t->s.verifier, &t->journal, e));
+    t->s.actor.journal = t->journal;
+    return ST_OK;
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
@@ -256,10 +306,12 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
-    st = t.step >= t.steps ? ST_OK : train_steps(&t, cancel, e);
+    st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    journal_close(t.journal);
     adamw_free(t.opt);
+    update_space_free(&t.space);
     free(t.train);
     free(t.test);
     session_close(&t.s);

@@ -11,6 +11,8 @@
     KEY_STRING(S, device, "cpu", \
                "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU, counted from 0 (needs `make cuda`).")
 
+#define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
+
 const char *const dtype_names[] = {"auto", "f32", "bf16"};
 #define DTYPE_KEY(S)                                                                                                   \
     KEY_ENUM(S, dtype, "auto", "auto|f32|bf16",                                                                        \
@@ -27,11 +29,12 @@ static enum status check_device(const struct config *c, const char *device, stru
 #define T struct train_options
 static const struct config_key train_keys[] = {
     KEY_STRING(T, model_name, "models/tiny",
-               "Folder of the model, in Hugging Face layout. Looked up in the working "
-               "directory, then in the installation."),
+               "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
+               "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
+    REVISION_KEY(T),
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
-                   "Weights to start from instead: a PEFT adapter or a full model. The "
-                   "optimizer starts fresh."),
+                   "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
+                   "The optimizer starts fresh."),
     KEY_STRING_OPT(T, renderer_name, "null",
                    "Chat template: qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct. "
                    "null takes the model's own."),
@@ -54,6 +57,8 @@ static const struct config_key train_keys[] = {
         T, advantage, "center", "center|std|leave_one_out",
         "Advantage within a group: score minus mean, that over the standard deviation (GRPO), or minus the mean of "
         "the others (RLOO)."),
+    KEY_FLOAT(T, negative_advantage_scale, "1", "[0,1]",
+              "Factor on advantages below zero. 1: policy gradient; 0: learns from a group's better answers alone."),
     KEY_ENUM(T, loss_norm, "tokens", "tokens|sequences|constant",
              "What the summed loss is divided by: trained tokens, sequences times their length, or sequences times "
              "max_tokens (Dr. GRPO)."),
@@ -63,6 +68,11 @@ static const struct config_key train_keys[] = {
             "Rows of a training micro-batch (at least one prompt and answer); memory grows with it."),
     KEY_INT(T, max_tokens, "4096", "[1,131072]", "Longest answer in tokens."),
     KEY_FLOAT(T, temperature, "1", "[0,10]", "Sampling temperature."),
+    KEY_FLOAT(T, min_p, "0", "[0,1]",
+              "Tokens less than min_p times as probable as the most probable one are not sampled. 0: off."),
+    KEY_INT(T, kv_memory, "0", "[0,)",
+            "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
+            "sampled at a time, with the same result. 0: a quarter of what is free."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT(T, max_steps, "0", "[0,)", "Steps of the run. 0: num_epochs over the problems."),
     KEY_INT(T, save_every, "10", "[0,)", "Steps between checkpoints. 0: only the final one."),
@@ -70,8 +80,11 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, eval_samples, "4", "[1,1024]", "Answers a problem in those evaluations."),
     KEY_BOOL(T, tensorboard_enabled, "true", "Write TensorBoard event files."),
     KEY_STRING_OPT(T, dataset_builder.source, "null",
-                   "Problems: builtin, a KernelBench checkout or folder, a .jsonl or a .py file. null: "
-                   "KERNELBENCH_ROOT when set, else builtin."),
+                   "Problems: builtin, a KernelBench checkout or folder, a .jsonl, .parquet or .py file, or a data set "
+                   "on the Hub (ORG/NAME or ORG/NAME@REVISION). null: KERNELBENCH_ROOT when set, else builtin."),
+    KEY_ENUM(T, dataset_builder.dataset_src, "any", "any|huggingface|local",
+             "huggingface: source is a data set on the Hub, null ScalingIntelligence/KernelBench. local: it never is. "
+             "any: it is when there is no file or folder of that name."),
     KEY_INT(T, dataset_builder.generated_problems, "0", "[0,1000000]",
             "Problems of the generator to add to the training set."),
     KEY_INT(T, dataset_builder.level, "0", "[0,4]", "Only problems of this level. 0: all."),
@@ -120,9 +133,11 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
 
 #define T struct sft_options
 static const struct config_key sft_keys[] = {
-    KEY_STRING_OPT(T, model_name, "null", "Folder of the model to train; null starts from init_config."),
+    KEY_STRING_OPT(T, model_name, "null",
+                   "Folder of the model to train, or its name on the Hub; null starts from init_config."),
+    REVISION_KEY(T),
     KEY_STRING_OPT(T, init_config, "null", "config.json of a model to initialise at random."),
-    KEY_STRING_OPT(T, tokenizer, "null", "Folder with tokenizer files, for init_config."),
+    KEY_STRING_OPT(T, tokenizer, "null", "Folder with tokenizer files, or a name on the Hub, for init_config."),
     KEY_STRING(T, data, "", "Rows {prompt, completion}, .jsonl or .jsonl.zst (docs/formats.md)."),
     KEY_STRING_OPT(T, valid, "null", "Rows to report the loss on."),
     KEY_STRING(T, output, "runs/sft", "Where the model (or adapter) is written. An existing one is resumed."),

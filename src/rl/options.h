@@ -8,6 +8,7 @@
 #include "rl/reward.h"
 #include "train/loss.h"
 
+enum dataset_src { SRC_ANY, SRC_HUGGINGFACE, SRC_LOCAL };
 enum loss_norm { NORM_TOKENS, NORM_SEQUENCES, NORM_CONSTANT };
 
 struct adam_options {
@@ -15,15 +16,16 @@ struct adam_options {
 };
 
 struct train_options {
-    const char *model_name, *load_checkpoint_path, *renderer_name, *log_path, *device;
+    const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens;
-    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature;
+        threads, train_tokens, kv_memory;
+    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
     double prompt_loss_weight; /* no key of train: sft sets it */
     struct adam_options adam;
     int dtype;     /* index into dtype_names */
     int loss_fn;   /* enum loss_kind, without cross_entropy */
     int advantage; /* enum advantage_kind */
+    double negative_advantage_scale;
     int loss_norm;
     bool mask_truncated, tensorboard_enabled, thinking;
     struct {
@@ -33,6 +35,7 @@ struct train_options {
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, speed_max_reward;
         int speed_reward; /* enum speed_shape */
+        int dataset_src;  /* enum dataset_src */
         bool shuffle, measure_performance, partial_correctness;
     } dataset_builder;
     struct {
@@ -49,7 +52,7 @@ extern const struct config_schema train_schema;
 enum status train_options_check(const struct config *c, const struct train_options *o, struct err *e) MUST_USE;
 
 struct sft_options {
-    const char *model_name, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
+    const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* 0 bf16, 1 f32 */
     int dtype;      /* index into dtype_names */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,

@@ -98,6 +98,7 @@ static void names_mean_what_they_say(void **state) {
     EXPECT("advantage=center", advantage, ADVANTAGE_CENTER);
     EXPECT("advantage=std", advantage, ADVANTAGE_STD);
     EXPECT("advantage=leave_one_out", advantage, ADVANTAGE_LEAVE_ONE);
+    EXPECT("negative_advantage_scale=0.5", negative_advantage_scale, 0.5);
     EXPECT("loss_norm=tokens", loss_norm, NORM_TOKENS);
     EXPECT("loss_norm=sequences", loss_norm, NORM_SEQUENCES);
     EXPECT("loss_norm=constant", loss_norm, NORM_CONSTANT);
@@ -151,10 +152,10 @@ static void rules(void **state) {
 
 static void out_of_range(void **state) {
     (void)state;
-    static const char *const bad[] = {"learning_rate=0", "lora_rank=-1",          "level=5",
-                                      "group_size=0",    "test_fraction=1",       "num_substeps=0",
-                                      "temperature=-1",  "loss_fn=cross_entropy", "speed_max_reward=0",
-                                      "seed=-1",         "train_tokens=1",        "tensorboard_enabled=2"};
+    static const char *const bad[] = {"learning_rate=0",    "lora_rank=-1",   "level=5",        "group_size=0",
+                                      "test_fraction=1",    "num_substeps=0", "temperature=-1", "loss_fn=cross_entropy",
+                                      "speed_max_reward=0", "seed=-1",        "train_tokens=1", "tensorboard_enabled=2",
+                                      "min_p=1.1",          "min_p=-0.1",     "kv_memory=-1"};
     struct train_options o;
     struct config c;
     config_init(&c, &train_schema, &o);

@@ -105,17 +105,19 @@ static void advantages(void **state) {
     (void)state;
     double r[] = {1, 2, 3, 100}, a[4];
     bool here[] = {true, true, true, false};
-    assert_true(advantage_group(ADVANTAGE_CENTER, r, here, 4, a));
+    assert_true(advantage_group(ADVANTAGE_CENTER, 1, r, here, 4, a));
     assert_true(a[0] == -1 && a[1] == 0 && a[2] == 1 && a[3] == 0);
-    assert_true(advantage_group(ADVANTAGE_LEAVE_ONE, r, here, 4, a));
+    assert_true(advantage_group(ADVANTAGE_CENTER, 0.25, r, here, 4, a));
+    assert_true(a[0] == -0.25 && a[1] == 0 && a[2] == 1 && a[3] == 0);
+    assert_true(advantage_group(ADVANTAGE_LEAVE_ONE, 1, r, here, 4, a));
     assert_true(fabs(a[0] - (1 - 2.5)) < 1e-12);
-    assert_true(advantage_group(ADVANTAGE_STD, r, here, 4, a));
+    assert_true(advantage_group(ADVANTAGE_STD, 1, r, here, 4, a));
     assert_true(fabs(a[2] - 1 / (sqrt(2.0 / 3) + 1e-6)) < 1e-9);
     double same[] = {2, 2, 2, 7};
-    assert_false(advantage_group(ADVANTAGE_STD, same, here, 4, a));
+    assert_false(advantage_group(ADVANTAGE_STD, 1, same, here, 4, a));
     assert_true(a[0] == 0 && a[3] == 0);
     bool one[] = {false, true, false, false};
-    assert_false(advantage_group(ADVANTAGE_CENTER, r, one, 4, a));
+    assert_false(advantage_group(ADVANTAGE_CENTER, 1, r, one, 4, a));
 }
 
 static void feedback_texts(void **state) {

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "rl/journal.h"
 #include "rl/prompt.h"
 
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) {
@@ -72,6 +73,7 @@ enum status rollout_run(const struct actor *a, const struct problem *const *prob
             .id = p->stream + (uint64_t)i,
             .params = {.temperature = (float)p->temperature,
                        .top_p = 1,
+                       .min_p = (float)a->min_p,
                        .max_tokens = p->max_tokens,
                        .stop_ids = stops.ids,
                        .n_stop_ids = stops.n,
@@ -79,7 +81,13 @@ enum status rollout_run(const struct actor *a, const struct problem *const *prob
         };
     }
     double t0 = clock_now_s();
-    TRY_GOTO(engine_run(a->engine, req, n, samples, on_progress, (void *)(uintptr_t)a, e), out);
+    st = engine_run(a->engine, req, n, samples, on_progress, (void *)(uintptr_t)a, e);
+    char where[400];
+    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+        const struct err first = *e;
+        st = FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
+    }
+    if (st != ST_OK) goto out;
     double t1 = clock_now_s();
     for (int i = 0; i < total; i++) {
         struct group *g = &groups[i / p->group_size];
@@ -94,7 +102,8 @@ enum status rollout_run(const struct actor *a, const struct problem *const *prob
         st = FAIL(e, ST_CANCELLED, "interrupted");
         goto out;
     }
-    TRY_GOTO(verify_batch(a->verifier, items, (size_t)total, a->cancel, e), out);
+    TRY_GOTO(journal_judge(a->journal, a->verifier, items, (size_t)total, p->first_group, p->group_size, a->cancel, e),
+             out);
     log_progress_end();
     for (int i = 0; i < total; i++) {
         struct episode *ep = &groups[i / p->group_size].ep[i % p->group_size];

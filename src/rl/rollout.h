@@ -8,6 +8,8 @@
 #include "text/chat.h"
 #include "verify/verify.h"
 
+struct journal;
+
 /* The policy and its judge; borrowed, nothing here is owned. */
 struct actor {
     struct model *model;
@@ -16,6 +18,8 @@ struct actor {
     struct verifier *verifier;
     enum chat_style style;
     bool think;
+    double min_p;                /* of all sampling; 0: off */
+    struct journal *journal;     /* where verdicts are kept and found again (journal.h); NULL: nowhere */
     const volatile bool *cancel; /* polled; NULL: never */
 };
 
@@ -38,6 +42,7 @@ struct group {
 };
 struct rollout_params {
     int group_size, max_tokens;
+    int first_group; /* number of groups[0] in the journal */
     double temperature;
     uint64_t seed, stream; /* the random stream of group i, sample j is (seed, stream + i, j) */
     struct reward_weights weights;

@@ -32,13 +32,14 @@ static char *in_dir(const char *dir, const char *name) {
     return str_steal(&s);
 }
 
-static enum status take_lock(struct run *r, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(r->dir, ".lock");
-    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (r->lock_fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", r->dir, strerror(errno));
-    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return FAIL(e, ST_IO, "%s: another process is training in this run directory", r->dir);
-    return ST_OK;
+enum status run_lock(const char *dir, int *fd, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(dir, ".lock");
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (*fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(errno));
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return ST_OK;
+    close(*fd);
+    *fd = -1;
+    return FAIL(e, ST_IO, "%s: another process is training in this run directory", dir);
 }
 
 static enum status open_writers(struct run *r, struct err *e) {
@@ -58,7 +59,7 @@ enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboar
     r->lock_fd = -1;
     CLEANUP_FREE char *log = in_dir(dir, "logs.log"), *config = in_dir(dir, "config.yaml"),
                       *tb = in_dir(dir, "tensorboard");
-    enum status st = take_lock(r, e);
+    enum status st = run_lock(dir, &r->lock_fd, e);
     if (st == ST_OK) st = fs_write_atomic(config, resolved_yaml, strlen(resolved_yaml), e);
     if (st == ST_OK) st = log_open_file(log, e);
     r->logging = st == ST_OK;
@@ -236,42 +237,65 @@ enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m,
 
 /* ---- metrics and traces -------------------------------------------------------------------------------------------*/
 
-/* Rewrites NAME without the lines whose "step" is >= step. */
-static enum status truncate_file(struct run *r, const char *name, int64_t step, struct err *e) {
+/* The "step" a line begins with, as all that are written here do; it is not worth parsing whole answers for it. */
+static enum status step_of_line(const char *line, size_t n, const char *where, int64_t *out, struct err *e) {
+    static const char first[] = "{\"step\":";
+    if (str_has_prefix(line, first)) {
+        char *end;
+        errno = 0;
+        *out = strtoll(line + sizeof first - 1, &end, 10);
+        if (errno == 0 && end > line + sizeof first - 1 && (*end == ',' || *end == '}')) return ST_OK;
+    }
+    CLEANUP_JSON json_t *row = NULL;
+    TRY(js_parse(line, n, where, &row, e));
+    return js_get_i64(row, where, "step", out, e);
+}
+
+/* Cuts NAME at its first line of a step >= step: lines are written in the order of their steps. */
+static enum status truncate_lines(struct run *r, struct jsonl_writer *w, const char *name, int64_t step,
+                                  struct err *e) {
     CLEANUP_FREE char *path = in_dir(r->dir, name);
-    CLEANUP_STR struct str kept = STR_INIT;
     struct jsonl_reader *reader;
     TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
-    bool cut = false;
+    int64_t cut = -1;
+    enum status st;
+    while (cut < 0) {
+        const char *line;
+        size_t n;
+        int64_t at;
+        char where[4200];
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        snprintf(where, sizeof where, "%s:%lld", path, (long long)jsonl_line(reader));
+        if ((st = step_of_line(line, n, where, &at, e)) != ST_OK) break;
+        if (at >= step) cut = jsonl_offset(reader);
+    }
+    jsonl_close(reader);
+    return st == ST_OK && cut >= 0 ? jsonl_append_cut(w, cut, e) : st;
+}
+
+enum status run_truncate(struct run *r, int64_t step, struct err *e) {
+    TRY(truncate_lines(r, r->metrics, "metrics.jsonl", step, e));
+    TRY(truncate_lines(r, r->traces, "traces.jsonl", step, e));
+    CLEANUP_FREE char *tb = in_dir(r->dir, "tensorboard");
+    return fs_is_dir(tb) ? tfevents_truncate(tb, step, e) : ST_OK;
+}
+
+enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, "metrics.jsonl");
+    struct jsonl_reader *reader;
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    *out = false;
     enum status st;
     for (;;) {
         const char *line;
         size_t n;
-        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
-        CLEANUP_JSON json_t *row = NULL;
         int64_t at;
-        if ((st = js_parse(line, n, path, &row, e)) != ST_OK) break;
-        if ((st = js_get_i64(row, path, "step", &at, e)) != ST_OK) break;
-        if (at >= step) {
-            cut = true;
-            continue;
-        }
-        str_add(&kept, line, n);
-        str_addc(&kept, '\n');
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        if ((st = step_of_line(line, n, path, &at, e)) != ST_OK) break;
+        *out |= at == step && mem_find(line, n, ",\"eval/", 7) != NULL;
     }
     jsonl_close(reader);
-    if (st == ST_OK && cut) st = fs_write_atomic(path, str_c(&kept), kept.len, e);
     return st;
-}
-
-enum status run_truncate(struct run *r, int64_t step, struct err *e) {
-    jsonl_append_close(r->metrics);
-    jsonl_append_close(r->traces);
-    jsonl_append_close(r->checkpoints);
-    r->metrics = r->traces = r->checkpoints = NULL;
-    TRY(truncate_file(r, "metrics.jsonl", step, e));
-    TRY(truncate_file(r, "traces.jsonl", step, e));
-    return open_writers(r, e);
 }
 
 /* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. */

@@ -1,6 +1,7 @@
 /* run: the directory of one training run, and what is written there (docs/formats.md):
  *   config.yaml  logs.log  metrics.jsonl  traces.jsonl  checkpoints.jsonl  checkpoints/<step>/  tensorboard/
- * A second writer is refused by a lock. Re-opening cuts metrics and traces back to the last checkpoint. */
+ * and verdicts.jsonl, which journal.h writes. A second writer is refused by a lock; lines that a killed one left
+ * unfinished are removed on opening. */
 #ifndef KERNELRL_RUN_H
 #define KERNELRL_RUN_H
 
@@ -8,6 +9,10 @@
 #include "model/model.h"
 #include "rl/rollout.h"
 #include "train/adamw.h"
+
+/* Takes the lock of a directory that is trained in; it holds until *fd is closed. ST_IO when another process has it;
+ * *fd is -1 then. */
+enum status run_lock(const char *dir, int *fd, struct err *e) MUST_USE;
 
 struct run;
 /* Creates or re-opens DIR, takes its lock, opens its log and stores the resolved configuration. */
@@ -26,7 +31,8 @@ struct run_checkpoint {
 enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) MUST_USE;
 enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
                                 int64_t *opt_step, struct err *e) MUST_USE;
-/* Drops metrics and traces of steps >= step: they will be made again. */
+/* Drops metrics, traces and TensorBoard's events of steps >= step: they will be made again. Takes memory for one line.
+ */
 enum status run_truncate(struct run *r, int64_t step, struct err *e) MUST_USE;
 
 /* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
@@ -53,6 +59,8 @@ struct metric {
     double value;     /* NaN is written as null */
 };
 enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int n, struct err *e) MUST_USE;
+/* Whether the metrics hold an evaluation (names in "eval/") of the step. */
+enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) MUST_USE;
 /* One line per episode. */
 enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
                       const struct episode *ep, struct err *e) MUST_USE;

@@ -238,6 +238,14 @@ static void truncate_drops_later_steps(void **state) {
         add_trace(r, step);
         add_trace(r, step);
     }
+    bool evaluated;
+    CHECK(run_is_evaluated(r, 4, &evaluated, &err));
+    assert_false(evaluated);
+    CHECK(run_metrics(r, 4, &(struct metric){"eval/correct_rate", 0.5}, 1, &err));
+    CHECK(run_is_evaluated(r, 4, &evaluated, &err));
+    assert_true(evaluated);
+    CHECK(run_is_evaluated(r, 3, &evaluated, &err));
+    assert_false(evaluated);
     CHECK(run_truncate(r, 5, &err)); /* nothing to drop */
     CLEANUP_FREE char *all = read_file(in_tmp("cut/metrics.jsonl")), *traces = read_file(in_tmp("cut/traces.jsonl"));
     CHECK(run_truncate(r, 3, &err));
@@ -251,12 +259,57 @@ static void truncate_drops_later_steps(void **state) {
     assert_null(strstr(kept_traces, "{\"step\":3,"));
     add_metrics(r, 3); /* and it goes on behind them */
     add_metrics(r, 4);
+    CHECK(run_metrics(r, 4, &(struct metric){"eval/correct_rate", 0.5}, 1, &err));
     add_trace(r, 3);
     CLEANUP_FREE char *again = read_file(in_tmp("cut/metrics.jsonl"));
     assert_string_equal(again, all);
     CHECK(run_truncate(r, 0, &err));
     CLEANUP_FREE char *none = read_file(in_tmp("cut/traces.jsonl"));
     assert_string_equal(none, "");
+    run_close(r);
+}
+
+/* Half lines from a killed process, lines that do not begin with their step, and TensorBoard's file: all cut back. */
+static void truncate_after_a_kill(void **state) {
+    (void)state;
+    struct run *r = open_run("killed", true);
+    for (int64_t step = 0; step < 4; step++) {
+        add_metrics(r, step);
+        add_trace(r, step);
+    }
+    run_close(r);
+    CLEANUP_FREE char *metrics = read_file(in_tmp("killed/metrics.jsonl")),
+                      *traces = read_file(in_tmp("killed/traces.jsonl"));
+    char **names;
+    size_t count;
+    CHECK(fs_list(in_tmp("killed/tensorboard"), &names, &count, &err));
+    assert_int_equal(count, 1);
+    CLEANUP_STR struct str events = STR_INIT, more = STR_INIT;
+    str_addf(&events, "%s/%s", in_tmp("killed/tensorboard"), names[0]);
+    free(names[0]);
+    free(names);
+    size_t before, after;
+    CLEANUP_FREE char *data = NULL, *kept = NULL;
+    CHECK(fs_read(events.p, 1 << 20, &data, &before, &err));
+
+    str_addf(&more, "%s{\"x\":1,\"step\":9}\n{\"step\":1,\"te", metrics);
+    write_file(in_tmp("killed/metrics.jsonl"), more.p);
+    str_clear(&more);
+    str_addf(&more, "%s{\"step\":3,\"text\":\"\\u00", traces);
+    write_file(in_tmp("killed/traces.jsonl"), more.p);
+    r = open_run("killed", true);
+    CHECK(run_truncate(r, 4, &err));
+    CLEANUP_FREE char *m = read_file(in_tmp("killed/metrics.jsonl")), *t = read_file(in_tmp("killed/traces.jsonl"));
+    assert_string_equal(m, metrics);
+    assert_string_equal(t, traces);
+    CHECK(run_truncate(r, 2, &err));
+    CHECK(fs_read(events.p, 1 << 20, &kept, &after, &err));
+    assert_true(after < before && memcmp(data, kept, after) == 0);
+    run_close(r);
+
+    write_file(in_tmp("killed/traces.jsonl"), "{\"step\":0}\nnonsense\n");
+    r = open_run("killed", false);
+    CHECK_FAILS(run_truncate(r, 2, &err), ST_PARSE, "traces.jsonl:2");
     run_close(r);
 }
 
@@ -350,6 +403,7 @@ int main(void) {
         cmocka_unit_test(position_is_that_of_the_files),
         cmocka_unit_test(failed_save_changes_nothing),
         cmocka_unit_test(truncate_drops_later_steps),
+        cmocka_unit_test(truncate_after_a_kill),
         cmocka_unit_test(trace_line),
         cmocka_unit_test(metrics_line_and_tensorboard),
     };

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "problem/generator.h"
+#include "rl/locate.h"
 #include "tensor/backend.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
@@ -19,41 +21,21 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
     return ST_OK;
 }
 
-enum status session_find_model(const char *key, const char *name, char **out, struct err *e) {
-    struct str s = STR_INIT;
-    str_adds(&s, name);
-    if (*name && !fs_is_dir(s.p)) {
-        str_clear(&s);
-        str_addf(&s, "%s/%s", fs_home(), name);
-    }
-    if (!fs_is_dir(str_c(&s))) {
-        str_free(&s);
-        return FAIL(e, ST_CONFIG,
-                    "%s: no directory \"%s\"; give a folder with config.json, model.safetensors and "
-                    "tokenizer.json (a Hugging Face download)",
-                    key, name);
-    }
-    *out = str_steal(&s);
-    return ST_OK;
-}
-
 /* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
-static enum status load_start(const struct train_options *o, struct session *s, struct err *e) {
-    struct str adapter = STR_INIT;
-    const char *from = o->load_checkpoint_path;
-    if (from && *from && !fs_is_dir(from))
-        return FAIL(e, ST_CONFIG,
-                    "load_checkpoint_path: no directory \"%s\"; give a checkpoint of a run, such as "
-                    "runs/NAME/checkpoints/final",
-                    from);
-    if (from && *from) str_addf(&adapter, "%s/adapter_config.json", from);
-    bool is_adapter = from && *from && fs_is_file(adapter.p);
-    str_free(&adapter);
+static enum status load_start(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    CLEANUP_STR struct str adapter = STR_INIT;
+    CLEANUP_FREE char *from = NULL;
+    if (o->load_checkpoint_path && *o->load_checkpoint_path)
+        TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, &from, e));
+    if (from) str_addf(&adapter, "%s/adapter_config.json", from);
+    bool is_adapter = from && fs_is_file(adapter.p);
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
-    bool full = from && *from && !is_adapter;
     const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
+    bool full = from && !is_adapter;
     TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, &s->model, e));
+    model_set_name(s->model, full ? o->load_checkpoint_path : o->model_name);
     if (is_adapter) return model_lora_load(s->model, from, e);
     if (o->lora_rank > 0)
         return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
@@ -62,17 +44,20 @@ static enum status load_start(const struct train_options *o, struct session *s, 
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
     *s = (struct session){0};
-    TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
+    TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
-    TRY(load_start(o, s, e));
+    TRY(load_start(o, cancel, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
                     tokenizer_vocab(s->tok), c->V);
-    struct engine_options eo = {
-        .max_batch = 64, .vocab_limit = tokenizer_vocab(s->tok), .token_bytes = token_bytes, .token_ctx = s->tok};
+    struct engine_options eo = {.memory_bytes = o->kv_memory,
+                                .max_batch = 64,
+                                .vocab_limit = tokenizer_vocab(s->tok),
+                                .token_bytes = token_bytes,
+                                .token_ctx = s->tok};
     TRY(engine_open(s->model, &eo, &s->engine, e));
     struct verify_options vo = {.python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
                                 .cache_dir =
@@ -85,11 +70,16 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                                 .measure = o->dataset_builder.measure_performance,
                                 .allow_weaker = o->sandbox.allow_weaker};
     TRY(verifier_open(&vo, &s->verifier, e));
+    CLEANUP_STR struct str settings = STR_INIT;
+    str_addf(&settings, "%d %d %a %a %lld %d", vo.threads, vo.trials, vo.compile_timeout_s, vo.run_timeout_s,
+             (long long)vo.memory_bytes, vo.measure);
+    s->verify_settings = hash_str(settings.p);
     s->actor = (struct actor){.model = s->model,
                               .engine = s->engine,
                               .tok = s->tok,
                               .verifier = s->verifier,
                               .think = o->thinking,
+                              .min_p = o->min_p,
                               .cancel = cancel};
     return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
 }
@@ -128,9 +118,32 @@ static enum status generate(const struct train_options *o, struct problem_set *o
     return ST_OK;
 }
 
+/* What dataset_src makes of source. */
+static enum status problem_source(const struct train_options *o, const char **out, struct err *e) {
+    const char *s = o->dataset_builder.source;
+    *out = s;
+    if (o->dataset_builder.dataset_src == SRC_HUGGINGFACE) {
+        if (!s || !*s) *out = "ScalingIntelligence/KernelBench";
+        if (!hub_is_name(*out))
+            return FAIL(e, ST_CONFIG,
+                        "dataset_builder.source: dataset_src: huggingface expects the name of a data set on the Hub "
+                        "(ORGANISATION/NAME), got \"%s\"",
+                        s);
+    }
+    if (o->dataset_builder.dataset_src == SRC_LOCAL && s && *s && strcmp(s, "builtin") != 0 && !fs_is_dir(s) &&
+        !fs_is_file(s))
+        return FAIL(e, ST_CONFIG,
+                    "dataset_builder.source: no file or folder \"%s\" (dataset_src: local keeps it from being looked "
+                    "up on the Hub)",
+                    s);
+    return ST_OK;
+}
+
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) {
-    TRY(problem_set_load(o->dataset_builder.source, &s->problems, e));
+    const char *source;
+    TRY(problem_source(o, &source, e));
+    TRY(problem_set_load(source, &s->problems, e));
     if (o->dataset_builder.generated_problems > 0) TRY(generate(o, &s->generated, e));
     size_t total = s->problems.count + s->generated.count;
     *train = xcalloc(total, sizeof **train);

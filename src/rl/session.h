@@ -13,6 +13,7 @@ struct session {
     struct tokenizer *tok;
     char *tokenizer_dir; /* the model's directory */
     struct verifier *verifier;
+    uint64_t verify_settings; /* hash of what decides verdicts, for the journal */
     struct problem_set problems, generated;
     struct actor actor;
 };
@@ -25,10 +26,6 @@ void session_close(struct session *s);
 /* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
-
-/* A model's directory: name as given, or under the installation, so that "models/tiny" works from anywhere. *out is
- * malloc'ed. ST_CONFIG, the message beginning with key (where the name came from), when there is neither. */
-enum status session_find_model(const char *key, const char *name, char **out, struct err *e) MUST_USE;
 
 struct rollout_params session_rollout_params(const struct train_options *o);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -12,6 +13,7 @@
 #include "base/str.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "rl/locate.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -141,10 +143,12 @@ struct sft {
     struct model *model;
     struct tokenizer *tok;
     char *tokenizer_dir, *state_dir;
+    int lock_fd; /* of the output: two that train into it would mix */
     struct adamw *opt;
     struct dataset data, valid;
     int64_t step, steps, opt_step, groups_per_step;
     struct train_options update; /* how update_policy is to behave */
+    struct update_space space;
 };
 
 static double learning_rate(const struct sft_options *o, int64_t step, int64_t steps) {
@@ -182,7 +186,7 @@ static int step_groups(const struct sft *s, int64_t step, struct group *out) {
 static enum status validate(struct sft *s, double *nll, struct err *e) {
     double sum = 0;
     int64_t tokens = 0;
-    TRY(update_nll(s->model, &s->update, s->valid.groups, s->valid.n, &sum, &tokens, e));
+    TRY(update_nll(s->model, &s->update, &s->space, s->valid.groups, s->valid.n, &sum, &tokens, e));
     *nll = sum / (double)tokens;
     return ST_OK;
 }
@@ -190,6 +194,15 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
 static enum status save(struct sft *s, struct err *e) {
     return checkpoint_replace(s->state_dir, s->step, s->opt_step, s->model, s->o->lora_rank > 0, "f32", s->opt,
                               s->tokenizer_dir, e);
+}
+
+/* An update failed before it changed anything (there is one a step): what was trained so far is kept. */
+static void keep_state(struct sft *s, int64_t first_step) {
+    char where[400];
+    struct err e;
+    if (s->step == first_step || model_find_nonfinite(s->model, FIND_WEIGHTS, where, sizeof where)) return;
+    if (save(s, &e) != ST_OK)
+        log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }
 
 static enum status train(struct sft *s, const volatile bool *cancel, struct err *e) {
@@ -209,7 +222,10 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         int n = step_groups(s, s->step, batch);
         struct update_stats u;
         s->update.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, &s->update, batch, n, &s->opt_step, &u, e)) != ST_OK) break;
+        if ((st = update_policy(s->model, s->opt, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
+            keep_state(s, first);
+            break;
+        }
         s->step++;
         loss += u.loss.loss / (double)u.loss.n;
         rows += u.rows;
@@ -250,18 +266,19 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
     return ST_OK;
 }
 
-static enum status open_model(struct sft *s, struct err *e) {
+static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
     const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
     if (o->model_name) {
-        TRY(session_find_model("model_name", o->model_name, &s->tokenizer_dir, e));
+        TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
         TRY(model_load(s->tokenizer_dir, &mo, s->be, &s->model, e));
+        model_set_name(s->model, o->model_name);
     } else {
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
         CLEANUP_FREE char *text = NULL;
         TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
-        s->tokenizer_dir = xstrdup(o->tokenizer);
+        TRY(locate("tokenizer", HUB_TOKENIZER, o->tokenizer, NULL, cancel, &s->tokenizer_dir, e));
         if (model_init(text, (uint64_t)o->seed, &mo, s->be, &s->model, e) != ST_OK)
             return err_note(e, "%s", o->init_config);
     }
@@ -305,6 +322,7 @@ static bool is_finished(const struct sft *s) {
 
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) {
     struct sft s = {.o = o,
+                    .lock_fd = -1,
                     .update = {.num_substeps = 1,
                                .train_tokens = o->train_tokens,
                                .weight_decay = o->weight_decay,
@@ -325,7 +343,8 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     s.pool = pool_create((int)o->threads);
     TRY_GOTO(backend_open(o->device, s.pool, &s.be, e), out);
     TRY_GOTO(fs_mkdirs(o->output, e), out);
-    TRY_GOTO(open_model(&s, e), out);
+    TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
+    TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
     int n;
     const struct param *params = model_params(s.model, &n);
@@ -343,12 +362,14 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
 out:
     str_free(&probe);
     adamw_free(s.opt);
+    update_space_free(&s.space);
     dataset_free(&s.data);
     dataset_free(&s.valid);
     if (s.tok) tokenizer_close(s.tok);
     model_free(s.model);
     if (s.be) s.be->close(s.be);
     pool_destroy(s.pool);
+    if (s.lock_fd >= 0) close(s.lock_fd);
     free(s.tokenizer_dir);
     free(s.state_dir);
     return st;

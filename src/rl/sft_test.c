@@ -264,11 +264,44 @@ static void what_is_refused(void **state) {
     CHECK_FAILS(sft_run(&o, NULL, &err), ST_CONFIG, "init_config and tokenizer");
 }
 
+static void second_writer_is_refused(void **state) {
+    (void)state;
+    CLEANUP_FREE char *out = xstrdup(in_tmp("locked"));
+    struct sft_options o = options(out);
+    o.max_steps = 2;
+    int fd;
+    CHECK(fs_mkdirs(out, &err));
+    CHECK(run_lock(out, &fd, &err));
+    CHECK_FAILS(sft_run(&o, NULL, &err), ST_IO, "another process is training");
+    assert_non_null(strstr(err.msg, out));
+    assert_false(fs_is_file(in_tmp("locked/model.safetensors")));
+    close(fd);
+    CHECK(sft_run(&o, NULL, &err)); /* and it has let go of the lock */
+    CHECK(run_lock(out, &fd, &err));
+    close(fd);
+}
+
+static void adapter_says_its_base(void **state) {
+    (void)state;
+    CLEANUP_FREE char *base = xstrdup(in_tmp("locked")), *out = xstrdup(in_tmp("adapter"));
+    struct sft_options o = options(out);
+    o.init_config = o.tokenizer = NULL;
+    o.model_name = base;
+    o.lora_rank = 2;
+    o.max_steps = 2;
+    CHECK(sft_run(&o, NULL, &err));
+    CLEANUP_FREE char *config = read_file(in_tmp("adapter/adapter_config.json"));
+    CLEANUP_STR struct str want = STR_INIT;
+    str_addf(&want, "\"base_model_name_or_path\": \"%s\"", base);
+    if (!strstr(config, want.p)) fail_msg("expected %s in %s", want.p, config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completion_ids),           cmocka_unit_test(twenty_steps_lower_the_loss),
         cmocka_unit_test(resuming_changes_nothing), cmocka_unit_test(cancelled_runs_can_go_on),
-        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(what_is_refused),          cmocka_unit_test(second_writer_is_refused),
+        cmocka_unit_test(adapter_says_its_base),
     };
     return cmocka_run_group_tests(tests, set_up, remove_tmp_dir);
 }

@@ -71,7 +71,13 @@ static enum status explain_memory(const struct train_options *o, enum status st,
                 (long long)o->train_tokens);
 }
 
-/* One micro-batch, laid out as model.h wants it: each prompt once, then its samples as segments that continue it. */
+void update_space_free(struct update_space *s) {
+    arena_free(&s->step);
+    arena_free(&s->micro);
+}
+
+/* One micro-batch in the arena's memory, laid out as model.h wants it: each prompt once, then its samples as segments
+ * that continue it. */
 struct micro {
     int32_t *ids, *rows, *targets;
     struct segment *seg;
@@ -83,22 +89,8 @@ struct micro {
     bool recorded; /* every sample carries the log-probabilities it was drawn with */
 };
 
-static void micro_free(struct micro *b) {
-    free(b->ids);
-    free(b->rows);
-    free(b->targets);
-    free(b->seg);
-    free(b->logq);
-    free(b->adv);
-    free(b->logp);
-    free(b->entropy);
-    free(b->g);
-    free(b->scale);
-    free(b->is_prompt);
-}
-
 static void micro_build(const struct train_options *o, const struct group *groups, int n, int64_t batch_tokens,
-                        int batch_samples, struct micro *b) {
+                        int batch_samples, struct arena *memory, struct micro *b) {
     int64_t T = 0, N = 0, S = 0;
     for (int i = 0; i < n; i++) {
         T += group_rows(o, &groups[i]);
@@ -110,18 +102,19 @@ static void micro_build(const struct train_options *o, const struct group *group
                 S++;
             }
     }
+    arena_reset(memory);
     *b = (struct micro){
-        .ids = xmalloc((size_t)T * sizeof *b->ids),
-        .rows = xmalloc((size_t)N * sizeof *b->rows),
-        .targets = xmalloc((size_t)N * sizeof *b->targets),
-        .seg = xmalloc((size_t)S * sizeof *b->seg),
-        .logq = xmalloc((size_t)N * sizeof *b->logq),
-        .adv = xmalloc((size_t)N * sizeof *b->adv),
-        .logp = xmalloc((size_t)N * sizeof *b->logp),
-        .entropy = xmalloc((size_t)N * sizeof *b->entropy),
-        .g = xmalloc((size_t)N * sizeof *b->g),
-        .scale = xmalloc((size_t)N * sizeof *b->scale),
-        .is_prompt = xcalloc((size_t)N, sizeof *b->is_prompt),
+        .ids = arena_array(memory, int32_t, T),
+        .rows = arena_array(memory, int32_t, N),
+        .targets = arena_array(memory, int32_t, N),
+        .seg = arena_array(memory, struct segment, S),
+        .logq = arena_array(memory, float, N),
+        .adv = arena_array(memory, float, N),
+        .logp = arena_array(memory, float, N),
+        .entropy = arena_array(memory, float, N),
+        .g = arena_array(memory, float, N),
+        .scale = arena_array(memory, double, N),
+        .is_prompt = arena_array(memory, bool, N),
         .recorded = true,
     };
     for (int i = 0; i < n; i++) {
@@ -162,10 +155,19 @@ static void micro_build(const struct train_options *o, const struct group *group
     ASSERT(b->T == T && b->N == N);
 }
 
+/* What stopped the step, and where it began as far as that can be seen. */
+static enum status not_finite(struct model *m, const char *what, int64_t opt_step, struct err *e) {
+    char where[400] = "weights, activations and gradients are finite";
+    model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
+    return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)opt_step, where);
+}
+
 static enum status micro_train(struct model *m, const struct train_options *o, struct micro *b, bool on_policy,
-                               struct update_stats *s, struct err *e) {
+                               int64_t opt_step, struct update_stats *s, struct err *e) {
     struct train_batch batch = {b->ids, b->T, b->seg, b->n_seg, b->rows, b->targets, b->N};
     TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
+    for (int64_t i = 0; i < b->N; i++)
+        if (!isfinite(b->logp[i])) return not_finite(m, "the log-probability of a token", opt_step, e);
     struct loss_params p = {(enum loss_kind)(o->loss_fn + LOSS_REINFORCE), o->clip_low, o->clip_high};
     for (int64_t i = 0; i < b->N; i++) {
         loss_token_grad(&p, b->logp + i, b->recorded ? b->logq + i : NULL, b->adv + i, 1, b->scale[i], b->g + i,
@@ -188,15 +190,16 @@ static double schedule(const struct train_options *o, int64_t opt_step) {
     return o->learning_rate;
 }
 
-enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
-                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
+enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct update_space *space,
+                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                          struct err *e) {
     *out = (struct update_stats){0};
-    struct group **kept = xcalloc((size_t)n_groups, sizeof *kept);
+    arena_reset(&space->step);
+    struct group **kept = arena_array(&space->step, struct group *, n_groups);
     int n_kept = 0;
     for (int i = 0; i < n_groups; i++)
         if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
     out->groups_trained = n_kept;
-    enum status st = ST_OK;
     int substeps = (int)i64_min(o->num_substeps, n_kept);
     for (int sub = 0; sub < substeps; sub++) {
         int begin = n_kept * sub / substeps, end = n_kept * (sub + 1) / substeps;
@@ -209,24 +212,18 @@ enum status update_policy(struct model *m, struct adamw *opt, const struct train
                     samples++;
                 }
         model_zero_grad(m);
-        struct group *parts = xcalloc((size_t)samples, sizeof *parts);
+        struct group *parts = arena_array(&space->step, struct group, samples);
         int n_parts = cut_groups(o, kept + begin, end - begin, parts);
-        for (int i = 0, next; i < n_parts && st == ST_OK; i = next) {
+        for (int i = 0, next; i < n_parts; i = next) {
             next = micro_end(o, parts, i, n_parts);
             struct micro b;
-            micro_build(o, parts + i, next - i, tokens, samples, &b);
-            st = explain_memory(o, micro_train(m, o, &b, sub == 0, out, e), e);
-            micro_free(&b);
+            micro_build(o, parts + i, next - i, tokens, samples, &space->micro, &b);
+            TRY(explain_memory(o, micro_train(m, o, &b, sub == 0, *opt_step, out, e), e));
         }
-        free(parts);
-        if (st != ST_OK) goto out;
         int n_params;
         const struct param *params = model_params(m, &n_params);
         out->grad_norm = model_grad_norm(m);
-        if (!isfinite(out->grad_norm)) {
-            st = FAIL(e, ST_FAILED, "the gradient is not finite at optimizer step %lld", (long long)*opt_step);
-            goto out;
-        }
+        if (!isfinite(out->grad_norm)) return not_finite(m, "the gradient", *opt_step, e);
         double clip = o->max_grad_norm > 0 && out->grad_norm > o->max_grad_norm ? o->max_grad_norm / out->grad_norm : 1;
         out->learning_rate = schedule(o, *opt_step);
         struct adamw_config c = {out->learning_rate, o->adam.beta1, o->adam.beta2, o->adam.eps, o->weight_decay};
@@ -234,36 +231,33 @@ enum status update_policy(struct model *m, struct adamw *opt, const struct train
         model_params_changed(m);
         ++*opt_step;
     }
-out:
-    free(kept);
-    return st;
+    return ST_OK;
 }
 
-enum status update_nll(struct model *m, const struct train_options *o, struct group *groups, int n_groups, double *sum,
-                       int64_t *tokens, struct err *e) {
+enum status update_nll(struct model *m, const struct train_options *o, struct update_space *space, struct group *groups,
+                       int n_groups, double *sum, int64_t *tokens, struct err *e) {
     *sum = 0;
     *tokens = 0;
-    enum status st = ST_OK;
     int samples = 0;
-    struct group **all = xcalloc((size_t)n_groups, sizeof *all);
+    arena_reset(&space->step);
+    struct group **all = arena_array(&space->step, struct group *, n_groups);
     for (int i = 0; i < n_groups; i++) {
         all[i] = &groups[i];
         samples += groups[i].n;
     }
-    struct group *parts = xcalloc((size_t)samples, sizeof *parts);
+    struct group *parts = arena_array(&space->step, struct group, samples);
     int n_parts = cut_groups(o, all, n_groups, parts);
-    for (int i = 0, next; i < n_parts && st == ST_OK; i = next) {
+    for (int i = 0, next; i < n_parts; i = next) {
         next = micro_end(o, parts, i, n_parts);
         struct micro b;
-        micro_build(o, parts + i, next - i, 1, 1, &b);
+        micro_build(o, parts + i, next - i, 1, 1, &space->micro, &b);
         struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
-        st = explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e);
-        for (int64_t k = 0; st == ST_OK && k < b.N; k++)
-            if (!b.is_prompt[k]) *sum -= (double)b.logp[k];
-        for (int64_t k = 0; k < b.N; k++) *tokens += !b.is_prompt[k];
-        micro_free(&b);
+        TRY(explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e));
+        for (int64_t k = 0; k < b.N; k++) {
+            if (b.is_prompt[k]) continue;
+            *sum -= (double)b.logp[k];
+            ++*tokens;
+        }
     }
-    free(parts);
-    free(all);
-    return st;
+    return ST_OK;
 }

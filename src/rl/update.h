@@ -2,6 +2,7 @@
 #ifndef KERNELRL_UPDATE_H
 #define KERNELRL_UPDATE_H
 
+#include "base/arena.h"
 #include "rl/options.h"
 #include "rl/rollout.h"
 #include "train/adamw.h"
@@ -16,14 +17,23 @@ struct update_stats {
     int groups_trained;
 };
 
+/* Memory of micro-batches, kept between calls: zero at first, freed by update_space_free. It grows to what the largest
+ * batch needs and then no more. */
+struct update_space {
+    struct arena step, micro;
+};
+void update_space_free(struct update_space *s);
+
 /* Trains on the groups whose advantages are not all zero, in num_substeps optimizer steps. The batch is cut into
  * micro-batches of at most train_tokens rows; a larger group is cut between its samples, a single sample never.
- * *opt_step counts optimizer steps. */
-enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct group *groups,
-                          int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) MUST_USE;
+ * *opt_step counts optimizer steps. ST_FAILED when a log-probability or the gradient is not finite, or differs from the
+ * sampler's where it must not: the message says where, and the update that was about to be made has not been made. */
+enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct update_space *space,
+                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                          struct err *e) MUST_USE;
 
 /* Negative log-likelihood of the groups' samples: sum over tokens, in nats, and the number of tokens. */
-enum status update_nll(struct model *m, const struct train_options *o, struct group *groups, int n_groups, double *sum,
-                       int64_t *tokens, struct err *e) MUST_USE;
+enum status update_nll(struct model *m, const struct train_options *o, struct update_space *space, struct group *groups,
+                       int n_groups, double *sum, int64_t *tokens, struct err *e) MUST_USE;
 
 #endif

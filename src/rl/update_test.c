@@ -6,6 +6,8 @@
 #include "engine/engine.h"
 #include "rl/test_util.h"
 
+static struct update_space space; /* shared by all: what one leaves in it must not reach the next */
+
 /* learning_rate 0: the weights stay, and the gradient of the last substep can be looked at afterwards. */
 static const struct train_options base = {.num_substeps = 1,
                                           .train_tokens = 1 << 20,
@@ -77,7 +79,7 @@ static struct flat gradient(struct model *m, const struct train_options *o, stru
     struct adamw *opt;
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     int64_t opt_step = 0;
-    CHECK(update_policy(m, opt, o, g, n, &opt_step, stats, &err));
+    CHECK(update_policy(m, opt, o, &space, g, n, &opt_step, stats, &err));
     adamw_free(opt);
     return flatten(m, true);
 }
@@ -203,7 +205,7 @@ static void who_takes_part(void **state) {
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     struct flat before = flatten(m, false);
     int64_t opt_step = 4;
-    CHECK(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err));
+    CHECK(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err));
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
     assert_int_equal(opt_step, 4);
@@ -233,7 +235,7 @@ static struct flat train(int substeps, int calls, struct update_stats *s, int64_
     *opt_step = 0;
     for (int c = 0; c < calls; c++) {
         int begin = 4 * c / calls, end = 4 * (c + 1) / calls;
-        CHECK(update_policy(m, opt, &o, g + begin, end - begin, opt_step, s, &err));
+        CHECK(update_policy(m, opt, &o, &space, g + begin, end - begin, opt_step, s, &err));
         double want = o.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
         assert_true(fabs(s->learning_rate - want) < 1e-12);
     }
@@ -275,7 +277,7 @@ static void clipping(void **state) {
         CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         int64_t opt_step = 0;
         o.max_grad_norm = i ? 0.01 : 0;
-        CHECK(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err));
         assert_true(s.grad_norm > 0.01); /* reported as it was before clipping */
         double sum = 0;                  /* after one step the first moment is (1 - beta1) times the gradient */
         for (int k = 0; k < count; k++)
@@ -326,7 +328,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         struct update_stats s;
 
         /* On policy every ratio is one, and the gradient is that of plain reinforce. */
-        CHECK(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before == 0 && s.loss.kl == 0);
         assert_true(s.loss.ratio == (double)s.loss.n);
         struct flat importance = flatten(m, true), plain = gradient(m, &base, g, 2, &s);
@@ -337,7 +339,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         *logp = nextafterf(was, 0);
         o.learning_rate = 0.01;
         struct flat before = flatten(m, false);
-        CHECK_FAILS(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
+        CHECK_FAILS(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
         assert_true(s.kl_before > 0 && s.kl_before < 1e-5);
         struct flat after = flatten(m, false);
         assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
@@ -346,11 +348,11 @@ static void sampler_and_trainer_must_agree(void **state) {
 
         /* The second substep is off policy, which is as it should be. */
         o.num_substeps = 2;
-        CHECK(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before == 0 && s.loss.kl > 0);
         assert_int_equal(opt_step, 3);
         /* And a batch of old samples is refused. */
-        CHECK_FAILS(update_policy(m, opt, &o, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
+        CHECK_FAILS(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
         free(importance.p);
         free(plain.p);
         free(before.p);
@@ -375,14 +377,72 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     int64_t opt_step = 8;
     struct update_stats s;
     struct flat before = flatten(m, false);
-    CHECK_FAILS(update_policy(m, opt, &o, &g, 1, &opt_step, &s, &err), ST_FAILED, "not finite at optimizer step 8");
+    CHECK_FAILS(
+        update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
+        "the gradient is not finite at optimizer step 8: gradient of model.norm.weight: element 0 of 32 is NaN");
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
+    assert_int_equal(opt_step, 8);
+
+    /* A weight that is no number shows in the log-probabilities, before there is a gradient. */
+    g.ep[0].advantage = 1;
+    for (int i = 0; i < count; i++)
+        if (strcmp(p[i].name, "model.layers.1.self_attn.o_proj.weight") == 0) p[i].w[3] = INFINITY;
+    model_params_changed(m);
+    CHECK_FAILS(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
+                "log-probability of a token is not finite at optimizer step 8: weight "
+                "model.layers.1.self_attn.o_proj.weight: element 3 of 1024 is infinite");
+    assert_int_equal(opt_step, 8);
     free(before.p);
     free(after.p);
     adamw_free(opt);
     groups_free(&g, 1);
     model_free(m);
+}
+
+/* Steps of changing size in several micro-batches: after each was seen once, nothing more is taken from the system, and
+ * what an earlier step left in the memory changes nothing. */
+static void micro_batches_reuse_memory(void **state) {
+    (void)state;
+    struct model *m[2] = {tiny_model(1, true), tiny_model(1, true)};
+    struct adamw *opt[2];
+    struct update_space kept = {0};
+    struct train_options o = base;
+    o.learning_rate = 0.01;
+    o.train_tokens = 60;
+    o.num_substeps = 2;
+    for (int i = 0; i < 2; i++) {
+        int count;
+        const struct param *p = model_params(m[i], &count);
+        CHECK(adamw_create(test_backend(), p, count, &opt[i], &err));
+    }
+    size_t bytes = 0;
+    int64_t opt_step[2] = {0, 0};
+    for (int step = 0; step < 16; step++) {
+        struct group g[6];
+        const int n = 2 + step * 3 % 4;
+        struct update_stats s[2];
+        for (int i = 0; i < n; i++) g[i] = make_group((uint64_t)(step % 4 * 10 + i), 5 + 7 * i, 2 + step % 3);
+        struct update_space fresh = {0};
+        CHECK(update_policy(m[0], opt[0], &o, &kept, g, n, &opt_step[0], &s[0], &err));
+        CHECK(update_policy(m[1], opt[1], &o, &fresh, g, n, &opt_step[1], &s[1], &err));
+        update_space_free(&fresh);
+        assert_true(s[0].loss.loss == s[1].loss.loss && s[0].grad_norm == s[1].grad_norm);
+        const size_t now = arena_bytes(&kept.step) + arena_bytes(&kept.micro);
+        if (step == 11) bytes = now; /* sizes repeat after twelve steps */
+        if (step > 11) assert_int_equal(now, bytes);
+        groups_free(g, n);
+    }
+    assert_true(bytes > 0);
+    struct flat a = flatten(m[0], false), b = flatten(m[1], false);
+    assert_memory_equal(a.p, b.p, (size_t)a.n * sizeof(float));
+    free(a.p);
+    free(b.p);
+    for (int i = 0; i < 2; i++) {
+        adamw_free(opt[i]);
+        model_free(m[i]);
+    }
+    update_space_free(&kept);
 }
 
 /* Against every sample alone, its prompt in front. */
@@ -446,7 +506,7 @@ static void nll(void **state) {
         double sum;
         int64_t tokens;
         o.train_tokens = rows;
-        CHECK(update_nll(m, &o, g, 3, &sum, &tokens, &err));
+        CHECK(update_nll(m, &o, &space, g, 3, &sum, &tokens, &err));
         assert_int_equal(tokens, count);
         assert_true(fabs(sum - want) < 1e-4);
     }
@@ -464,8 +524,11 @@ int main(void) {
         cmocka_unit_test(clipping),
         cmocka_unit_test(sampler_and_trainer_must_agree),
         cmocka_unit_test(a_gradient_that_is_no_number_is_refused),
+        cmocka_unit_test(micro_batches_reuse_memory),
         cmocka_unit_test(prompt_loss),
         cmocka_unit_test(nll),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    update_space_free(&space);
+    return failed;
 }

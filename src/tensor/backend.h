@@ -2,9 +2,9 @@
  * device they are queued, and what went wrong surfaces at sync. Shapes are asserted, not reported: model code derives
  * them from a checked configuration.
  * Host and device: what a tensor views, weights and their gradients and moments, gains, biases, rotary tables, caches
- * and stats are device memory. Arrays with one entry per row or sequence (ids, pos, rows, targets, attn_seq, g in
- * logprob_grad; logp and entropy) and argument structs are host memory: inputs have been read when the op returns,
- * outputs are there after sync. On the CPU both are the same memory. */
+ * and stats are device memory. Arrays with one entry per row or sequence (ids, pos, rows, targets, attn_seq and its
+ * blocks, g in logprob_grad; logp and entropy) and argument structs are host memory: inputs have been read when the op
+ * returns, outputs are there after sync. On the CPU both are the same memory. */
 #ifndef KERNELRL_BACKEND_H
 #define KERNELRL_BACKEND_H
 
@@ -24,7 +24,8 @@ struct weight {
 
 struct attn_shape {
     int64_t H, G, K;
-    int64_t cap_keys; /* of a cache, see ops.h; 0 in training */
+    float *kv;         /* sampling: this layer's part of the cache's block 0, see ops.h; NULL in training */
+    int64_t kv_stride; /* floats from a block to the next */
 };
 
 struct rope_args {
@@ -85,7 +86,7 @@ struct backend {
                       const struct rope_args *a);
     void (*swiglu)(struct backend *be, struct tensor y, struct tensor gu);
     void (*swiglu_grad)(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu);
-    /* Stores the own rows of k [T,G*K] and v [T,G*K] behind the past keys of each sequence's cache. */
+    /* Stores the own rows of k [T,G*K] and v [T,G*K] behind the past keys of each sequence, in the blocks it names. */
     void (*kv_write)(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                      struct attn_shape s);
     /* o, q [T,H*K]; k, v [T,G*K] (unused by sequences with a cache); stats [T,H,2] or NULL. */
@@ -112,7 +113,7 @@ struct backend {
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 2 };
+enum { BACKEND_ABI = 3 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -38,7 +38,7 @@
  * rope_grad       in: gradients with respect to rope's output, in the first (H+G)K columns of dqkv; replaced there by
  *                 gradients with respect to its input. Gain gradients accumulate as in rmsnorm_grad. E.
  * swiglu          y[t,f] = silu(gate[t,f]) * up[t,f]; gate and up are the halves of gu [T,2F]. (Shazeer 2020.) E, I.
- * kv_write        puts own keys and values of each sequence behind its past in the cache (layout below).
+ * kv_write        puts own keys and values of each sequence behind its past in the cache (layout below). E.
  * attention       softmax(q k^T) v per query head over the keys of its sequence (struct attn_seq). A score is a dot
  *                 product over d; then the maximum of the row's scores, exp(s - max), their sum l, sum_k p v over
  *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
@@ -69,15 +69,23 @@ void exp_f32(float *y, const float *x, int64_t n);
 /* Keys of one sequence as its query rows see them: `past` keys, then its own rows causally. Query row `row + i` sees
  * keys 0 .. past + i. */
 struct attn_seq {
-    int64_t row, len;   /* own rows of q (and of k, v, o) */
-    int64_t past;       /* keys in front of the own rows */
-    int64_t past_row;   /* training: the past keys are rows past_row .. past_row+past-1 */
-    float *kblk, *vblk; /* sampling: the sequence's cache for this layer, past and own keys in it; else NULL */
+    int64_t row, len; /* own rows of q (and of k, v, o) */
+    int64_t past;     /* keys in front of the own rows */
+    int64_t past_row; /* training: the past keys are rows past_row .. past_row+past-1 */
+    /* Sampling: past and own keys lie in the cache; key j is number j % KV_BLOCK of block blocks[j / KV_BLOCK]. A host
+     * array with an entry for every begun block. NULL in training. */
+    const int32_t *blocks;
 };
 
-/* Cache layout of one (sequence, layer): for each kv head, keys in blocks of KV_BLOCK stored transposed
- * [block][K][KV_BLOCK], and values row-major [key][Kp], Kp = K rounded up to 16 (padding zero). cap_keys is a multiple
- * of KV_BLOCK; head g starts at g*cap_keys*K (keys) and g*cap_keys*Kp (values). */
+/* Cache layout. A block holds KV_BLOCK keys of one sequence, in all layers. One layer's part of it: for each kv head
+ * the keys, transposed [K][KV_BLOCK]; then for each kv head the values, row-major [KV_BLOCK][Kp], Kp = K rounded up to
+ * 16 (padding zero). struct attn_shape says where a layer's part of block 0 begins and how far the blocks are apart. */
 static inline int64_t kv_pad_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
+static inline int64_t kv_layer_floats(int64_t G, int64_t K) { return G * KV_BLOCK * (K + kv_pad_dim(K)); }
+/* Offsets of head g's keys and values in a layer's part of a block. */
+static inline int64_t kv_keys_at(int64_t g, int64_t K) { return g * K * KV_BLOCK; }
+static inline int64_t kv_values_at(int64_t g, int64_t G, int64_t K) {
+    return G * K * KV_BLOCK + g * KV_BLOCK * kv_pad_dim(K);
+}
 
 #endif

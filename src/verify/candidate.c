@@ -115,7 +115,7 @@ static enum status launch(struct candidate *c, const struct jail *jail, const st
                             .answer_fd = answer,
                             .socket_fd = theirs,
                             .read_only_fd = sets->read_only_fd,
-                            .read_write_fd = sets->read_write_fd,
+                            .read_write_fd = sets->lanes[o->lane].fd,
                             .stderr_fd = c->stderr_fd,
                             .environment = env};
     if (!send_setup(c->socket, sets, o, !jail->weak)) return FAIL(e, ST_SANDBOX, "candidate: %s", strerror(errno));

@@ -23,6 +23,7 @@ struct candidate_options {
     int threads;
     int64_t memory_bytes;
     uint64_t cpu_s;
+    int lane; /* of the sets; no other living candidate has it */
 };
 
 /* Starts a jail with the object in it and waits until it is loaded. The status is about our own doing (ST_SANDBOX: the

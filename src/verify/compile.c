@@ -13,31 +13,37 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/pool.h"
 #include "base/str.h"
 #include "verify/unit.h"
 
-/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). */
-static const char compile_script[] = "gcc \"$@\" -o \"$TMPDIR/answer.so\" && exec cat \"$TMPDIR/answer.so\"";
+/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). Linking
+ * against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So it is
+ * tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve is
+ * linked in full, and what is said then is what the answer's author hears. */
+static const char compile_script[] =
+    "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
+    "if test ! -e /extra/libm || ! ld -shared --hash-style=gnu --eh-frame-hdr --as-needed -z defs -z now -o answer.so "
+    "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
+    "    gcc -shared -fopenmp -Wl,-z,defs,-z,now " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
+    "fi\n"
+    "exec cat answer.so";
 #define FLAGS(X)                               \
     X("-x")                                    \
     X("c")                                     \
+    X("-pipe")                                 \
     X("-std=gnu11")                            \
     X("-O3")                                   \
     X("-march=native")                         \
     X("-fopenmp")                              \
     X("-fno-math-errno")                       \
-    X("-shared")                               \
     X("-fPIC")                                 \
     X("-fvisibility=hidden")                   \
     X("-Werror=implicit-function-declaration") \
     X("-fmax-errors=8")                        \
     X("-fno-diagnostics-show-option")          \
-    X("-fdiagnostics-color=never")             \
-    X("-Wl,-z,defs,-z,now")                    \
-    X(UNIT_LINK_OPTIONS)                       \
-    X("-")                                     \
-    X("-lm")
+    X("-fdiagnostics-color=never")
 static const char flags_text[] =
 #define X(s) s " "
     FLAGS(X)
@@ -54,6 +60,8 @@ static void cache_path(const struct compiler *c, const struct compile_job *job, 
     str_adds(&key, c->version);
     str_addc(&key, '\n');
     str_adds(&key, flags_text);
+    str_addc(&key, '\n');
+    str_adds(&key, compile_script);
     str_addc(&key, '\n');
     str_add(&key, job->unit, job->unit_bytes);
     struct hash128 h = hash_hex(key.p, key.len);
@@ -162,7 +170,7 @@ static bool read_object(int fd, struct compile_job *job) {
     return false;
 }
 
-static void run_compiler(struct compiler *c, struct compile_job *job, const char *tmp_dir) {
+static void run_compiler(struct compiler *c, struct shell *shell, struct compile_job *job, const char *tmp_dir) {
     char *args[] = {
 #define X(s) (char[]){s},
         FLAGS(X)
@@ -171,22 +179,18 @@ static void run_compiler(struct compiler *c, struct compile_job *job, const char
     CLEANUP_FD int src = process_memfd("unit", job->unit, job->unit_bytes);
     CLEANUP_FD int out = process_memfd("object", NULL, 0);
     CLEANUP_FD int text = process_memfd("diagnostics", NULL, 0);
-    struct process p;
     struct err e = {0};
-    int status;
+    int status = 0;
     job->result = COMPILE_BROKEN;
     if (src < 0 || out < 0 || text < 0) {
         snprintf(job->message, sizeof job->message, "memfd_create: %s", strerror(errno));
         return;
     }
     int fds[3] = {src, out, text};
-    double deadline = clock_now_s() + c->timeout_s;
-    if (jail_start_compiler(c->jail, compile_script, args, tmp_dir, fds, c->timeout_s, &p, &e) != ST_OK) {
-        snprintf(job->message, sizeof job->message, "%s", e.msg);
-        return;
-    }
-    if (!process_wait(&p, deadline, &status)) {
-        process_kill(&p);
+    switch (shell_run(shell, compile_script, args, tmp_dir, fds, &status, &e)) {
+    case SHELL_ENDED: break;
+    case SHELL_BROKEN: snprintf(job->message, sizeof job->message, "%s", e.msg); return;
+    case SHELL_SLOW:
         job->result = COMPILE_SLOW;
         snprintf(job->message, sizeof job->message, "the compiler did not finish within %.0f s", c->timeout_s);
         return;
@@ -203,7 +207,7 @@ static void run_compiler(struct compiler *c, struct compile_job *job, const char
         snprintf(job->message, sizeof job->message, "the compiler ended with wait status 0x%x and no message", status);
 }
 
-void compile_one(struct compiler *c, struct compile_job *job) {
+static void compile_in(struct compiler *c, struct shell *shell, struct compile_job *job) {
     job->object = NULL;
     job->message[0] = 0;
     job->seconds = 0;
@@ -219,7 +223,7 @@ void compile_one(struct compiler *c, struct compile_job *job) {
         return;
     }
     for (int attempt = 0; attempt < 2; attempt++) {
-        run_compiler(c, job, tmp_dir);
+        run_compiler(c, shell, job, tmp_dir);
         if (job->result != COMPILE_BROKEN) break;
     }
     struct err ignored;
@@ -227,6 +231,13 @@ void compile_one(struct compiler *c, struct compile_job *job) {
     }
     job->seconds = clock_now_s() - t0;
     if (job->result == COMPILE_OK) cache_put(c, job);
+}
+
+void compile_one(struct compiler *c, struct compile_job *job) {
+    struct shell shell;
+    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
+    compile_in(c, &shell, job);
+    shell_close(&shell);
 }
 
 /* ---- a batch ---- */
@@ -255,14 +266,19 @@ static size_t take(struct compile_batch *b) {
 
 static void *batch_main(void *v) {
     struct compile_batch *b = v;
+    struct shell shell;
+    shell_init(&shell, b->c->jail, b->c->runner, b->c->stubs, b->c->timeout_s);
     pthread_mutex_lock(&b->lock);
     for (size_t i; (i = take(b)) < b->n;) {
         pthread_mutex_unlock(&b->lock);
-        compile_one(b->c, b->jobs[i]);
+        compile_in(b->c, &shell, b->jobs[i]);
         pthread_mutex_lock(&b->lock);
         b->done[i] = true;
         pthread_cond_broadcast(&b->changed);
     }
+    pthread_mutex_unlock(&b->lock);
+    shell_close(&shell); /* before this thread counts as ended: nothing of it may run beside a timing */
+    pthread_mutex_lock(&b->lock);
     b->ended++;
     b->idle_s = clock_now_s();
     pthread_cond_broadcast(&b->changed);
@@ -358,11 +374,73 @@ static enum status ask_version(struct compiler *c, struct err *e) {
     return ST_OK;
 }
 
-enum status compiler_open(struct compiler *c, const struct jail *jail, const char *cache_dir, double timeout_s,
-                          int jobs, struct err *e) {
-    *c = (struct compiler){.jail = jail, .timeout_s = timeout_s, .jobs = jobs > 0 ? jobs : pool_cpu_count()};
+/* A library that has nothing but the named symbols, in their newest versions: prints itself. $1: the library for gcc,
+ * $2: its soname, $3: the names, an extended regular expression. */
+static const char stub_script[] =
+    "set -e; cd \"$TMPDIR\"\n"
+    "nm -D \"$(gcc -print-file-name=\"$1\")\" | sed -nE 's/^[0-9a-f]+ [TWi] ([A-Za-z0-9_]+)@@(.+)$/\\2 \\1/p' |\n"
+    "    grep -E \" ($3)\\$\" | sort >names\n"
+    "sed 's/.* \\(.*\\)/.globl \\1\\n.type \\1,%function\\n\\1:/' names >stub.s\n"
+    "echo '.section .note.GNU-stack,\"\",%progbits' >>stub.s\n"
+    "v=\n"
+    "while read n f; do\n"
+    "    test \"$n\" = \"$v\" || echo \"${v:+\\};} $n {\"\n"
+    "    v=$n; echo \"$f;\"\n"
+    "done <names >map\n"
+    "echo '};' >>map\n"
+    "as -o stub.o stub.s\n"
+    "ld -shared -soname \"$2\" --version-script map -o stub stub.o\n"
+    "exec cat stub";
+/* What answers use of the libraries. A name that is missing here only takes longer to link. */
+static const struct {
+    const char *file, *library, *soname, *names;
+} stubs[JAIL_EXTRA_FILES] = {
+    {"libm", "libm.so.6", "libm.so.6",
+     "(a?(sin|cos|tan)h?|atan2|exp|exp2|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|hypot|erfc?|[lt]gamma|ceil|floor|"
+     "trunc|"
+     "rint|round|nearbyint|ll?r(ound|int)|fmod|remainder|fma|fmax|fmin|fdim|copysign|ldexp|frexp|modf|scalbl?n|logb|"
+     "sincos|fabs)f?"},
+    {"libgomp", "libgomp.so", "libgomp.so.1",
+     "GOMP_(parallel|loop|barrier|critical|atomic|single|sections|ordered|task)[a-z_]*|omp_(get|set)_[a-z_]*[a-z]"},
+    {"libc", "libc.so.6", "libc.so.6", "mem(cpy|move|set|cmp)|abort|l?l?abs|qsort|__stack_chk_fail"},
+};
+
+/* Without one of them all is linked in full. */
+static void make_stubs(struct compiler *c) {
+    struct shell shell;
+    bool good = true;
+    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
+    int made[JAIL_EXTRA_FILES] = {-1, -1, -1};
+    for (int i = 0; i < JAIL_EXTRA_FILES && good; i++) {
+        char *args[] = {(char *)(uintptr_t)stubs[i].library, (char *)(uintptr_t)stubs[i].soname,
+                        (char *)(uintptr_t)stubs[i].names, NULL};
+        struct err ignored = {0};
+        int status = 1;
+        made[i] = process_memfd("stub", NULL, 0);
+        int fds[3] = {-1, made[i], -1};
+        CLEANUP_FD int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        fds[0] = fds[2] = null_fd;
+        good = made[i] >= 0 && null_fd >= 0 &&
+               shell_run(&shell, stub_script, args, "/tmp", fds, &status, &ignored) == SHELL_ENDED && status == 0;
+    }
+    shell_close(&shell);
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++) {
+        if (good)
+            c->stubs[i] = (struct jail_file){made[i], stubs[i].file};
+        else if (made[i] >= 0)
+            close(made[i]);
+    }
+    if (!good) log_debug("no stub libraries: answers are linked against the whole ones");
+}
+
+enum status compiler_open(struct compiler *c, const struct jail *jail, const char *runner, const char *cache_dir,
+                          double timeout_s, int jobs, struct err *e) {
+    *c = (struct compiler){
+        .jail = jail, .runner = runner, .timeout_s = timeout_s, .jobs = jobs > 0 ? jobs : pool_cpu_count()};
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++) c->stubs[i].fd = -1;
     pthread_mutex_init(&c->cache_lock, NULL);
     TRY(ask_version(c, e));
+    if (runner && !jail->weak) make_stubs(c);
     if (cache_dir) {
         if (snprintf(c->cache, sizeof c->cache, "%s/objects", cache_dir) >= (int)sizeof c->cache)
             return FAIL(e, ST_CONFIG, "cache directory: path too long: %s", cache_dir);
@@ -372,4 +450,8 @@ enum status compiler_open(struct compiler *c, const struct jail *jail, const cha
     return ST_OK;
 }
 
-void compiler_close(struct compiler *c) { pthread_mutex_destroy(&c->cache_lock); }
+void compiler_close(struct compiler *c) {
+    for (int i = 0; c->jail && i < JAIL_EXTRA_FILES; i++)
+        if (c->stubs[i].fd >= 0) close(c->stubs[i].fd);
+    pthread_mutex_destroy(&c->cache_lock);
+}

@@ -5,10 +5,12 @@
 #include <pthread.h>
 
 #include "base/err.h"
-#include "verify/jail.h"
+#include "verify/shell.h"
 
 struct compiler {
     const struct jail *jail;
+    const char *runner; /* path; NULL: every unit gets a jail of its own */
+    struct jail_file stubs[JAIL_EXTRA_FILES];
     double timeout_s;
     int jobs;
     char version[256]; /* compiler and CPU, part of every cache key */
@@ -17,10 +19,10 @@ struct compiler {
     pthread_mutex_t cache_lock;
 };
 
-/* Asks the compiler for its version inside the jail. cache_dir may be NULL. ST_SANDBOX names what to install when gcc
- * does not run there. jail must outlive the compiler. */
-enum status compiler_open(struct compiler *c, const struct jail *jail, const char *cache_dir, double timeout_s,
-                          int jobs, struct err *e) MUST_USE;
+/* Asks the compiler for its version inside the jail. runner and cache_dir may be NULL. ST_SANDBOX names what to install
+ * when gcc does not run there. jail and runner must outlive the compiler. */
+enum status compiler_open(struct compiler *c, const struct jail *jail, const char *runner, const char *cache_dir,
+                          double timeout_s, int jobs, struct err *e) MUST_USE;
 void compiler_close(struct compiler *c);
 
 enum compile_result { COMPILE_OK, COMPILE_FAILED, COMPILE_SLOW, COMPILE_BROKEN };

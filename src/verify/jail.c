@@ -221,7 +221,13 @@ static void compiler_words(const struct jail *j, struct words *w) {
     words(w, "--ro-bind", "/usr/bin", "/usr/bin", "--ro-bind-try", "/usr/libexec", "/usr/libexec", "--ro-bind-try",
           "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", NULL);
     system_dir(w, "/bin", "usr/bin");
-    words(w, "--size", "268435456", "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", NULL);
+    words(w, "--size", "268435456", "--tmpfs", "/tmp", NULL);
+}
+
+static void compiler_limits(struct process_start *s, double timeout_s) {
+    s->address_bytes = 2ull << 30;
+    s->file_bytes = 64u << 20;
+    s->cpu_s = (uint64_t)timeout_s + 2;
 }
 
 /* Really starts a jail and runs a program in it. */
@@ -294,17 +300,55 @@ enum status jail_start_compiler(const struct jail *j, const char *script, char *
         if (filter < 0) return FAIL(e, ST_SANDBOX, "memfd: %s", strerror(errno));
         compiler_words(j, &w);
         s.fds[s.n_fds++] = filter;
-        words(&w, "--seccomp", "3", "--", NULL);
+        words(&w, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", "3", "--", NULL);
     }
     words(&w, "/bin/sh", "-c", script, "sh", NULL);
     for (int i = 0; args[i]; i++) word(&w, args[i]);
     s.path = j->weak ? "/bin/sh" : j->bwrap;
     s.argv = w.v;
     s.envp = envp;
-    s.address_bytes = 2ull << 30;
-    s.file_bytes = 64u << 20;
-    s.cpu_s = (uint64_t)timeout_s + 2;
+    compiler_limits(&s, timeout_s);
     return process_start(&s, out, e);
+}
+
+enum status jail_start_shell(const struct jail *j, const char *runner_path, int socket_fd,
+                             const struct jail_file extra[JAIL_EXTRA_FILES], double timeout_s, struct process *out,
+                             struct err *e) {
+    *out = PROCESS_NONE;
+    ASSERT(!j->weak);
+    CLEANUP_FD int runner = open(runner_path, O_RDONLY | O_CLOEXEC);
+    CLEANUP_FD int filter = process_memfd("filter", j->compile_filter, j->compile_filter_bytes);
+    if (runner < 0) return FAIL(e, ST_IO, "%s: %s (run make)", runner_path, strerror(errno));
+    if (filter < 0) return FAIL(e, ST_SANDBOX, "memfd: %s", strerror(errno));
+    struct words w = {.n = 0};
+    char *envp[] = {(char[]){"PATH=/usr/bin:/bin"}, (char[]){"LC_ALL=C"}, (char[]){"TMPDIR=/tmp"}, NULL};
+    struct process_start s = {.path = j->bwrap,
+                              .envp = envp,
+                              .fds = {-1, -1, -1, socket_fd, filter, runner},
+                              .n_fds = 6,
+                              .drop_root = j->drop_root};
+    char number[JAIL_EXTRA_FILES][12], path[JAIL_EXTRA_FILES][64];
+    int again[JAIL_EXTRA_FILES];
+    compiler_words(j, &w);
+    words(&w, "--perms", "0555", "--ro-bind-data", "5", "/runner", "--dir", "/extra", NULL);
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++) {
+        again[i] = -1;
+        if (extra[i].fd < 0) continue;
+        /* Opened anew: jails that start at the same time would share the position they read from. */
+        snprintf(path[i], sizeof path[i], "/proc/self/fd/%d", extra[i].fd);
+        again[i] = open(path[i], O_RDONLY | O_CLOEXEC);
+        snprintf(number[i], sizeof number[i], "%d", s.n_fds);
+        snprintf(path[i], sizeof path[i], "/extra/%s", extra[i].name);
+        words(&w, "--perms", "0444", "--ro-bind-data", number[i], path[i], NULL);
+        s.fds[s.n_fds++] = again[i];
+    }
+    words(&w, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", "4", "--", "/runner", "--shell", NULL);
+    s.argv = w.v;
+    compiler_limits(&s, timeout_s);
+    enum status st = process_start(&s, out, e);
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++)
+        if (again[i] >= 0) close(again[i]);
+    return st;
 }
 
 enum status jail_start_runner(const struct jail *j, const struct jail_runner *r, struct process *out, struct err *e) {

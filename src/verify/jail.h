@@ -26,6 +26,17 @@ void jail_close(struct jail *j);
  * weak mode tmp_dir (made by the caller) is TMPDIR. fds become 0, 1 and 2. */
 enum status jail_start_compiler(const struct jail *j, const char *script, char *const *args, const char *tmp_dir,
                                 const int fds[3], double timeout_s, struct process *out, struct err *e) MUST_USE;
+/* Starts the runner (runner_path) as a shell (shell.h) in one such jail: it runs scripts that come over the socket
+ * until that is closed. extra: files that appear in the jail's /extra, read-only. Not in weak mode. The jail dies with
+ * the thread that started it. */
+enum { JAIL_EXTRA_FILES = 3 };
+struct jail_file {
+    int fd; /* read from its beginning to its end; -1: none */
+    const char *name;
+};
+enum status jail_start_shell(const struct jail *j, const char *runner_path, int socket_fd,
+                             const struct jail_file extra[JAIL_EXTRA_FILES], double timeout_s, struct process *out,
+                             struct err *e) MUST_USE;
 /* Starts the runner (runner_path) on the shared object behind answer_fd. The socket, the two regions and standard error
  * are given to it as wire.h says; it installs the seccomp filter itself. environment: NULL-terminated, nothing else is
  * inherited. */

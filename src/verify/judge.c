@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "verify/candidate.h"
 #include "verify/timing.h"
@@ -121,20 +123,28 @@ struct run {
     struct judge *j;
     struct reference *ref;
     struct compile_batch *beside; /* compilers that may run at the same time; NULL: none */
+    struct verdict *out;
+    int lane; /* of the reference's sets */
     struct candidate c;
     bool prepared[SETS_PARAM_SETS];
     double deadline_since_s; /* the tests' time is counted from here */
     int64_t fastest_ns;      /* of the correctness calls */
+    int64_t empty_ns;        /* the time of an empty request */
+    int count;               /* calls in a timed request; 0: decided, no more to time */
+    double call_s;           /* the time of a call, as estimated */
+    double mine[ROUNDS];     /* as measured */
 };
 
 /* Starts the candidate, twice when the jail does not come up. False: decided, the candidate is gone. */
-static bool start_answer(struct run *r, const struct compile_job *job, struct verdict *out) {
+static bool start_answer(struct run *r, const struct compile_job *job) {
+    struct verdict *out = r->out;
     struct judge *j = r->j;
     struct err e = {0};
     struct candidate_options o = {
         .runner_path = j->runner,
         .threads = j->o->threads,
         .memory_bytes = j->o->memory_bytes,
+        .lane = r->lane,
         .cpu_s = (uint64_t)((j->o->run_timeout_s * 2 + timing_budget_s * ROUNDS) * j->o->threads) + 5,
     };
     char text[300];
@@ -175,7 +185,8 @@ static enum call_result call_in_time(struct run *r, enum wire_op op, int param_s
 }
 
 /* Runs prepare() for a parameter set the first time it is needed. */
-static bool prepare(struct run *r, int param_set, struct verdict *out) {
+static bool prepare(struct run *r, int param_set) {
+    struct verdict *out = r->out;
     if (!r->c.has_prepare || r->prepared[param_set]) return true;
     int64_t ns = 0;
     enum call_result result = call_in_time(r, WIRE_PREPARE, param_set, &ns);
@@ -187,17 +198,18 @@ static bool prepare(struct run *r, int param_set, struct verdict *out) {
 }
 
 /* Looks at one slot after a call: guards first, since damage there explains the rest. True: as it should be. */
-static bool check_slot(struct run *r, int slot, int set, const char *where, struct verdict *out) {
+static bool check_slot(struct run *r, int slot, int set, const char *where) {
+    struct verdict *out = r->out;
     const struct sets *s = &r->ref->sets;
     int arg;
     struct compare_result cmp;
-    if (!sets_guards_hold(s, slot, &arg)) {
+    if (!sets_guards_hold(s, r->lane, slot, &arg)) {
         out->outcome = OUTCOME_OUT_OF_BOUNDS;
         SAY(out, "%s: wrote outside of %s (its %lld elements are all that it may write)", where,
             s->spec->args[arg].name, (long long)s->spec->args[arg].count);
         return false;
     }
-    sets_compare(s, slot, set, &arg, &cmp);
+    sets_compare(s, r->lane, slot, set, &arg, &cmp);
     if (!(out->max_error >= cmp.max_error)) out->max_error = cmp.max_error;
     if (arg < 0) return true;
     out->outcome = r->c.fault == WIRE_FAULT_MEMORY ? OUTCOME_MEMORY_LIMIT : difference_outcome(&cmp);
@@ -207,25 +219,26 @@ static bool check_slot(struct run *r, int slot, int set, const char *where, stru
 
 /* One call on a correctness set, looked at while the answer stands still. False: it did not come back, and is gone;
  * else *passed says whether the outputs are right. */
-static bool run_test(struct run *r, int t, const char *where, bool *passed, struct verdict *out) {
+static bool run_test(struct run *r, int t, const char *where, bool *passed) {
     int64_t ns = 0;
     int param_set = r->ref->sets.info[t].param_set;
-    if (!prepare(r, param_set, out)) return false;
-    sets_stage(&r->ref->sets, 0, t);
+    if (!prepare(r, param_set)) return false;
+    sets_stage(&r->ref->sets, r->lane, 0, t);
     enum call_result result = call_in_time(r, WIRE_CALL, param_set, &ns);
     if (result != CALL_DONE) {
-        judge_call(out, &r->c, result, where, r->j->o->run_timeout_s);
+        judge_call(r->out, &r->c, result, where, r->j->o->run_timeout_s);
         return false;
     }
     candidate_pause(&r->c); /* what is not there when the call returns does not count */
     if (ns < r->fastest_ns) r->fastest_ns = ns;
-    *passed = check_slot(r, 0, t, where, out);
+    *passed = check_slot(r, 0, t, where);
     candidate_resume(&r->c);
     return true;
 }
 
 /* All correctness sets, whichever fail; only the first failure is told. True: all passed and the candidate lives. */
-static bool run_tests(struct run *r, struct verdict *out) {
+static bool run_tests(struct run *r) {
+    struct verdict *out = r->out;
     struct verdict first = {0};
     bool failed = false, passed;
     r->deadline_since_s = clock_now_s();
@@ -233,7 +246,7 @@ static bool run_tests(struct run *r, struct verdict *out) {
     for (int t = 0; t < out->tests_total; t++) {
         char where[64];
         snprintf(where, sizeof where, "test %d of %d", t + 1, out->tests_total);
-        if (!run_test(r, t, where, &passed, out)) return false;
+        if (!run_test(r, t, where, &passed)) return false;
         if (passed) {
             out->tests_passed++;
         } else if (!failed) {
@@ -248,41 +261,44 @@ static bool run_tests(struct run *r, struct verdict *out) {
     return false;
 }
 
+/* ---- times ---- */
+
 /* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
-static enum call_result empty_request(struct run *r, int64_t *ns) {
-    *ns = INT64_MAX;
+static enum call_result empty_request(struct run *r) {
+    r->empty_ns = INT64_MAX;
     for (int i = 0; i < 5; i++) {
         int64_t one = 0;
         enum call_result result = candidate_call(&r->c, WIRE_CALL, 0, 0, r->j->o->run_timeout_s, &one);
         if (result != CALL_DONE) return result;
-        if (one < *ns) *ns = one;
+        if (one < r->empty_ns) r->empty_ns = one;
     }
     return CALL_DONE;
 }
 
-/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still. */
-static bool timed_request(struct run *r, int first, int count, int64_t empty_ns, double *seconds, struct verdict *out) {
+/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still, and it is left so: the
+ * next turn is somebody else's. False: decided, it is gone. */
+static bool timed_request(struct run *r, int first, int count, double *seconds) {
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
-    for (int i = 0; i < count; i++) sets_stage(s, i, reference_timed_set(r->j->references, first + i));
+    candidate_resume(&r->c);
+    for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
     enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->j->o->run_timeout_s, &ns);
     candidate_pause(&r->c);
     if (result != CALL_DONE) {
         candidate_resume(&r->c);
-        judge_call(out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
+        judge_call(r->out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
         return false;
     }
     bool good = true;
     for (int i = 0; i < count && good; i++)
-        good = check_slot(r, i, reference_timed_set(r->j->references, first + i), "in a timed call", out);
-    candidate_resume(&r->c);
+        good = check_slot(r, i, reference_timed_set(r->j->references, first + i), "in a timed call");
     if (!good) {
-        if (out->outcome != OUTCOME_OUT_OF_BOUNDS) out->outcome = OUTCOME_UNSTABLE;
+        if (r->out->outcome != OUTCOME_OUT_OF_BOUNDS) r->out->outcome = OUTCOME_UNSTABLE;
         candidate_end(&r->c, NULL, NULL, NULL, 0);
         return false;
     }
     /* At least a nanosecond per call: a ratio of anything is then defined. */
-    *seconds = fmax((double)(ns - empty_ns), (double)count) * 1e-9 / count;
+    *seconds = fmax((double)(ns - r->empty_ns), (double)count) * 1e-9 / count;
     return true;
 }
 
@@ -290,9 +306,12 @@ static int calls_per_request(double seconds_per_call, int limit) {
     return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
 }
 
+/* Sets in front of those of the rounds, for estimates. */
+static int warm_window(int limit) { return limit < WARM_CALLS ? limit : WARM_CALLS; }
+
 /* Calls to estimate from, when one takes about that long. */
 static int warm_calls(double seconds_per_call, int limit) {
-    return calls_per_request(seconds_per_call / 2, limit < WARM_CALLS ? limit : WARM_CALLS);
+    return calls_per_request(seconds_per_call / 2, warm_window(limit));
 }
 
 /* First estimate of the time of one eager call. */
@@ -306,43 +325,94 @@ static enum status estimate_eager(struct references *refs, struct reference *ref
     return ST_OK;
 }
 
-/* Eager and candidate in turn, each round on sets that this candidate has not seen. */
-static enum status measure(struct run *r, struct verdict *out, struct err *e) {
-    struct references *refs = r->j->references;
-    struct reference *ref = r->ref;
-    int64_t empty_ns;
-    enum call_result result = empty_request(r, &empty_ns);
+/* The most calls in a request, so that the sets suffice for all rounds. */
+static int request_limit(const struct judge *j, const struct reference *ref) {
+    int limit = reference_timed_capacity(j->references, ref) / (ROUNDS + 1);
+    return limit < ref->sets.slots ? limit : ref->sets.slots;
+}
+
+/* How long a call takes, and with it how many go into a request. */
+static enum status warm_up(struct run *r, struct err *e) {
+    enum call_result result = empty_request(r);
     if (result != CALL_DONE) {
-        judge_call(out, &r->c, result, "between calls", r->j->o->run_timeout_s);
+        judge_call(r->out, &r->c, result, "between calls", r->j->o->run_timeout_s);
         return ST_OK;
     }
-    double guess = fmax((double)(r->fastest_ns - empty_ns), 1000) * 1e-9;
-    int limit = reference_timed_capacity(refs, ref) / (ROUNDS + 1);
-    if (limit > ref->sets.slots) limit = ref->sets.slots;
-    int warm = warm_calls(guess, limit);
-    TRY(reference_make_timed(refs, ref, warm, e));
-    if (!timed_request(r, 0, warm, empty_ns, &guess, out)) return ST_OK;
-    int count = calls_per_request(guess, limit);
-    /* Few rounds for an answer that is slow, but never just one: that has no interval. */
-    int rounds = guess * count * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
-    TRY(reference_make_timed(refs, ref, warm + rounds * count, e));
-    TRY(estimate_eager(refs, ref, e));
-    int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
-    double mine[ROUNDS], eager[ROUNDS];
-    for (int i = 0; i < rounds; i++) {
-        double total;
-        int first = warm + i * count;
-        TRY(reference_time(refs, ref, first, eager_count, filled, i + 1, &total, e));
-        eager[i] = total / eager_count;
-        if (!timed_request(r, first, count, empty_ns, &mine[i], out)) return ST_OK;
-    }
-    struct timing_ratio ratio = timing_compare(eager, mine, rounds);
-    ref->eager_s = timing_median(eager, rounds);
+    int limit = request_limit(r->j, r->ref);
+    int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
+    TRY(reference_make_timed(r->j->references, r->ref, calls, e));
+    if (timed_request(r, 0, calls, &r->call_s)) r->count = calls_per_request(r->call_s, limit);
+    return ST_OK;
+}
+
+static void note_times(struct run *r, const double *eager, int rounds) {
+    struct verdict *out = r->out;
+    struct timing_ratio ratio = timing_compare(eager, r->mine, rounds);
     out->speedup = ratio.ratio;
     out->speedup_low = ratio.low;
     out->speedup_high = ratio.high;
-    out->eager_ms = ref->eager_s * 1e3;
-    out->kernel_ms = timing_median(mine, rounds) * 1e3;
+    out->eager_ms = timing_median(eager, rounds) * 1e3;
+    out->kernel_ms = timing_median(r->mine, rounds) * 1e3;
+}
+
+/* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
+ * when they are used. */
+static void make_sets_early(struct run *r) {
+    struct err ignored = {0};
+    double call_s = fmax((double)r->fastest_ns, 1000) * 1e-9;
+    int limit = request_limit(r->j, r->ref), calls = calls_per_request(call_s, limit);
+    int rounds = call_s * calls * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
+    int n = warm_window(limit) + rounds * calls;
+    if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+}
+
+/* Rounds in which eager and then each candidate has its turn. All draw a round's inputs from the same window of sets,
+ * the next round's from the one behind it: what is still staged from another candidate's turn never comes up again. The
+ * candidates' order turns, so that each is equally far from eager on average. */
+static enum status take_turns(struct judge *j, struct reference *ref, struct run *const *runs, int n, struct err *e) {
+    struct references *refs = j->references;
+    double eager[ROUNDS], longest_s = 0;
+    int window = 0, base = warm_window(request_limit(j, ref));
+    for (int k = 0; k < n; k++) {
+        if (runs[k]->count > window) window = runs[k]->count;
+        longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
+    }
+    if (window == 0) return ST_OK;
+    /* Few rounds for an answer that is slow, but never just one: that has no interval. */
+    int rounds = longest_s * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
+    TRY(reference_make_timed(refs, ref, base + rounds * window, e));
+    TRY(estimate_eager(refs, ref, e));
+    int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
+    for (int i = 0; i < rounds; i++) {
+        int first = base + i * window;
+        double total;
+        TRY(reference_time(refs, ref, first, eager_count, filled, i + 1, &total, e));
+        eager[i] = total / eager_count;
+        for (int k = 0; k < n; k++) {
+            struct run *r = runs[(k + i) % n];
+            if (r->count > 0 && !timed_request(r, first, r->count, &r->mine[i])) r->count = 0;
+        }
+    }
+    ref->eager_s = timing_median(eager, rounds);
+    for (int k = 0; k < n; k++)
+        if (runs[k]->count > 0) note_times(runs[k], eager, rounds);
+    return ST_OK;
+}
+
+/* Times candidates that are up and correct, all of one problem. Those with short calls share eager's turns; one that
+ * needs longer would keep the others waiting, and has its own. */
+static enum status measure(struct judge *j, struct reference *ref, struct run *runs, int n, struct err *e) {
+    struct run *together[SETS_LANES] = {0};
+    int n_together = 0;
+    for (int k = 0; k < n; k++) {
+        TRY(warm_up(&runs[k], e));
+        if (runs[k].count > 0 && runs[k].call_s <= 2 * request_s) together[n_together++] = &runs[k];
+    }
+    TRY(take_turns(j, ref, together, n_together, e));
+    for (int k = 0; k < n; k++) {
+        struct run *alone = &runs[k];
+        if (alone->count > 0 && alone->call_s > 2 * request_s) TRY(take_turns(j, ref, &alone, 1, e));
+    }
     return ST_OK;
 }
 
@@ -351,12 +421,18 @@ void judge_trouble(struct verdict *v, enum status st, const struct err *e) {
     SAY(v, "%s", e->msg);
 }
 
-/* Times an answer that is up and correct. */
-static void measure_answer(struct run *r, struct verdict *out) {
+static void measure_all(struct judge *j, struct reference *ref, struct run *runs, int n) {
     struct err e = {0};
-    enum status st = measure(r, out, &e);
-    if (st != ST_OK) judge_trouble(out, st, &e);
+    enum status st = measure(j, ref, runs, n, &e);
+    for (int k = 0; k < n; k++) {
+        /* Only those that neither have their times nor failed by themselves. */
+        if (st != ST_OK && runs[k].out->outcome == OUTCOME_CORRECT && !(runs[k].out->speedup > 0))
+            judge_trouble(runs[k].out, st, &e);
+        candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
+    }
 }
+
+/* ---- entry points ---- */
 
 bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
                  struct verdict *out, int64_t *fastest_ns) {
@@ -366,47 +442,74 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
         judge_trouble(out, st, &e);
         return false;
     }
-    struct run r = {.j = j, .ref = ref, .beside = beside};
-    bool later = false;
+    struct run r = {.j = j, .ref = ref, .beside = beside, .out = out};
     double t0 = clock_now_s();
     out->tests_total = j->o->trials;
-    sets_wipe(&ref->sets);
-    bool good = start_answer(&r, job, out) && run_tests(&r, out);
+    sets_wipe(&ref->sets, r.lane);
+    bool good = start_answer(&r, job) && run_tests(&r);
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
-    if (good) {
-        out->outcome = OUTCOME_CORRECT;
-        *fastest_ns = r.fastest_ns;
-        later = j->o->measure && !compile_idle(beside);
-        if (j->o->measure && !later) {
-            measure_answer(&r, out);
-            out->time_s = clock_now_s() - t1;
-        }
-    }
-    candidate_end(&r.c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
-    return later;
-}
-
-void judge_timing(struct judge *j, struct reference *ref, const struct compile_job *job, int64_t fastest_ns,
-                  struct verdict *out) {
-    struct err e = {0};
-    enum status st = reference_make_tests(j->references, ref, &e); /* its sets may have been dropped meanwhile */
-    if (st != ST_OK) {
-        judge_trouble(out, st, &e);
-        return;
-    }
-    struct run r = {.j = j, .ref = ref, .deadline_since_s = clock_now_s(), .fastest_ns = fastest_ns};
-    double t0 = clock_now_s();
-    bool passed = false;
-    out->prepare_ms = 0;
-    sets_wipe(&ref->sets);
-    /* A first call starts the answer's threads; it is checked like any other. */
-    if (start_answer(&r, job, out) && run_test(&r, 0, "in a second process", &passed, out)) {
-        if (passed)
-            measure_answer(&r, out);
-        else
-            out->outcome = OUTCOME_UNSTABLE;
+    if (!good) return false;
+    out->outcome = OUTCOME_CORRECT;
+    *fastest_ns = r.fastest_ns;
+    if (j->o->measure && compile_idle(beside)) {
+        measure_all(j, ref, &r, 1);
+        out->time_s = clock_now_s() - t1;
+        return false;
     }
     candidate_end(&r.c, NULL, NULL, NULL, 0);
-    out->time_s = clock_now_s() - t0;
+    if (j->o->measure) make_sets_early(&r);
+    return j->o->measure;
+}
+
+/* Answers that may be alive at once: what they may use together must be there. */
+static int lanes(const struct judge *j) {
+    int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    return (int)i64_max(1, i64_min(SETS_LANES, free_bytes / 2 / j->o->memory_bytes));
+}
+
+/* At most SETS_LANES of judge_timing(). */
+static enum status time_some(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n,
+                             struct err *e) {
+    struct run runs[SETS_LANES];
+    int up = 0;
+    TRY(reference_make_tests(j->references, ref, e)); /* its sets may have been dropped meanwhile */
+    TRY(sets_open_lanes(&ref->sets, n, e));
+    for (int k = 0; k < n; k++) {
+        struct run *r = &runs[up];
+        bool passed = false;
+        *r = (struct run){.j = j,
+                          .ref = ref,
+                          .out = timed[k].out,
+                          .lane = k,
+                          .deadline_since_s = clock_now_s(),
+                          .fastest_ns = timed[k].fastest_ns};
+        r->out->prepare_ms = 0;
+        sets_wipe(&ref->sets, k);
+        /* A first call starts the answer's threads; it is checked like any other. */
+        if (!start_answer(r, timed[k].job) || !run_test(r, 0, "in a second process", &passed)) continue;
+        if (passed) {
+            up++;
+            continue;
+        }
+        if (r->out->outcome != OUTCOME_OUT_OF_BOUNDS) r->out->outcome = OUTCOME_UNSTABLE;
+        candidate_end(&r->c, NULL, NULL, NULL, 0);
+    }
+    measure_all(j, ref, runs, up);
+    return ST_OK;
+}
+
+void judge_timing(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n) {
+    int at_once = lanes(j), parts = (n + at_once - 1) / at_once;
+    for (int p = 0, from = 0; p < parts; p++) {
+        int m = (n - from) / (parts - p); /* parts of about the same size */
+        struct err e = {0};
+        double t0 = clock_now_s();
+        enum status st = time_some(j, ref, timed + from, m, &e);
+        for (int k = from; k < from + m; k++) {
+            if (st != ST_OK) judge_trouble(timed[k].out, st, &e);
+            timed[k].out->time_s = (clock_now_s() - t0) / m;
+        }
+        from += m;
+    }
 }

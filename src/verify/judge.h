@@ -21,9 +21,14 @@ struct judge {
  * once the processors are free, with the *fastest_ns of the trials. */
 bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
                  struct verdict *out, int64_t *fastest_ns) MUST_USE;
-/* Times a correct answer, in a new process, and adds to its verdict. Nothing else of the verifier may run. */
-void judge_timing(struct judge *j, struct reference *ref, const struct compile_job *job, int64_t fastest_ns,
-                  struct verdict *out);
+/* Times n correct answers to one problem, each in a new process, and adds to their verdicts; time_s is the share of
+ * each. Nothing else of the verifier may run. */
+struct judge_timed {
+    const struct compile_job *job;
+    int64_t fastest_ns; /* from judge_tests() */
+    struct verdict *out;
+};
+void judge_timing(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n);
 /* The verdict for trouble on our side: the problem's fault, or ours. */
 void judge_trouble(struct verdict *v, enum status st, const struct err *e);
 

@@ -201,6 +201,8 @@ bool lint_source(const char *source, struct lint_facts *facts, char *message, si
     struct cursor c = {.text = xmalloc(n + 1), .line = xmalloc((n + 1) * sizeof(int))};
     clean(&c, source, n);
     bool fine = scan(&c, facts, message, message_size);
+    static const char *const allocators[] = {"alloc", "memalign", "##", "%:%:"};
+    for (size_t k = 0; k < ARRAY_LEN(allocators); k++) facts->may_allocate |= strstr(c.text, allocators[k]) != NULL;
     if (fine && !facts->has_kernel) {
         snprintf(message, message_size, "no function called kernel is defined");
         fine = false;

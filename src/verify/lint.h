@@ -10,6 +10,7 @@ struct lint_facts {
     bool has_scratch;  /* mentions scratch_bytes */
     bool has_prepared; /* mentions prepared_bytes */
     bool has_kernel;   /* mentions kernel */
+    bool may_allocate; /* an allocator's name is in it, or could be pasted together */
 };
 
 /* True when the source is fine. Otherwise message says the line and the reason. Rules: #include only of the allowed

@@ -50,8 +50,8 @@ void references_free(struct references *r) {
 
 static size_t kept_bytes(const struct reference *p) {
     size_t per_set = p->sets.input_stride + p->sets.output_stride;
-    return p->sets.read_only_bytes + p->sets.read_write_bytes + SETS_PARAM_SETS * p->sets.param_stride +
-           (size_t)(p->n_tests + p->n_timed) * per_set;
+    return p->sets.read_only_bytes + (size_t)p->sets.n_lanes * p->sets.read_write_bytes +
+           SETS_PARAM_SETS * p->sets.param_stride + (size_t)(p->n_tests + p->n_timed) * per_set;
 }
 
 static void evict(struct references *r, const struct reference *keep) {

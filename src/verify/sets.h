@@ -2,7 +2,8 @@
  *   master  shared by verifier and reference worker: parameter sets, input sets, expected outputs. No answer sees it.
  *   stage   shared by verifier and runner: parameters and the inputs of the calls to come, which the runner can only
  *           read, and the outputs, which it can write. Inputs are copied in just before a call, so an answer cannot
- *           work ahead.
+ *           work ahead. Several answers to a problem may be alive in turn: each writes to a lane of its own, so that
+ *           none sees what another has computed.
  * Offsets of arguments within a stride are the same in both. */
 #ifndef KERNELRL_SETS_H
 #define KERNELRL_SETS_H
@@ -12,7 +13,7 @@
 #include "verify/compare.h"
 #include "verify/wire.h"
 
-enum { SETS_PARAM_SETS = 2, SETS_GUARD_BYTES = 256 };
+enum { SETS_PARAM_SETS = 2, SETS_GUARD_BYTES = 256, SETS_LANES = 4 };
 
 struct set_info {
     bool filled;
@@ -38,10 +39,16 @@ struct sets {
     int n_sets;
     struct set_info *info;
 
-    int read_only_fd, read_write_fd;
-    unsigned char *read_only, *read_write;
-    size_t read_only_bytes, read_write_bytes;
-    int slots; /* calls that fit in one request */
+    int read_only_fd;
+    unsigned char *read_only;
+    size_t read_only_bytes;
+    struct sets_lane {
+        int fd;
+        unsigned char *read_write;
+    } lanes[SETS_LANES]; /* the first is always there, the others once they are wanted */
+    int n_lanes;
+    size_t read_write_bytes; /* of a lane */
+    int slots;               /* calls that fit in one request */
 
     uint64_t *poison; /* per argument */
     uint64_t guard;   /* what fills the gaps between outputs */
@@ -61,15 +68,18 @@ void sets_stage_params(struct sets *s);
 /* Notes what the worker put into a set, and its scale. family is a string constant. */
 void sets_note(struct sets *s, int set, const char *family, int param_set, double noise);
 
-/* Copies a set's inputs into a call slot, poisons the outputs, gives changed buffers their first value and renews the
- * guards. */
-void sets_stage(struct sets *s, int slot, int set);
-/* Poisons all slots, so that nothing of an earlier answer is left. */
-void sets_wipe(struct sets *s);
+/* Makes sure that lanes 0 .. n-1 are there, n at most SETS_LANES. */
+enum status sets_open_lanes(struct sets *s, int n, struct err *e) MUST_USE;
+
+/* Copies a set's inputs into a call slot, and in the lane poisons the outputs, gives changed buffers their first value
+ * and renews the guards. */
+void sets_stage(struct sets *s, int lane, int slot, int set);
+/* Clears the inputs of all slots and poisons a lane, so that nothing of an earlier answer is left. */
+void sets_wipe(struct sets *s, int lane);
 /* True when the gaps around a slot's outputs still hold the guard; else *arg is the argument next to the damage. */
-bool sets_guards_hold(const struct sets *s, int slot, int *arg);
+bool sets_guards_hold(const struct sets *s, int lane, int slot, int *arg);
 /* Compares a slot's outputs with a set's. *arg is the first compared argument that differs, or -1; the result is that
  * argument's, with the largest error of all. */
-void sets_compare(const struct sets *s, int slot, int set, int *arg, struct compare_result *out);
+void sets_compare(const struct sets *s, int lane, int slot, int set, int *arg, struct compare_result *out);
 
 #endif

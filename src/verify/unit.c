@@ -6,11 +6,15 @@ static const char prologue[] = "#define KERNELRL_ABI 1\n"
                                "#include <stdint.h>\n"
                                "#include <string.h>\n";
 
-/* The allocator wrappers exist to tell "asked for more memory than allowed" from any other crash on a null pointer. */
 static const char epilogue[] = "\n#line 1 \"kernelrl_shim.c\"\n"
                                "#define KERNELRL_EXPORT __attribute__((visibility(\"default\")))\n"
                                "KERNELRL_EXPORT volatile int kernelrl_out_of_memory;\n"
-                               "void *__real_malloc(size_t);\n"
+                               /* Else a small kernel is compiled twice: once more where the shim calls it. */
+                               "__typeof__(kernel) kernel __attribute__((noinline));\n";
+
+/* The allocator wrappers exist to tell "asked for more memory than allowed" from any other crash on a null pointer. Few
+ * answers allocate, and compiling the wrappers takes as long as compiling a small answer. */
+static const char wrappers[] = "void *__real_malloc(size_t);\n"
                                "void *__real_calloc(size_t, size_t);\n"
                                "void *__real_realloc(void *, size_t);\n"
                                "void *__real_aligned_alloc(size_t, size_t);\n"
@@ -61,6 +65,7 @@ static void render_argument(const struct arg *a, int index, bool constant, struc
 
 static void render_shim(const struct spec *s, const struct lint_facts *f, struct str *out) {
     str_adds(out, epilogue);
+    if (f->may_allocate) str_adds(out, wrappers);
     str_addf(out, "KERNELRL_EXPORT size_t kernelrl_scratch_bytes(void) { return %s; }\n",
              f->has_scratch ? "scratch_bytes()" : "0");
     str_addf(out, "KERNELRL_EXPORT size_t kernelrl_prepared_bytes(void) { return %s; }\n",

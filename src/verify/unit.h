@@ -11,7 +11,7 @@
  * kernelrl_prepare and kernelrl_out_of_memory (docs/formats.md, "Native ABI"). */
 void unit_render(const struct spec *spec, const struct lint_facts *facts, const char *source, struct str *out);
 
-/* Linker options that the unit needs: allocation calls go through the shim, which notes a refusal. */
+/* Linker options that units need: allocation calls go through the shim, which notes a refusal. */
 #define UNIT_LINK_OPTIONS "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=posix_memalign"
 
 #endif

@@ -116,8 +116,38 @@ static void test_spec(void **state) {
                            "kernel((const float *)kernelrl_a[0], *(const int64_t *)kernelrl_a[1], *(const double "
                            "*)kernelrl_a[2], (const uint16_t *)kernelrl_a[3], (const uint8_t *)kernelrl_a[4], (float "
                            "*)kernelrl_a[5], (float *)kernelrl_a[6], (const void *)kernelrl_a[7], kernelrl_a[8]);"));
+    assert_null(strstr(c.p, "__wrap_malloc"));
+    str_clear(&c);
+    f.may_allocate = true;
+    unit_render(&s, &f, "ANSWER", &c);
+    assert_non_null(strstr(c.p, "__wrap_malloc"));
     str_free(&c);
     arena_free(&a);
+}
+
+/* Whatever could name an allocator brings the wrappers along. */
+static void test_allocators_are_seen(void **state) {
+    (void)state;
+    static const struct {
+        const char *source;
+        bool may_allocate;
+    } cases[] = {
+        {"void kernel(void) {} // malloc", false},
+        {"void kernel(void) { malloc(3); }", true},
+        {"void kernel(void) { mal\\\nloc(3); }", true},
+        {"void kernel(void) { __builtin_calloc(3, 4); }", true},
+        {"void kernel(void) { posix_memalign(0, 0, 0); }", true},
+        {"#define J(a, b) a##b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"#define J(a, b) a%:%:b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"#define J(a, b) a#\\\n#b\nvoid kernel(void) { J(mal, loc)(3); }", true},
+        {"void kernel(void) { float a[4]; }", false},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct lint_facts f;
+        char message[400] = "";
+        assert_true(lint_source(cases[i].source, &f, message, sizeof message));
+        if (f.may_allocate != cases[i].may_allocate) fail_msg("%zu: %s", i, cases[i].source);
+    }
 }
 
 static void test_spec_refuses(void **state) {
@@ -280,22 +310,25 @@ static void test_sets(void **state) {
     memcpy(sets_expected(&s, 2) + s.output_at[5], after, sizeof after);
     memcpy(sets_expected(&s, 2) + s.output_at[6], &out, sizeof out);
     sets_note(&s, 2, "shipped", 0, 0);
-    sets_wipe(&s);
+    sets_wipe(&s, 0);
     int slot = s.slots - 1;
-    sets_stage(&s, slot, 2);
-    unsigned char *outputs = s.read_write + (size_t)slot * s.output_stride;
+    sets_stage(&s, 0, slot, 2);
+    unsigned char *outputs = s.lanes[0].read_write + (size_t)slot * s.output_stride;
     assert_memory_equal(s.read_only + 2 * s.param_stride + (size_t)slot * s.input_stride + s.input_at[0], x, sizeof x);
     assert_memory_equal(outputs + s.output_at[5], first, sizeof first);
-    assert_true(sets_guards_hold(&s, slot, &arg));
-    sets_compare(&s, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
+    float halves[2];
+    memcpy(halves, &s.guard, sizeof halves);
+    assert_true(halves[0] >= 2 && halves[0] < 3 && halves[1] <= -2 && halves[1] > -3);
+    sets_compare(&s, 0, slot, 2, &arg, &r); /* nothing was done: the buffer is as it was, the output unwritten */
     assert_int_equal(arg, 5);
     memcpy(outputs + s.output_at[5], after, sizeof after);
-    sets_compare(&s, slot, 2, &arg, &r);
+    sets_compare(&s, 0, slot, 2, &arg, &r);
     assert_true(arg == 6 && r.unwritten == 1);
     memcpy(outputs + s.output_at[6], &out, sizeof out);
-    sets_compare(&s, slot, 2, &arg, &r);
+    sets_compare(&s, 0, slot, 2, &arg, &r);
     assert_true(arg == -1 && r.max_error == 0);
-    assert_true(sets_guards_hold(&s, slot, &arg));
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
     /* Any byte beside a buffer counts, up to the last of the gap. */
     unsigned char *const hits[] = {outputs,
                                    outputs + s.output_at[5] - 1,
@@ -306,11 +339,11 @@ static void test_sets(void **state) {
     const int owner[] = {5, 5, 5, 6, 6, 6};
     for (size_t i = 0; i < ARRAY_LEN(hits); i++) {
         *hits[i] ^= 1;
-        assert_false(sets_guards_hold(&s, slot, &arg));
+        assert_false(sets_guards_hold(&s, 0, slot, &arg));
         assert_int_equal(arg, owner[i]);
         *hits[i] ^= 1;
     }
-    assert_true(sets_guards_hold(&s, slot, &arg));
+    assert_true(sets_guards_hold(&s, 0, slot, &arg));
     sets_close(&s);
     spec.args[0].count = (int64_t)1 << 30;
     assert_int_equal(sets_open(&s, &spec, 5, 99, &e), ST_INVALID);
@@ -376,12 +409,12 @@ static void test_replies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lint_accepts),   cmocka_unit_test(test_lint_refuses),
-        cmocka_unit_test(test_spec),           cmocka_unit_test(test_spec_refuses),
-        cmocka_unit_test(test_compare_floats), cmocka_unit_test(test_compare_scale),
-        cmocka_unit_test(test_compare_types),  cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_timing),         cmocka_unit_test(test_verdict_json),
-        cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_lint_accepts),  cmocka_unit_test(test_lint_refuses),
+        cmocka_unit_test(test_spec),          cmocka_unit_test(test_allocators_are_seen),
+        cmocka_unit_test(test_spec_refuses),  cmocka_unit_test(test_compare_floats),
+        cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
+        cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
+        cmocka_unit_test(test_verdict_json),  cmocka_unit_test(test_replies),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
 /* Names of outcomes and the JSON form of a verdict. */
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "io/json.h"
 #include "verify/verify.h"
@@ -59,4 +61,49 @@ void verdict_to_json(const struct verdict *v, struct str *out) {
     js_put_bool(out, "cached", v->cached);
     js_put_str(out, "message", v->message);
     js_end(out, '}');
+}
+
+static enum status read_outcome(const json_t *o, const char *where, enum outcome *out, struct err *e) {
+    const char *name;
+    TRY(js_get_str(o, where, "outcome", &name, e));
+    for (size_t i = 0; i < ARRAY_LEN(outcomes); i++) {
+        *out = (enum outcome)i;
+        if (strcmp(outcome_name(*out), name) == 0) return ST_OK;
+    }
+    return FAIL(e, ST_PARSE, "%s: outcome: expected one of docs/formats.md, got \"%.60s\"", where, name);
+}
+
+static enum status read_count(const json_t *o, const char *where, const char *key, int *out, struct err *e) {
+    int64_t n;
+    TRY(js_get_i64(o, where, key, &n, e));
+    if (n < 0 || n > INT_MAX) return FAIL(e, ST_PARSE, "%s: %s: expected a count, got %lld", where, key, (long long)n);
+    *out = (int)n;
+    return ST_OK;
+}
+
+enum status verdict_from_json(const json_t *o, const char *where, struct verdict *out, struct err *e) {
+    *out = (struct verdict){.max_error = (double)NAN};
+    const char *message;
+    TRY(read_outcome(o, where, &out->outcome, e));
+    TRY(read_count(o, where, "tests_passed", &out->tests_passed, e));
+    TRY(read_count(o, where, "tests_total", &out->tests_total, e));
+    TRY(js_opt_f64(o, where, "max_error", &out->max_error, e));
+    TRY(js_opt_f64(o, where, "speedup", &out->speedup, e));
+    TRY(js_opt_f64(o, where, "speedup_low", &out->speedup_low, e));
+    TRY(js_opt_f64(o, where, "speedup_high", &out->speedup_high, e));
+    TRY(js_opt_f64(o, where, "eager_ms", &out->eager_ms, e));
+    TRY(js_opt_f64(o, where, "kernel_ms", &out->kernel_ms, e));
+    TRY(js_get_f64(o, where, "prepare_ms", &out->prepare_ms, e));
+    TRY(js_get_f64(o, where, "compile_s", &out->compile_s, e));
+    TRY(js_get_f64(o, where, "run_s", &out->run_s, e));
+    TRY(js_get_f64(o, where, "time_s", &out->time_s, e));
+    TRY(js_get_bool(o, where, "cached", &out->cached, e));
+    TRY(js_get_str(o, where, "message", &message, e));
+    /* U+FFFD takes more room than the byte it stands for: cut between characters, so that the next way back is equal.
+     */
+    size_t len = strlen(message);
+    if (len >= sizeof out->message) len = js_utf8_prefix(message, sizeof out->message - 1);
+    memcpy(out->message, message, len);
+    out->message[len] = 0;
+    return ST_OK;
 }

@@ -77,7 +77,9 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         goto fail;
     }
     TRY_GOTO(jail_open(&v->jail, v->o.allow_weaker, e), fail);
-    TRY_GOTO(compiler_open(&v->compiler, &v->jail, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e), fail);
+    TRY_GOTO(
+        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
+        fail);
     TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
@@ -126,11 +128,11 @@ struct work {
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
 
-static struct hash128 item_key(const struct verify_item *it) {
+struct hash128 verify_key(const struct problem *p, const char *source) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_adds(&s, it->problem->code);
+    str_adds(&s, p->code);
     str_addc(&s, 0);
-    str_adds(&s, it->source);
+    str_adds(&s, source ? source : "");
     return hash_hex(s.p, s.len);
 }
 
@@ -155,7 +157,7 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
         SAY(out, "%s", outcome_text(OUTCOME_NO_KERNEL));
         return;
     }
-    w->key = item_key(it);
+    w->key = verify_key(it->problem, it->source);
     for (size_t k = 0; k < i; k++)
         if (all[k].same_as < 0 && all[k].key.hex[0] && same_key(&all[k].key, &w->key)) {
             w->same_as = (int)k;
@@ -195,12 +197,13 @@ static void after_compiler(struct work *w) {
     w->decided = true;
 }
 
-static void remember(struct verifier *v, const struct work *w) {
-    if (!w->key.hex[0] || w->item->verdict.cached || outcome_class(w->item->verdict.outcome) == 'I') return;
-    struct cache_slot *slot = cache_slot(v, &w->key);
+void verifier_recall(struct verifier *v, const struct hash128 *key, const struct verdict *verdict) {
+    const enum outcome o = verdict->outcome;
+    if (verdict->cached || o == OUTCOME_NO_KERNEL || outcome_class(o) == 'I') return;
+    struct cache_slot *slot = cache_slot(v, key);
     slot->used = true;
-    slot->key = w->key;
-    slot->verdict = w->item->verdict;
+    slot->key = *key;
+    slot->verdict = *verdict;
 }
 
 /* Compiles in the background and tests what is ready beside it; then, with the processors to itself, times what was
@@ -222,13 +225,21 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
             w->untimed = judge_tests(&v->judge, w->ref, &w->job, compiling, &w->item->verdict, &w->fastest_ns);
     }
     compile_finish(compiling);
+    struct judge_timed *timed = xcalloc(n + 1, sizeof *timed);
     for (size_t i = 0; i < n && st == ST_OK; i++) {
+        int m = 0;
         if (!all[i].untimed) continue;
+        for (size_t k = i; k < n; k++) {
+            if (!all[k].untimed || all[k].ref != all[i].ref) continue;
+            timed[m++] = (struct judge_timed){&all[k].job, all[k].fastest_ns, &all[k].item->verdict};
+            all[k].untimed = false;
+        }
         if (cancel && *cancel)
             st = FAIL(e, ST_CANCELLED, "cancelled");
         else
-            judge_timing(&v->judge, all[i].ref, &all[i].job, all[i].fastest_ns, &all[i].item->verdict);
+            judge_timing(&v->judge, all[i].ref, timed, m);
     }
+    free(timed);
     return st;
 }
 
@@ -249,7 +260,7 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
         if (all[i].same_as >= 0)
             items[i].verdict = items[all[i].same_as].verdict;
         else if (st == ST_OK)
-            remember(v, &all[i]);
+            verifier_recall(v, &all[i].key, &items[i].verdict);
         if (all[i].same_as >= 0 && outcome_class(items[i].verdict.outcome) != 'I') items[i].verdict.cached = true;
         free(all[i].job.object);
         str_free(&all[i].unit);

@@ -5,7 +5,9 @@
 #define KERNELRL_VERIFY_H
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/str.h"
+#include "io/json.h"
 #include "problem/problem.h"
 #include "problem/spec.h"
 
@@ -83,13 +85,25 @@ struct verify_item {
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */
     struct verdict verdict; /* out */
 };
-/* Judges a batch: compiles on all cores first, then runs and times one item at a time with the cores to itself.
- * Equal (problem, source) pairs are judged once. A hostile or broken item never fails the batch; ST_OK unless the
+/* Judges a batch: compiles on all cores and meanwhile tests what is ready, one answer at a time; then times the correct
+ * ones with the cores to itself, those of one problem (at most four at once) in turn with eager and with each other.
+ * Equal (problem, source) pairs are judged once and share the verdict; all answers to a problem meet the same secret
+ * inputs, which the reference has run on once. A hostile or broken item never fails the batch; ST_OK unless the
  * verifier itself is beyond repair. cancel, when not NULL, is polled between compilations and between items. */
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) MUST_USE;
 
-/* Verdict as one JSON object (docs/formats.md). */
+/* Identity of an answer to a problem: a hash of the problem's code and the source (NULL counts as empty). Equal keys
+ * get equal verdicts from one verifier. */
+struct hash128 verify_key(const struct problem *p, const char *source);
+/* Takes a verdict of an earlier process into the cache of equal answers, as if this verifier had just given it. Missing
+ * and cached verdicts are passed over, as they are when they are given. */
+void verifier_recall(struct verifier *v, const struct hash128 *key, const struct verdict *verdict);
+
+/* Verdict as one JSON object (docs/formats.md), and back. There and back once, bytes of a message that are not UTF-8
+ * become U+FFFD and infinities are gone; a second time changes nothing. ST_PARSE, the message beginning with where (a
+ * file and its line), when a key is missing or wrong. */
 void verdict_to_json(const struct verdict *v, struct str *out);
+enum status verdict_from_json(const json_t *o, const char *where, struct verdict *out, struct err *e) MUST_USE;
 
 #endif

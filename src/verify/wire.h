@@ -55,4 +55,8 @@ struct wire_reply {
     char text[240];
 };
 
+/* The runner as a shell (shell.h): a request is a script and its arguments, each ended by a NUL, with the three
+ * standard descriptors along; the reply is the script's wait status, an int. */
+enum { WIRE_SHELL_BYTES = 16384, WIRE_SHELL_ARGS = 64 };
+
 #endif

@@ -24,6 +24,21 @@ if [ -f models/tiny/model.safetensors ]; then
     printf '{"prompt": "a"\n' >"$tmp/cut.jsonl"
     refuses "sft: a cut row is named" 1 'cut.jsonl:1' \
         "$KRL" sft output="$tmp/s" model_name=models/tiny data="$tmp/cut.jsonl"
+    say() { "$KRL" sample --model models/tiny --prompt 'Add two vectors.' --max-tokens 60 --json "$@" 2>>"$tmp/said"; }
+    all_are_greedy() {
+        say --temperature 0 >"$tmp/greedy" && say --n 3 --min-p 1 >"$tmp/three" &&
+            [ "$(wc -l <"$tmp/three")" = 3 ] && [ "$(sort -u "$tmp/three")" = "$(cat "$tmp/greedy")" ]
+    }
+    check "sample --n 3 --min-p 1: three times the most probable answer" all_are_greedy
+    memory_changes_nothing() {
+        say --n 5 --min-p 0.02 >"$tmp/roomy" && say --n 5 --min-p 0.02 --kv-memory 2000000 >"$tmp/tight" &&
+            [ "$(sort -u "$tmp/roomy" | wc -l)" -gt 1 ] && cmp -s "$tmp/roomy" "$tmp/tight"
+    }
+    check "sample --kv-memory: little memory, the same answers" memory_changes_nothing
+    refuses "sample --kv-memory: too little memory for one answer" 1 'KV cache.*budget is 1000 bytes' \
+        "$KRL" sample --model models/tiny --prompt x --kv-memory 1000
+    refuses "sample: min-p out of range" 2 'min-p: expected a number from 0 to 1' \
+        "$KRL" sample --model models/tiny --prompt x --min-p 2
 else
     skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
 fi

@@ -49,7 +49,10 @@ class ProblemError(Exception):
 
 def seed_all(seed):
     random.seed(seed)
-    torch.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)  # the same, but that it keeps no list of calls for a device to come
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
@@ -122,6 +125,11 @@ class Region:
     def __init__(self, fd, size):
         self.map = mmap.mmap(fd, size)
         os.close(fd)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                self.map.madvise(mmap.MADV_HUGEPAGE)  # filled once, from end to end: few page faults instead of many
+            except OSError:
+                pass
 
     def view(self, offset, shape, dtype):
         count = 1

@@ -1,0 +1,82 @@
+/* Where the first number is that is none: for the message of a run that must stop. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/internal.h"
+
+/* Index of the first NaN or infinity among n floats of the device, -1 without one. Copies them in pieces. */
+static int64_t first_bad(struct model *m, const float *x, int64_t n, float *value) {
+    enum { PIECE = 1 << 16 };
+    CLEANUP_FREE float *host = xmalloc(PIECE * sizeof *host);
+    struct err ignored;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t len = i64_min(PIECE, n - at);
+        m->be->mem_get(m->be, host, x + at, (size_t)len * sizeof *host);
+        if (m->be->sync(m->be, &ignored) != ST_OK) return -1; /* a lost device has a message of its own */
+        for (int64_t i = 0; i < len; i++)
+            if (!isfinite(host[i])) {
+                *value = host[i];
+                return at + i;
+            }
+    }
+    return -1;
+}
+
+static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t bytes, const char *what,
+                const char *name) {
+    float v = 0;
+    const int64_t i = x ? first_bad(m, x, n, &v) : -1;
+    if (i < 0) return false;
+    snprintf(buf, bytes, "%s%s: element %lld of %lld is %s", what, name, (long long)i, (long long)n,
+             isnan(v) ? "NaN" : "infinite");
+    return true;
+}
+
+static bool bad_weight(struct model *m, char *buf, size_t bytes) {
+    for (int i = 0; i < m->n_param; i++)
+        if (say(m, m->param[i].w, m->param[i].n, buf, bytes, "weight ", m->param[i].name)) return true;
+    for (int i = 0; i < m->n_lora_param; i++)
+        if (say(m, m->lora_param[i].w, m->lora_param[i].n, buf, bytes, "weight ", m->lora_param[i].name)) return true;
+    return false;
+}
+
+/* In the order in which the forward pass made them. */
+static bool bad_activation(struct model *m, char *buf, size_t bytes) {
+    const struct train_space *w = &m->ts;
+    const struct model_config *c = &m->cfg;
+    const int64_t T = w->T;
+    if (T <= 0) return false;
+    for (int i = 0; i < c->L; i++) {
+        const struct layer_acts *a = &w->layer[i];
+        const struct {
+            const float *x;
+            int64_t cols;
+            const char *name;
+        } parts[] = {{a->x_in, c->D, "its input"},
+                     {a->qkv, qkv_cols(c), "queries, keys and values"},
+                     {a->o, (int64_t)c->H * c->K, "attention"},
+                     {a->x_mid, c->D, "the sum with attention"},
+                     {a->gu, 2 * (int64_t)c->F, "gate and up projection"}};
+        char layer[40];
+        snprintf(layer, sizeof layer, "activations of layer %d, ", i);
+        for (size_t k = 0; k < ARRAY_LEN(parts); k++)
+            if (say(m, parts[k].x, T * parts[k].cols, buf, bytes, layer, parts[k].name)) return true;
+    }
+    return say(m, w->x_last, T * c->D, buf, bytes, "activations of the last layer, ", "its output") ||
+           say(m, w->hn, T * c->D, buf, bytes, "activations of ", "the final norm");
+}
+
+/* The backward pass spreads it downwards, so that the tensor nearest to the loss is where it began. */
+static bool bad_gradient(struct model *m, char *buf, size_t bytes) {
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int i = n - 1; i >= 0; i--)
+        if (say(m, p[i].g, p[i].n, buf, bytes, "gradient of ", p[i].name)) return true;
+    return false;
+}
+
+bool model_find_nonfinite(struct model *m, int what, char *buf, size_t bytes) {
+    return (what & FIND_WEIGHTS && bad_weight(m, buf, bytes)) ||
+           (what & FIND_ACTIVATIONS && bad_activation(m, buf, bytes)) ||
+           (what & FIND_GRADIENTS && m->train != TRAIN_NOTHING && bad_gradient(m, buf, bytes));
+}
