@@ -311,6 +311,16 @@ static void test_sets(void **state) {
     memcpy(sets_expected(&s, 2) + s.output_at[6], &out, sizeof out);
     sets_note(&s, 2, "shipped", 0, 0);
     sets_wipe(&s, 0);
+    /* What one lane has written is neither in another nor, once that was wiped, left for the next answer in its own. */
+    if (sets_open_lanes(&s, 2, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_int_equal(s.n_lanes, 2);
+    assert_int_not_equal(s.lanes[0].fd, s.lanes[1].fd);
+    sets_wipe(&s, 1);
+    assert_memory_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
+    s.lanes[1].read_write[s.output_at[6]] ^= 1;
+    assert_memory_not_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
+    sets_wipe(&s, 1);
+    assert_memory_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
     int slot = s.slots - 1;
     sets_stage(&s, 0, slot, 2);
     unsigned char *outputs = s.lanes[0].read_write + (size_t)slot * s.output_stride;

@@ -213,6 +213,46 @@ static void test_clock(void **state) {
     free(code);
 }
 
+/* A batch of answers to one problem, timed in turns: each keeps its own time, and one that goes wrong in its second
+ * process takes nobody along. */
+static void test_turns(void **state) {
+    (void)state;
+    need_verifier();
+    static const char body[] = "for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;\n}\n";
+    static const char head[] = "struct t { long s, n; };\nint nanosleep(const struct t *, struct t *);\n"
+                               "void kernel(const float *restrict x, float *restrict out) {\n";
+    static const char *const extra[] = {"",
+                                        "struct t d = {0, 1000000}; nanosleep(&d, 0);\n",
+                                        "long k = 0;\n",
+                                        "struct t d = {0, 3000000}; nanosleep(&d, 0);\n",
+                                        "struct t d = {0, 20000000}; nanosleep(&d, 0);\n",
+                                        "static int n; if (++n == 6) out[7] = 1; if (n == 6) return;\n"};
+    static const double at_least_ms[] = {0, 1, 0, 3, 20, 0}, at_most_ms[] = {2, 5, 2, 10, 40, 0};
+    enum { N = ARRAY_LEN(extra) };
+    char *code = read_fixture("relu.py");
+    struct problem p = {.key = "relu", .name = "relu", .code = code};
+    struct verify_item items[N];
+    struct str sources[N];
+    for (int i = 0; i < N; i++) {
+        sources[i] = STR_INIT;
+        str_addf(&sources[i], "%s%s%s", head, extra[i], body);
+        items[i] = (struct verify_item){.problem = &p, .source = sources[i].p};
+    }
+    struct err e = {0};
+    if (verify_batch(verifier, items, N, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (int i = 0; i < N; i++) {
+        const struct verdict *v = &items[i].verdict;
+        if (i == N - 1) {
+            assert_int_equal(v->outcome, OUTCOME_UNSTABLE); /* five tests, and wrong in the sixth call */
+        } else {
+            if (v->outcome != OUTCOME_CORRECT) fail_msg("%d: %s: %s", i, outcome_name(v->outcome), v->message);
+            if (v->kernel_ms < at_least_ms[i] || v->kernel_ms > at_most_ms[i]) fail_msg("%d: %g ms", i, v->kernel_ms);
+        }
+        str_free(&sources[i]);
+    }
+    free(code);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -264,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_broken_problems),
         cmocka_unit_test(test_dedup_cache_and_cancel),
         cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_turns),
         cmocka_unit_test(test_worker_lost),
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
