@@ -75,14 +75,17 @@ struct attn_work {
 
 /* ---- products with bfloat16 operands (bf16.c; rounding and order in tensor/ops.h) ---- */
 
-enum { PAIR_KC = 128 };   /* pairs between two spills of the accumulators */
+/* Half as wide as PANEL: up to 12 rows then pass over the weights once, which is all that few rows have time for. */
+enum { PAIR_PANEL = 32 };
+enum { PAIR_KC = 256 };   /* pairs between two spills of the accumulators */
 enum { PAIR_ALIGN = 32 }; /* elements a bf16 row is padded to with zeros: one AMX tile row */
 
-/* A packed weight: panels [N/PANEL][K_pad/2][PANEL] of pairs (w[n][2i], w[n][2i+1]), the first in the low half. */
+/* A packed weight: panels [N/PAIR_PANEL][K_pad/2][PAIR_PANEL] of pairs (w[n][2i], w[n][2i+1]), the first in the low
+ * half. */
 static inline int64_t pair_pad(int64_t k) { return (k + PAIR_ALIGN - 1) & ~(int64_t)(PAIR_ALIGN - 1); }
-static inline int64_t pair_panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
+static inline int64_t pair_panels(int64_t n) { return (n + PAIR_PANEL - 1) / PAIR_PANEL; }
 static inline const uint16_t *pair_panel(const uint16_t *packed, int64_t panel, int64_t k_pad) {
-    return packed + panel * k_pad * PANEL;
+    return packed + panel * k_pad * PAIR_PANEL;
 }
 
 /* c[m,n] = init + sum over pairs of a[m,:] b[:,n]. Items as in struct gemm. */
@@ -100,7 +103,7 @@ struct gemm16 {
     bool accumulate;
     int64_t M, N, K, chunk, n_chunks;
     bool rows_outer;   /* items of one chunk of rows follow each other, else items of one panel */
-    uint16_t *scratch; /* PAIR_KC * 2 * PANEL elements a thread, when b_rows */
+    uint16_t *scratch; /* PAIR_KC * 2 * PAIR_PANEL elements a thread, when b_rows */
 };
 /* Panel and first row of an item. */
 static inline void gemm16_item(const struct gemm16 *g, int64_t item, int64_t *panel, int64_t *row) {

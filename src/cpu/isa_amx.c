@@ -21,7 +21,7 @@ bool cpu_amx_permitted(void) {
 }
 
 /* Every tile is 16 rows of 64 bytes: 16 floats of c, 32 elements of a row of a, 16 pairs of b. */
-enum { TILE = 16, AMX_KC = 512 }; /* AMX_KC pairs of a panel stay in the second-level cache */
+enum { TILE = 16, AMX_KC = 1024 }; /* AMX_KC pairs of a panel stay in the second-level cache */
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -31,37 +31,29 @@ static const struct {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* c [16][PANEL] += a [16 rows] b [panel] over `steps` tiles. */
+/* c [16][PAIR_PANEL] += a [16 rows] b [panel] over `steps` tiles. */
 static void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc) {
-    const int64_t cs = ldc * 4, as = lda * 2, bs = PANEL * 4;
+    const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;
     MEMORY_BARRIER();
     _tile_loadd(0, c, cs);
     _tile_loadd(1, c + TILE, cs);
-    _tile_loadd(2, c + 2 * TILE, cs);
-    _tile_loadd(3, c + 3 * TILE, cs);
     for (int64_t k = 0; k < steps; k++) {
-        for (int j = 0; j < 64; j++) __builtin_prefetch(b + 16 * TILE * PANEL + 32 * j, 0, 2);
+        for (int j = 0; j < 2 * TILE; j++) __builtin_prefetch(b + 8 * 2 * TILE * PAIR_PANEL + 32 * j, 0, 2);
         _tile_loadd(4, a, as);
         _tile_loadd(5, b, bs);
         _tile_dpbf16ps(0, 4, 5);
         _tile_loadd(6, b + 2 * TILE, bs);
         _tile_dpbf16ps(1, 4, 6);
-        _tile_loadd(7, b + 4 * TILE, bs);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_loadd(5, b + 6 * TILE, bs);
-        _tile_dpbf16ps(3, 4, 5);
         a += 2 * TILE;
-        b += 2 * TILE * PANEL;
+        b += 2 * TILE * PAIR_PANEL;
     }
     _tile_stored(0, c, cs);
     _tile_stored(1, c + TILE, cs);
-    _tile_stored(2, c + 2 * TILE, cs);
-    _tile_stored(3, c + 3 * TILE, cs);
 }
 
-/* c [32][PANEL / 2] += a [32 rows] b [half a panel]: four products for four loads. */
+/* The same for 32 rows: four products for four loads. */
 static void amx_32(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc) {
-    const int64_t cs = ldc * 4, as = lda * 2, bs = PANEL * 4;
+    const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;
     float *lower = c + TILE * ldc;
     MEMORY_BARRIER();
     _tile_loadd(0, c, cs);
@@ -78,7 +70,7 @@ static void amx_32(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
         a += 2 * TILE;
-        b += 2 * TILE * PANEL;
+        b += 2 * TILE * PAIR_PANEL;
     }
     _tile_stored(0, c, cs);
     _tile_stored(1, c + TILE, cs);
@@ -88,27 +80,25 @@ static void amx_32(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t
 
 static void amx_rows(int64_t m, int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c,
                      int64_t ldc) {
-    if (m > TILE) {
+    if (m > TILE)
         amx_32(steps, a, lda, b, c, ldc);
-        amx_32(steps, a, lda, b + PANEL, c + PANEL / 2, ldc);
-    } else {
+    else
         amx_16(steps, a, lda, b, c, ldc);
-    }
 }
 
 /* The same items as pair_gemm_items. Tiles accumulate onto c, so c is begun first; where there are no 16 or 32 whole
  * rows or no whole panel the product is made in a buffer. Rows of a are readable up to a multiple of 16. */
 static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm16 *g = ctx;
-    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PANEL : NULL;
+    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PAIR_PANEL : NULL;
     const int64_t all = (g->K + 1) / 2, kc = g->b_rows ? PAIR_KC : AMX_KC;
-    float t[2 * TILE * PANEL] __attribute__((aligned(64)));
+    float t[2 * TILE * PAIR_PANEL] __attribute__((aligned(64)));
     memset(t, 0, sizeof t);
     _tile_loadconfig(&tile_shape);
     for (int64_t item = begin; item < end; item++) {
         int64_t panel, r0;
         gemm16_item(g, item, &panel, &r0);
-        const int64_t n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
+        const int64_t n0 = panel * PAIR_PANEL, nc = i64_min(PAIR_PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
         float *c = g->c + r0 * g->ldc + n0;
         for (int64_t r = 0; r < m && !g->accumulate; r++) {
             if (g->bias)
@@ -122,17 +112,17 @@ static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
             if (g->b_rows)
                 pairs_of_rows(scratch, g, 2 * p0, pairs, n0);
             else
-                b = pair_panel(g->b, panel, g->b_pad) + p0 * PANEL * 2;
+                b = pair_panel(g->b, panel, g->b_pad) + p0 * PAIR_PANEL * 2;
             for (int64_t i = 0; i < m; i += 2 * TILE) {
                 const int64_t mr = i64_min(2 * TILE, m - i);
                 float *ci = c + i * g->ldc;
-                if (nc == PANEL && mr % TILE == 0) {
+                if (nc == PAIR_PANEL && mr % TILE == 0) {
                     amx_rows(mr, steps, a + i * g->lda, g->lda, b, ci, g->ldc);
                     continue;
                 }
-                for (int64_t r = 0; r < mr; r++) memcpy(t + r * PANEL, ci + r * g->ldc, (size_t)nc * sizeof *t);
-                amx_rows(mr, steps, a + i * g->lda, g->lda, b, t, PANEL);
-                for (int64_t r = 0; r < mr; r++) memcpy(ci + r * g->ldc, t + r * PANEL, (size_t)nc * sizeof *t);
+                for (int64_t r = 0; r < mr; r++) memcpy(t + r * PAIR_PANEL, ci + r * g->ldc, (size_t)nc * sizeof *t);
+                amx_rows(mr, steps, a + i * g->lda, g->lda, b, t, PAIR_PANEL);
+                for (int64_t r = 0; r < mr; r++) memcpy(ci + r * g->ldc, t + r * PAIR_PANEL, (size_t)nc * sizeof *t);
             }
         }
     }

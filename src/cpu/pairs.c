@@ -36,7 +36,7 @@ static uint16_t *pair_grow(uint16_t **p, int64_t *cap, int64_t want) {
 /* ---- packed weights ---------------------------------------------------------------------------------------------- */
 
 static uint16_t *pair_at(uint16_t *packed, int64_t k_pad, int64_t n, int64_t k) {
-    return packed + n / PANEL * k_pad * PANEL + (k / 2 * PANEL + n % PANEL) * 2 + k % 2;
+    return packed + n / PAIR_PANEL * k_pad * PAIR_PANEL + (k / 2 * PAIR_PANEL + n % PAIR_PANEL) * 2 + k % 2;
 }
 
 struct put_work {
@@ -51,16 +51,16 @@ struct put_work {
 static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct put_work *p = ctx;
-    const int64_t k_pad = pair_pad(p->K), first = i64_max(p->row, begin * PANEL),
-                  last = i64_min(p->row + p->rows, end * PANEL);
+    const int64_t k_pad = pair_pad(p->K), first = i64_max(p->row, begin * PAIR_PANEL),
+                  last = i64_min(p->row + p->rows, end * PAIR_PANEL);
     for (int64_t n0 = first; n0 < last;) {
-        const int64_t n1 = i64_min(last, (n0 / PANEL + 1) * PANEL);
+        const int64_t n1 = i64_min(last, (n0 / PAIR_PANEL + 1) * PAIR_PANEL);
         for (int64_t k0 = 0; k0 < p->K; k0 += 32) {
             const int64_t k1 = i64_min(k0 + 32, p->K);
             for (int64_t n = n0; n < n1; n++) {
                 const uint16_t *src = p->src + (n - p->row) * p->ld;
                 uint16_t *dst = pair_at(p->packed, k_pad, n, k0);
-                for (int64_t k = k0; k < k1; k++) dst[(k - k0) / 2 * PANEL * 2 + k % 2] = src[k];
+                for (int64_t k = k0; k < k1; k++) dst[(k - k0) / 2 * PAIR_PANEL * 2 + k % 2] = src[k];
             }
         }
         n0 = n1;
@@ -69,7 +69,8 @@ static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
 
 static void put_rows(struct pair_space *s, struct weight *w, int64_t row, int64_t rows, const uint16_t *src,
                      int64_t ld) {
-    if (!w->packed) w->packed = packed_alloc((size_t)(pair_panels(w->N) * PANEL * pair_pad(w->K)) * sizeof(uint16_t));
+    if (!w->packed)
+        w->packed = packed_alloc((size_t)(pair_panels(w->N) * PAIR_PANEL * pair_pad(w->K)) * sizeof(uint16_t));
     struct put_work p = {.packed = w->packed, .row = row, .rows = rows, .K = w->K, .src = src, .ld = ld};
     pool_for(s->pool, pair_panels(w->N), 1, put_panels, &p);
 }
@@ -89,12 +90,13 @@ void pairs_weight_get(const struct weight *w, int64_t row, int64_t rows, uint16_
 /* From the float32 master, a slab of rows at a time: rounded, then put. */
 void pairs_weight_pack(struct pair_space *s, struct weight *w) {
     ASSERT(w->w);
-    const int64_t lda = pair_pad(w->K), slab = i64_max(PANEL, (1 << 20) / i64_max(1, lda) / PANEL * PANEL);
+    const int64_t lda = pair_pad(w->K),
+                  slab = i64_max(PAIR_PANEL, (1 << 20) / i64_max(1, lda) / PAIR_PANEL * PAIR_PANEL);
     for (int64_t row = 0; row < w->N || row == 0; row += slab) {
         const int64_t rows = i64_min(slab, w->N - row);
         uint16_t *t = pair_grow(&s->a, &s->a_cap, rows * lda);
         struct round_args r = {tensor_full(w->w + row * w->K, rows, w->K), t, lda};
-        pool_for(s->pool, rows, PANEL, s->k->round, &r);
+        pool_for(s->pool, rows, PAIR_PANEL, s->k->round, &r);
         put_rows(s, w, row, rows, t, lda);
     }
 }
@@ -121,13 +123,15 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
     g->chunk = i64_min(g->M, g->b_rows ? 768 : i64_max(48, i64_min(192, fits)));
     /* A chunk of rows meets all panels while it is in that cache, unless b would have to come from memory each time. */
     g->rows_outer = g->M > g->N || g->N * g->K <= 6 << 20;
+    const int64_t parts = (g->M + g->chunk - 1) / g->chunk; /* of one size, as far as whole tiles allow */
+    g->chunk = ((g->M + parts - 1) / parts + 15) & ~(int64_t)15;
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
         if (g->chunk <= 48 || 10 * items >= 9 * rounds * threads) break;
         g->chunk = (g->chunk / 2 + 47) / 48 * 48;
     }
-    if (g->b_rows) g->scratch = pair_grow(&s->scratch, &s->scratch_cap, threads * PAIR_KC * 2 * PANEL);
+    if (g->b_rows) g->scratch = pair_grow(&s->scratch, &s->scratch_cap, threads * PAIR_KC * 2 * PAIR_PANEL);
     const bool small = g->M * g->N * g->K < PAIR_MIN_PRODUCT;
     pool_for(small ? NULL : s->pool, panels * g->n_chunks, 1, s->k->gemm, g);
 }
@@ -155,7 +159,7 @@ void pairs_linear_dx(struct pair_space *s, struct tensor dx, struct tensor dy, c
     int64_t n = 0;
     do { /* once for an empty reduction too */
         struct tensor part = tensor_cols(dy, n, w->N - n < 2 * STEP ? w->N - n : STEP);
-        struct gemm16 g = {.b = pair_panel(w->packed, n / PANEL, k_pad),
+        struct gemm16 g = {.b = pair_panel(w->packed, n / PAIR_PANEL, k_pad),
                            .b_rows = true,
                            .b_pad = k_pad,
                            .c = dx.data,
@@ -174,7 +178,7 @@ void pairs_linear_dw(struct pair_space *s, float *dw, struct tensor dy, struct t
     const int64_t lda = pair_pad(x.rows), rows = (dy.cols + 15) & ~(int64_t)15;
     struct round_args ra = {dy, pair_grow(&s->a, &s->a_cap, rows * lda), lda};
     pool_for(s->pool, dy.cols, 16, s->k->round_transposed, &ra);
-    struct round_args rb = {x, pair_grow(&s->b, &s->b_cap, pair_panels(x.cols) * PANEL * lda), lda};
+    struct round_args rb = {x, pair_grow(&s->b, &s->b_cap, pair_panels(x.cols) * PAIR_PANEL * lda), lda};
     pool_for(s->pool, pair_panels(x.cols), 1, s->k->pack_transposed, &rb);
     struct gemm16 g = {.a = ra.out,
                        .lda = lda,

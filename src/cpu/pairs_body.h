@@ -215,17 +215,17 @@ static void pair_pack_transposed(void *ctx, int64_t begin, int64_t end, int thre
     (void)thread;
     const struct round_args *p = ctx;
     for (int64_t panel = begin; panel < end; panel++) {
-        uint16_t *out = p->out + panel * p->lda * PANEL;
+        uint16_t *out = p->out + panel * p->lda * PAIR_PANEL;
         for (int64_t t = 0; t < p->lda; t += 2)
-            for (int64_t j = 0; j < PANEL; j += 16) {
-                uint16_t *pair = out + (t / 2 * PANEL + j) * 2;
+            for (int64_t j = 0; j < PAIR_PANEL; j += 16) {
+                uint16_t *pair = out + (t / 2 * PAIR_PANEL + j) * 2;
 #if defined(V16_AVX512)
-                p_store(pair, panel * PANEL + j < p->x.cols ? pair_of_rows(&p->x, t, panel * PANEL + j)
-                                                            : _mm512_setzero_si512());
+                p_store(pair, panel * PAIR_PANEL + j < p->x.cols ? pair_of_rows(&p->x, t, panel * PAIR_PANEL + j)
+                                                                 : _mm512_setzero_si512());
 #else
                 for (int64_t i = 0; i < 16; i++)
                     for (int64_t h = 0; h < 2; h++) {
-                        const int64_t col = panel * PANEL + j + i;
+                        const int64_t col = panel * PAIR_PANEL + j + i;
                         const bool in = col < p->x.cols && t + h < p->x.rows;
                         pair[2 * i + h] =
                             in ? bf16_round(((const float *)p->x.data)[(t + h) * p->x.ld + col]) : (uint16_t)0;
@@ -237,26 +237,26 @@ static void pair_pack_transposed(void *ctx, int64_t begin, int64_t end, int thre
 
 /* ---- linear_dx reads the weight of linear ------------------------------------------------------------------------ */
 
-/* Up to PAIR_KC pairs of rows n0, n0+1, ... (n0 a multiple of PANEL) of the packed matrix, for its columns
- * [c0, c0+PANEL): out [pair of rows][PANEL] of (w[n][c], w[n+1][c]). Every 64 bits of a panel hold a 2x2 block of the
- * matrix: the 64-bit words are transposed, and the two middle elements of each change places. */
+/* Up to PAIR_KC pairs of rows n0, n0+1, ... (n0 a multiple of PAIR_PANEL) of the packed matrix, for its columns
+ * [c0, c0+PAIR_PANEL): out [pair of rows][PAIR_PANEL] of (w[n][c], w[n+1][c]). Every 64 bits of a panel hold a 2x2
+ * block of the matrix: the 64-bit words are transposed, and the two middle elements of each change places. */
 static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int64_t pairs, int64_t c0) {
-    const int64_t words = i64_min(PANEL / 2, (g->b_pad - c0) / 2); /* pairs of columns there are */
-    for (int64_t i0 = 0; i0 < pairs; i0 += PANEL / 2) {
-        const uint16_t *src = pair_panel(g->b, (n0 + 2 * i0) / PANEL, g->b_pad) + c0 * PANEL;
-        uint16_t *dst = out + i0 * PANEL * 2;
-        const int64_t rows = i64_min(PANEL / 2, pairs - i0);
-        if (words < PANEL / 2) memset(dst, 0, (size_t)(rows * PANEL * 2) * sizeof *dst);
+    const int64_t words = i64_min(PAIR_PANEL / 2, (g->b_pad - c0) / 2); /* pairs of columns there are */
+    for (int64_t i0 = 0; i0 < pairs; i0 += PAIR_PANEL / 2) {
+        const uint16_t *src = pair_panel(g->b, (n0 + 2 * i0) / PAIR_PANEL, g->b_pad) + c0 * PAIR_PANEL;
+        uint16_t *dst = out + i0 * PAIR_PANEL * 2;
+        const int64_t rows = i64_min(PAIR_PANEL / 2, pairs - i0);
+        if (words < PAIR_PANEL / 2) memset(dst, 0, (size_t)(rows * PAIR_PANEL * 2) * sizeof *dst);
 #if defined(V16_AVX512)
         for (int64_t i = 0; i < rows; i += 8)
             for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16 */
                 __m512i r[8], t[8];
                 for (int k = 0; k < 8; k++) /* the next panel's piece lies far away */
-                    __builtin_prefetch(src + g->b_pad * PANEL + ((j + k) * PANEL / 2 + i) * 4, 0, 2);
+                    __builtin_prefetch(src + g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
                     /* Memory holds a b c d, rows (a b) and (c d): the middle two of every 64 bits change places. */
-                    const __m512i x = _mm512_loadu_si512(src + ((j + k) * PANEL / 2 + i) * 4);
+                    const __m512i x = _mm512_loadu_si512(src + ((j + k) * PAIR_PANEL / 2 + i) * 4);
                     const __m512i b = _mm512_and_si512(_mm512_slli_epi64(x, 16), _mm512_set1_epi64(0xffff00000000));
                     const __m512i c = _mm512_and_si512(_mm512_srli_epi64(x, 16), _mm512_set1_epi64(0xffff0000));
                     r[k] = _mm512_ternarylogic_epi64(_mm512_set1_epi64(0xffffffff0000), _mm512_or_si512(b, c), x, 0xca);
@@ -282,13 +282,13 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
                 }
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++)
-                    if (i + k < rows) _mm512_storeu_si512(dst + ((i + k) * PANEL / 2 + j) * 4, t[k]);
+                    if (i + k < rows) _mm512_storeu_si512(dst + ((i + k) * PAIR_PANEL / 2 + j) * 4, t[k]);
             }
 #else
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < words; j++) {
-                const uint16_t *s = src + (j * PANEL / 2 + i) * 4;
-                uint16_t *d = dst + (i * PANEL / 2 + j) * 4;
+                const uint16_t *s = src + (j * PAIR_PANEL / 2 + i) * 4;
+                uint16_t *d = dst + (i * PAIR_PANEL / 2 + j) * 4;
                 d[0] = s[0], d[1] = s[2], d[2] = s[1], d[3] = s[3];
             }
 #endif
@@ -307,10 +307,10 @@ typedef void pair_micro_fn(int64_t pairs, const uint16_t *a, int64_t lda, const 
 ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64_t pairs, const uint16_t *a,
                               int64_t lda, const uint16_t *b, const uint16_t *ahead, float *c, int64_t ldc,
                               const float *bias, enum micro_init init) {
-    v16 acc[6][4];
-#pragma GCC unroll 6
+    v16 acc[12][2];
+#pragma GCC unroll 12
     for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int j = 0; j < nv; j++) {
             if (init == INIT_ZERO)
                 acc[i][j] = v_zero();
@@ -318,24 +318,24 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
                 acc[i][j] = v_load(init == INIT_BIAS ? bias + 16 * j : c + i * ldc + 16 * j);
         }
     for (int64_t k = 0; k < pairs; k++) {
-        p16 bv[4];
-#pragma GCC unroll 4
+        p16 bv[2];
+#pragma GCC unroll 2
         for (int j = 0; j < nv; j++) bv[j] = p_load(b + 32 * j);
 #pragma GCC unroll 4
         for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 32 * j, 0, 2);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
         for (int i = 0; i < mr; i++) {
             const p16 av = p_set1(a + i * lda);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
             for (int j = 0; j < nv; j++) acc[i][j] = v_dp(acc[i][j], av, bv[j]);
         }
         a += 2;
-        b += 2 * PANEL;
+        b += 2 * PAIR_PANEL;
         ahead += 32 * lines;
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int j = 0; j < nv; j++) v_store(c + i * ldc + 16 * j, acc[i][j]);
 }
 
@@ -345,38 +345,41 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         int64_t ldc, const float *bias, enum micro_init init) {                                            \
         pair_micro(mr, nv, lines, pairs, a, lda, b, ahead, c, ldc, bias, init);                            \
     }
-/* `lines`: with two or three passes of rows over a block each pass fetches 2 lines a step of the next block, with more
- * of them 1, so that memory works all the time. A single pass is a stream, which the processor fetches ahead best
- * alone.
- */
+/* `lines`: with several passes of rows over a block, each fetches 1 line a step of the next block, so that memory works
+ * all the time. A single pass is a stream, which the processor fetches ahead best alone. */
 #define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
-#define PAIR_MICRO_6(nv, lines) PAIR_MICRO_4(nv, lines) PAIR_MICRO(5, nv, lines) PAIR_MICRO(6, nv, lines)
+#define PAIR_MICRO_12(nv, lines)                                                                        \
+    PAIR_MICRO_4(nv, lines)                                                                             \
+    PAIR_MICRO(5, nv, lines)                                                                            \
+    PAIR_MICRO(6, nv, lines) PAIR_MICRO(7, nv, lines) PAIR_MICRO(8, nv, lines) PAIR_MICRO(9, nv, lines) \
+        PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
 #define PAIR_ROW_4(nv, lines) \
     pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
-#define PAIR_ROW_6(nv, lines) PAIR_ROW_4(nv, lines), pair_micro_5_##nv##_##lines, pair_micro_6_##nv##_##lines
+#define PAIR_ROW_12(nv, lines)                                                                                    \
+    PAIR_ROW_4(nv, lines), pair_micro_5_##nv##_##lines, pair_micro_6_##nv##_##lines, pair_micro_7_##nv##_##lines, \
+        pair_micro_8_##nv##_##lines, pair_micro_9_##nv##_##lines, pair_micro_10_##nv##_##lines,                   \
+        pair_micro_11_##nv##_##lines, pair_micro_12_##nv##_##lines
 #if V16_NV == 4
-PAIR_MICRO_6(4, 0)
-PAIR_MICRO_6(4, 2)
-PAIR_MICRO_6(4, 1)
-enum { PAIR_ROWS = 6 };
-static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {{PAIR_ROW_6(4, 0)}, {PAIR_ROW_6(4, 2)}, {PAIR_ROW_6(4, 1)}};
+PAIR_MICRO_12(2, 0)
+PAIR_MICRO_12(2, 1)
+enum { PAIR_ROWS = 12, PAIR_VECTORS = 2 };
+static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_12(2, 0)}, {PAIR_ROW_12(2, 1)}};
 #else
-PAIR_MICRO_4(1, 1)
-enum { PAIR_ROWS = 4 };
-static pair_micro_fn *const pair_table[3][PAIR_ROWS] = {{PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}};
+PAIR_MICRO_4(1, 0)
+enum { PAIR_ROWS = 4, PAIR_VECTORS = 1 };
+static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_4(1, 0)}, {PAIR_ROW_4(1, 0)}};
 #endif
 
-/* A whole panel's width of columns; c and bias must hold PANEL of them. ahead: the block that comes after b. */
+/* A whole panel's width of columns; c and bias must hold that many. ahead: the block that comes after b. */
 static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b,
                                const uint16_t *ahead, float *c, int64_t ldc, const float *bias, enum micro_init init) {
     const int64_t passes = (m + PAIR_ROWS - 1) / PAIR_ROWS, rows = m / passes, more = m % passes;
-    const int64_t lines = passes <= 3 ? 2 : 1;
-    pair_micro_fn *const *fn = pair_table[passes == 1 ? 0 : passes <= 3 ? 1 : 2];
-    for (int64_t i = 0, pass = 0; i < m; pass++) { /* rows shared out evenly: 8 rows are 4+4, not 6+2 */
+    pair_micro_fn *const *fn = pair_table[passes > 1];
+    for (int64_t i = 0, pass = 0; i < m; pass++) { /* rows shared out evenly: 16 rows are 8+8, not 12+4 */
         const int64_t mr = rows + (pass < more);
-        const uint16_t *fetch = ahead + i64_min(pass, 4 / lines - 1) * pairs * lines * 32;
-        for (int64_t j = 0; j < PANEL; j += 16 * V16_NV)
+        const uint16_t *fetch = ahead + (pass & 1) * pairs * PAIR_PANEL; /* one half of the next block, or the other */
+        for (int64_t j = 0; j < PAIR_PANEL; j += 16 * PAIR_VECTORS)
             fn[mr - 1](pairs, a + i * lda, lda, b + 2 * j, fetch, c + i * ldc + j, ldc, bias ? bias + j : NULL, init);
         i += mr;
     }
@@ -385,28 +388,28 @@ static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int6
 /* The last panel is narrower: its product is made in a buffer of whole panels. */
 static void pair_edge_product(int64_t m, int64_t nc, int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b,
                               const uint16_t *ahead, float *c, int64_t ldc, const float *bias, enum micro_init init) {
-    float t[12 * PANEL];
+    float t[12 * PAIR_PANEL];
     memset(t, 0, sizeof t);
     for (int64_t i = 0; i < m; i += 12) {
         const int64_t mr = i64_min(12, m - i);
         for (int64_t r = 0; r < mr; r++)
             if (init != INIT_ZERO)
-                memcpy(t + r * PANEL, init == INIT_BIAS ? bias : c + (i + r) * ldc, (size_t)nc * sizeof *t);
-        pair_panel_product(mr, pairs, a + i * lda, lda, b, ahead, t, PANEL, NULL,
+                memcpy(t + r * PAIR_PANEL, init == INIT_BIAS ? bias : c + (i + r) * ldc, (size_t)nc * sizeof *t);
+        pair_panel_product(mr, pairs, a + i * lda, lda, b, ahead, t, PAIR_PANEL, NULL,
                            init == INIT_ZERO ? INIT_ZERO : INIT_LOAD);
-        for (int64_t r = 0; r < mr; r++) memcpy(c + (i + r) * ldc, t + r * PANEL, (size_t)nc * sizeof *t);
+        for (int64_t r = 0; r < mr; r++) memcpy(c + (i + r) * ldc, t + r * PAIR_PANEL, (size_t)nc * sizeof *t);
     }
 }
 
 static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm16 *g = ctx;
-    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PANEL : NULL;
+    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PAIR_PANEL : NULL;
     const int64_t all = (g->K + 1) / 2;
     const unsigned saved = subnormals_off();
     for (int64_t item = begin; item < end; item++) {
         int64_t panel, r0;
         gemm16_item(g, item, &panel, &r0);
-        const int64_t n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
+        const int64_t n0 = panel * PAIR_PANEL, nc = i64_min(PAIR_PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
         float *c = g->c + r0 * g->ldc + n0;
         const float *bias = g->bias ? g->bias + n0 : NULL;
         enum micro_init init = g->accumulate ? INIT_LOAD : bias ? INIT_BIAS : INIT_ZERO;
@@ -417,9 +420,9 @@ static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
             if (g->b_rows)
                 pairs_of_rows(scratch, g, 2 * p0, pairs, n0);
             else
-                b = pair_panel(g->b, panel, g->b_pad) + p0 * PANEL * 2;
-            const uint16_t *ahead = g->b_rows ? b : b + pairs * PANEL * 2;
-            if (nc == PANEL)
+                b = pair_panel(g->b, panel, g->b_pad) + p0 * PAIR_PANEL * 2;
+            const uint16_t *ahead = g->b_rows ? b : b + pairs * PAIR_PANEL * 2;
+            if (nc == PAIR_PANEL)
                 pair_panel_product(m, pairs, a, g->lda, b, ahead, c, g->ldc, bias, init);
             else
                 pair_edge_product(m, nc, pairs, a, g->lda, b, ahead, c, g->ldc, bias, init);
