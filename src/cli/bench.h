@@ -39,7 +39,8 @@ struct bench {
     struct pool *pool;
     struct backend *be;
     struct bench_limits limits;
-    const char *name; /* of the model */
+    double wall_s, cpu_s; /* clocks when the measurement began */
+    const char *name;     /* of the model */
 };
 
 /* ---- bench_limits.c ---- */
@@ -81,6 +82,8 @@ enum status bench_train(struct bench *b, struct model *m, enum train_what what, 
 
 /* ---- cmd_bench.c ---- */
 
+/* Before a line is measured: forgets the limits and looks at the clocks. */
+void bench_begin(struct bench *b);
 /* Begins a line: {"bench":WHAT and what all lines have. */
 void bench_line(const struct bench *b, const char *what, const char *dtype, struct str *s);
 /* Ends it with the times, the limit and what the machine can do, and prints it; `label` stands in the table. per_s is

@@ -54,7 +54,7 @@ struct step_buffers {
     int *seq, *n;
     int32_t *ids;
     float *logits;
-    double *t, *share; /* times, and shares of the limit */
+    double *t;
 };
 
 static void step_buffers_free(struct step_buffers *s) {
@@ -63,7 +63,6 @@ static void step_buffers_free(struct step_buffers *s) {
     free(s->ids);
     free(s->logits);
     free(s->t);
-    free(s->share);
 }
 
 static struct step_buffers step_buffers(const struct model_config *c, int n_seq, int64_t n_ids, int64_t n_times) {
@@ -71,8 +70,7 @@ static struct step_buffers step_buffers(const struct model_config *c, int n_seq,
                              .n = xcalloc((size_t)n_seq, sizeof(int)),
                              .ids = random_ids(n_ids, c->V, (uint64_t)n_seq),
                              .logits = xmalloc((size_t)n_seq * (size_t)c->V * sizeof(float)),
-                             .t = xcalloc((size_t)n_times, sizeof(double)),
-                             .share = xcalloc((size_t)n_times, sizeof(double))};
+                             .t = xcalloc((size_t)n_times, sizeof(double))};
     for (int i = 0; i < n_seq; i++) s.seq[i] = i;
     return s;
 }
@@ -85,21 +83,20 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     TRY(kv_create(m, n_seq, end, 0, &kv, e));
     struct step_buffers s = step_buffers(c, n_seq, n_seq * i64_max(begin, steps), steps);
     enum status st;
+    bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
     TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = 1;
     for (int64_t k = 0; k < steps; k++) { /* the prompts have warmed up */
+        if (k == steps / 2) TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
         const double t0 = clock_now_s();
         TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids + k * n_seq, s.logits, e), out);
         s.t[k] = clock_now_s() - t0;
     }
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
-    for (int64_t k = 0; k < steps; k++) {
-        const double keys = (double)n_seq * (double)(begin + k + 1);
-        s.share[k] = step_limit_s(b, m, n_seq, n_seq, keys, keys) / s.t[k];
-    }
-    const struct bench_times t = bench_times(s.t, (int)steps), share = bench_times(s.share, (int)steps);
+    const double keys = (double)n_seq * ((double)(begin + end + 1) / 2); /* of the step in the middle */
+    const struct bench_times t = bench_times(s.t, (int)steps);
     struct str line = STR_INIT;
     char label[80];
     bench_line(b, "decode", model_dtype(m), &line);
@@ -107,7 +104,7 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
-    bench_line_end(b, &line, label, &t, n_seq / t.median, "token", share.median);
+    bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:
     step_buffers_free(&s);
     kv_free(kv);
@@ -136,6 +133,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     struct step_buffers s = step_buffers(c, n_seq, n_seq * tokens, repeat);
     enum status st;
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)tokens;
+    bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
         for (int i = 0; i < n_seq; i++) kv_reset(kv, i);
@@ -155,7 +153,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     js_put_i64(&line, "tokens", tokens);
     js_put_f64(&line, "of_matmul_rate", flop / t.median / b->limits.flop_s);
     snprintf(label, sizeof label, "%d x %lld tokens", n_seq, (long long)tokens);
-    bench_line_end(b, &line, label, &t, rows / t.median, "token", step_limit_s(b, m, rows, n_seq, pairs, 0) / t.median);
+    bench_line_end(b, &line, label, &t, rows / t.median, "token", step_limit_s(b, m, rows, n_seq, pairs, 0));
 out:
     step_buffers_free(&s);
     kv_free(kv);
@@ -251,6 +249,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     }
     const struct train_batch batch = {ids, T, seg, n_seq, rows, targets, T};
     enum status st;
+    bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     reset_peak();
     TRY_GOTO(train_steps(m, opt, &batch, g, logp, repeat, &times, e), out);
@@ -285,7 +284,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     js_put_i64(&line, "recomputed_layers", mem.recomputed_layers);
     if (peak > 0) js_put_i64(&line, "peak_resident_bytes", peak);
     snprintf(label, sizeof label, "%d x %lld tokens, peak %.2f GB", n_seq, (long long)tokens, (double)peak * 1e-9);
-    bench_line_end(b, &line, label, &step, (double)T / step.median, "token", limit / step.median);
+    bench_line_end(b, &line, label, &step, (double)T / step.median, "token", limit);
 out:
     free(seg);
     free(ids);

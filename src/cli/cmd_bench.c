@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
@@ -58,6 +58,18 @@ static const struct {
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void bench_begin(struct bench *b) {
+    b->limits = (struct bench_limits){0};
+    b->wall_s = clock_now_s();
+    b->cpu_s = cpu_s();
+}
+
 void bench_line(const struct bench *b, const char *what, const char *dtype, struct str *s) {
     double load = 0;
     js_begin(s, NULL, '{');
@@ -70,7 +82,7 @@ void bench_line(const struct bench *b, const char *what, const char *dtype, stru
 }
 
 void bench_line_end(const struct bench *b, struct str *s, const char *label, const struct bench_times *t, double per_s,
-                    const char *unit, double of_limit) {
+                    const char *unit, double limit_s) {
     char key[32];
     snprintf(key, sizeof key, "%ss_per_s", unit);
     js_put_f64(s, key, per_s);
@@ -78,16 +90,19 @@ void bench_line_end(const struct bench *b, struct str *s, const char *label, con
     js_put_f64(s, "low_ms", t->low * 1e3);
     js_put_f64(s, "high_ms", t->high * 1e3);
     js_put_f64(s, "spread", t->spread);
-    js_put_f64(s, "of_limit", of_limit);
+    js_put_f64(s, "limit_ms", limit_s * 1e3);
+    js_put_f64(s, "of_limit", limit_s / t->median);
+    js_put_f64(s, "of_limit_best", limit_s / t->low);
+    js_put_f64(s, "cpu_share", (cpu_s() - b->cpu_s) / (clock_now_s() - b->wall_s) / pool_threads(b->pool));
     js_put_f64(s, "memory_gb_per_s", b->limits.bytes_s * 1e-9);
     js_put_f64(s, "matmul_gflops_per_s", b->limits.flop_s * 1e-9);
     js_end(s, '}');
     printf("%s\n", s->p);
     fflush(stdout);
     const char *what = s->p + strlen("{\"bench\":\"");
-    fprintf(stderr, "%-10.*s %-34s %9.1f %s/s %9.2f ms (spread %2.0f %%) %4.0f %% of the limit\n",
+    fprintf(stderr, "%-10.*s %-34s %9.1f %s/s %9.2f ms (spread %2.0f %%) %4.0f %% of the limit (best %.0f)\n",
             (int)strcspn(what, "\""), what, label, per_s, strcmp(unit, "token") == 0 ? "tok" : "GFLOP", t->median * 1e3,
-            t->spread * 100, of_limit * 100);
+            t->spread * 100, limit_s / t->median * 100, limit_s / t->low * 100);
     str_free(s);
 }
 
