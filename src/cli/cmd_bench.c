@@ -74,6 +74,7 @@ void bench_line(const struct bench *b, const char *what, const char *dtype, stru
     double load = 0;
     js_begin(s, NULL, '{');
     js_put_str(s, "bench", what);
+    js_put_str(s, "program", "kernelrl");
     js_put_str(s, "model", b->name);
     js_put_str(s, "dtype", dtype);
     js_put_str(s, "device", b->be->name);
