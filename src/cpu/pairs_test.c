@@ -163,9 +163,13 @@ static void test_rows_alone(void **state) {
         struct weight wt = {.w = w, .N = N, .K = K, .dt = DT_BF16};
         b->weight_pack(b, &wt);
         float *want_y = xaligned((size_t)(most * N) * 4), *want_dx = xaligned((size_t)(most * K) * 4);
-        for (int64_t t = 0; t < most; t++) { /* each row alone */
-            b->linear(b, tensor_full(want_y + t * N, 1, N), tensor_full(x + t * K, 1, K), &wt, bias, false);
-            b->linear_dx(b, tensor_full(want_dx + t * K, 1, K), tensor_full(want_y + t * N, 1, N), &wt, false);
+        b->linear(b, tensor_full(want_y, most, N), tensor_full(x, most, K), &wt, bias, false);
+        b->linear_dx(b, tensor_full(want_dx, most, K), tensor_full(want_y, most, N), &wt, false);
+        for (int64_t t = 3; t < most; t += 17) { /* alone */
+            b->linear(b, tensor_full(y, 1, N), tensor_full(x + t * K, 1, K), &wt, bias, false);
+            same_bits(y, want_y + t * N, N, b->name, "a row alone");
+            b->linear_dx(b, tensor_full(dx, 1, K), tensor_full(y, 1, N), &wt, false);
+            same_bits(dx, want_dx + t * K, K, b->name, "a gradient alone");
         }
         for (size_t s = 0; s < ARRAY_LEN(batch); s++) {
             const int64_t M = batch[s], from = (most - M) / 2;
