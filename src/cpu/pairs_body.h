@@ -351,13 +351,13 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
 enum { PAIR_AHEAD = 4096 };
 #define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
-#define PAIR_MICRO_12(nv, lines)                                                                          \
-    PAIR_MICRO_4(nv, lines)                                                                               \
-    PAIR_MICRO(5, nv, lines)                                                                              \
-    PAIR_MICRO(6, nv, lines)                                                                              \
-    PAIR_MICRO(7, nv, lines)                                                                              \
-    PAIR_MICRO(8, nv, lines) PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) \
-        PAIR_MICRO(12, nv, lines)
+#define PAIR_MICRO_12(nv, lines) \
+    PAIR_MICRO_4(nv, lines)      \
+    PAIR_MICRO(5, nv, lines)     \
+    PAIR_MICRO(6, nv, lines)     \
+    PAIR_MICRO(7, nv, lines)     \
+    PAIR_MICRO(8, nv, lines)     \
+    PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
 #define PAIR_ROW_4(nv, lines) \
     pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
 #define PAIR_ROW_12(nv, lines)                                                                                    \
