@@ -54,7 +54,8 @@ bool gen_style_unrolled(enum gen_style s);
     X(unwritten_row, "unwritten output")         \
     X(out_of_bounds, "write outside the output") \
     X(crash, "crash")                            \
-    X(not_a_number, "NaN")
+    X(not_a_number, "NaN")                       \
+    X(wrong_element, "wrong or unwritten output")
 
 enum gen_break {
 #define X(name, what) GEN_BREAK_##name,
