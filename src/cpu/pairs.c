@@ -117,7 +117,7 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
     if (g->M <= 0 || g->N <= 0) return;
     const int64_t threads = pool_threads(s->pool), panels = pair_panels(g->N);
     /* As in run_gemm of cpu.c: many rows for each pass over a panel, as far as they stay in the second-level cache, but
-     * equal shares. Multiples of 48 are whole passes of 6 rows and whole tiles of 16. Where every item must transpose
+     * equal shares. Multiples of 48 are whole passes of 12 rows and whole tiles of 16. Where every item must transpose
      * its part of b first, more rows pay for it. */
     const int64_t fits = (512 << 10) / (int64_t)sizeof(uint16_t) / i64_max(1, g->K) / 48 * 48;
     g->chunk = i64_min(g->M, g->b_rows ? 768 : i64_max(48, i64_min(192, fits)));

@@ -251,8 +251,8 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
         for (int64_t i = 0; i < rows; i += 8)
             for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16 */
                 __m512i r[8], t[8];
-                for (int k = 0; k < 8; k++) /* the next panel's piece lies far away */
-                    __builtin_prefetch(src + g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
+                for (int k = 0; k < 8; k++) /* pieces lie far apart: the sixth from here is fetched */
+                    __builtin_prefetch(src + 6 * g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
                     /* Memory holds a b c d, rows (a b) and (c d): the middle two of every 64 bits change places. */
@@ -322,7 +322,7 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
 #pragma GCC unroll 2
         for (int j = 0; j < nv; j++) bv[j] = p_load(b + 32 * j);
 #pragma GCC unroll 4
-        for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 32 * j, 0, 2);
+        for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 32 * j, 0, lines == 1 ? 2 : 3);
 #pragma GCC unroll 12
         for (int i = 0; i < mr; i++) {
             const p16 av = p_set1(a + i * lda);
@@ -345,15 +345,19 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         int64_t ldc, const float *bias, enum micro_init init) {                                            \
         pair_micro(mr, nv, lines, pairs, a, lda, b, ahead, c, ldc, bias, init);                            \
     }
-/* `lines`: with several passes of rows over a block, each fetches 1 line a step of the next block, so that memory works
- * all the time. A single pass is a stream, which the processor fetches ahead best alone. */
+/* `lines`: with several passes of rows over a block, each fetches 1 line a step of the next block into the second-level
+ * cache, so that memory works all the time. A single pass is a stream: it fetches the 2 lines of the step PAIR_AHEAD
+ * elements on. */
+enum { PAIR_AHEAD = 4096 };
 #define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
-#define PAIR_MICRO_12(nv, lines)                                                                        \
-    PAIR_MICRO_4(nv, lines)                                                                             \
-    PAIR_MICRO(5, nv, lines)                                                                            \
-    PAIR_MICRO(6, nv, lines) PAIR_MICRO(7, nv, lines) PAIR_MICRO(8, nv, lines) PAIR_MICRO(9, nv, lines) \
-        PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
+#define PAIR_MICRO_12(nv, lines) \
+    PAIR_MICRO_4(nv, lines)      \
+    PAIR_MICRO(5, nv, lines)     \
+    PAIR_MICRO(6, nv, lines)     \
+    PAIR_MICRO(7, nv, lines)     \
+    PAIR_MICRO(8, nv, lines)     \
+    PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
 #define PAIR_ROW_4(nv, lines) \
     pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
 #define PAIR_ROW_12(nv, lines)                                                                                    \
@@ -361,14 +365,14 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         pair_micro_8_##nv##_##lines, pair_micro_9_##nv##_##lines, pair_micro_10_##nv##_##lines,                   \
         pair_micro_11_##nv##_##lines, pair_micro_12_##nv##_##lines
 #if V16_NV == 4
-PAIR_MICRO_12(2, 0)
+PAIR_MICRO_12(2, 2)
 PAIR_MICRO_12(2, 1)
 enum { PAIR_ROWS = 12, PAIR_VECTORS = 2 };
-static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_12(2, 0)}, {PAIR_ROW_12(2, 1)}};
+static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_12(2, 2)}, {PAIR_ROW_12(2, 1)}};
 #else
-PAIR_MICRO_4(1, 0)
+PAIR_MICRO_4(1, 1)
 enum { PAIR_ROWS = 4, PAIR_VECTORS = 1 };
-static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_4(1, 0)}, {PAIR_ROW_4(1, 0)}};
+static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}};
 #endif
 
 /* A whole panel's width of columns; c and bias must hold that many. ahead: the block that comes after b. */
@@ -376,6 +380,7 @@ static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int6
                                const uint16_t *ahead, float *c, int64_t ldc, const float *bias, enum micro_init init) {
     const int64_t passes = (m + PAIR_ROWS - 1) / PAIR_ROWS, rows = m / passes, more = m % passes;
     pair_micro_fn *const *fn = pair_table[passes > 1];
+    if (passes == 1) ahead = b + PAIR_AHEAD;
     for (int64_t i = 0, pass = 0; i < m; pass++) { /* rows shared out evenly: 16 rows are 8+8, not 12+4 */
         const int64_t mr = rows + (pass < more);
         const uint16_t *fetch = ahead + (pass & 1) * pairs * PAIR_PANEL; /* one half of the next block, or the other */
