@@ -132,8 +132,7 @@ static void inputs(struct op_case *c, bool cached) {
     if (!cached) return;
     give_blocks(c, c->variant == 1);
     /* Blocks of two layers, of which the second is used. What they hold before is anything, NaN included. */
-    operand_add(c, CACHE, "cache", INOUT, c->n_blocks, 2 * kv_layer_floats(G, K), SOLID, 1);
-    for (int64_t i = 0; i < c->a[CACHE].rows * c->a[CACHE].cols; i++) c->a[CACHE].init[i] = NAN;
+    operand_add(c, CACHE, "cache", INOUT, c->n_blocks, 2 * kv_layer_floats(G, K), SOLID | STALE, 1);
 }
 static void outputs(struct op_case *c, bool with_stats) {
     operand_add(c, O, "o", OUT, c->rows, c->s[0] * c->s[2], 0, 1);

@@ -32,7 +32,7 @@
     X(embed_bf16,        0,     0,     0,   ROWS | THREADS | BF16,  table,     2) \
     X(embed_grad,        0,     1e-5,  0,   THREADS,                table,     1) \
     X(rmsnorm,           1e-6,  0,     0,   ROWS | THREADS,         row,       1) \
-    X(rmsnorm_grad,      3e-5,  3e-5,  0,   THREADS,                row,       4) \
+    X(rmsnorm_grad,      1e-5,  1e-5,  0,   THREADS,                norm,      4) \
     X(rope,              1e-6,  0,     0,   ROWS | THREADS,         rope,      2) \
     X(rope_grad,         1e-5,  1e-5,  0,   THREADS,                rope,      3) \
     X(swiglu,            2e-6,  0,     0,   ROWS | THREADS,         swiglu,    1) \
@@ -101,7 +101,7 @@ struct op_pair { /* operand `wrt` has its gradient in operand `grad` */
  * in double precision, laid out like init. */
 struct op_functions {
     void (*build)(struct op_case *c);                         /* sizes, roles, contents of operands from s, variant */
-    void (*prepare)(const struct op_case *c, struct side *s); /* once, before the first call */
+    void (*prepare)(const struct op_case *c, struct side *s); /* before the first call */
     void (*call)(const struct op_case *c, struct side *s);
     void (*expect)(const struct op_case *c, double *const v[]);         /* writes what outputs must hold */
     double (*loss)(const struct op_case *c, double *const v[]);         /* <output gradient, forward>, by definition */
@@ -129,10 +129,10 @@ extern const struct op opcheck_ops[];
 extern const int opcheck_n_ops;
 
 /* Lists of shapes; the letters of s are:
- *   product M,N,K   row T,n   table T,n,R (rows of the table)   rope T,H,G,K   swiglu T,F   logits T,V   length n
+ *   product M,N,K   row, norm T,n   table T,n,R (rows of the table)   rope T,H,G,K   swiglu T,F   logits T,V   length n
  *   attention H,G,K,packing, or packing = -1 and sequences, past, len: that many behind one common past */
-extern const struct shape_list shapes_product, shapes_row, shapes_table, shapes_rope, shapes_swiglu, shapes_attention,
-    shapes_logits, shapes_length;
+extern const struct shape_list shapes_product, shapes_row, shapes_norm, shapes_table, shapes_rope, shapes_swiglu,
+    shapes_attention, shapes_logits, shapes_length;
 #define X(op, error, grad, ulp, flags, shapes, variants) extern const struct op_functions op_##op;
 OP_LIST(X)
 #undef X
@@ -149,7 +149,8 @@ struct op_case case_cut(const struct op_case *c, int64_t from, int64_t n);
 int64_t case_units(const struct op_case *c); /* rows or sequences there are to cut */
 double case_work(const struct op_case *c);   /* about how many operations it takes */
 
-enum operand_flags { PER_ROW = 1, SOLID = 2, ON_HOST = 4 }; /* SOLID: no gaps, aligned, whatever the view */
+/* SOLID: no gaps, aligned, whatever the view. STALE: holds POISON, though it is not an output. */
+enum operand_flags { PER_ROW = 1, SOLID = 2, ON_HOST = 4, STALE = 8 };
 void operand_add(struct op_case *c, int at, const char *name, enum role role, int64_t rows, int64_t cols,
                  unsigned flags, float scale);
 /* n indices below `below`, one for each row. */

@@ -8,6 +8,11 @@ static const int64_t rows[][SHAPE] = {{0, 8},   {1, 1},    {3, 15},    {2, 16}, 
                                       {31, 65}, {300, 33}, {129, 256}, {257, 96}, {17, 129}, {6, 2048}, {1000, 129}};
 const struct shape_list shapes_row = {rows, (int)ARRAY_LEN(rows)};
 
+/* For the gradient of a norm. Not n = 1, where it is what two equal terms leave over. */
+static const int64_t norms[][SHAPE] = {{0, 8},   {1, 5},    {3, 15},    {2, 16},   {5, 17},   {7, 63},   {9, 64},
+                                       {31, 65}, {300, 33}, {129, 256}, {257, 96}, {17, 129}, {6, 2048}, {1000, 129}};
+const struct shape_list shapes_norm = {norms, (int)ARRAY_LEN(norms)};
+
 #define V(i, r, j) (v[(i)][at(c, (int)(i), (r), (j))])
 
 /* ---- rmsnorm ----------------------------------------------------------------------------------------------------- */
