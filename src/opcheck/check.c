@@ -1,0 +1,125 @@
+/* check: every op against the reference backend, bit by bit, and against the oracle, within the bound of the table;
+ * with guards around every operand, over the shapes, variants, views and special values of the table. */
+#include <math.h>
+#include <string.h>
+
+#include "opcheck/cases.h"
+
+static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+/* Inputs as they were, guards as they were, outputs written. */
+static void check_places(struct findings *f, const struct op_case *c, float *const got[]) {
+    uint32_t u;
+    for (int i = 0; i < OPERANDS_MAX; i++) {
+        const struct operand *a = &c->a[i];
+        if (!got[i]) continue;
+        for (int64_t k = 0; k < a->n; k++) {
+            const int64_t r = a->ld > 0 && k >= a->off ? (k - a->off) / a->ld : -1;
+            const int64_t j = r >= 0 ? (k - a->off) % a->ld : 0;
+            const bool inside = r >= 0 && r < a->rows && j < a->cols;
+            memcpy(&u, &got[i][k], sizeof u);
+            const bool bad = inside && a->role == OUT     ? u == POISON
+                             : inside && a->role == INOUT ? false
+                                                          : !same_bits(got[i][k], a->init[k]);
+            if (!bad) continue;
+            f->misplaced++;
+            finding(f, c, "%s: float %lld (row %lld, column %lld of [%lld,%lld]) %s", a->name, (long long)k,
+                    (long long)r, (long long)j, (long long)a->rows, (long long)a->cols,
+                    !inside          ? "is a guard and was written"
+                    : a->role == OUT ? "was not written"
+                                     : "is input and changed");
+        }
+    }
+}
+
+/* How far values are from what the oracle expects: relative to each, or to the root mean square of all. */
+static void check_expected(struct findings *f, const struct op_case *c, float *const got[], double *const want[]) {
+    for (int i = 0; i < OPERANDS_MAX; i++) {
+        const struct operand *a = &c->a[i];
+        if (!got[i] || a->role == IN) continue;
+        double square = 0;
+        for (int64_t r = 0; r < a->rows; r++)
+            for (int64_t j = 0; j < a->cols; j++) {
+                const double w = want[i][at(c, i, r, j)];
+                if (isfinite(w)) square += w * w; /* what a cache holds beside the keys is not */
+            }
+        const double rms = sqrt(square / (double)i64_max(a->rows * a->cols, 1));
+        for (int64_t r = 0; r < a->rows; r++)
+            for (int64_t j = 0; j < a->cols; j++) {
+                const double w = want[i][at(c, i, r, j)], g = (double)got[i][at(c, i, r, j)];
+                if (same_float((float)w, (float)g)) continue;
+                double error = INFINITY;
+                if (c->op->error > 0) error = fabs(g - w) / fmax(fabs(w), rms);
+                if (isnan(error)) error = INFINITY;
+                f->differ += c->op->error == 0;
+                f->max_error = fmax(f->max_error, error);
+                if (error > c->op->error)
+                    finding(f, c, "%s[%lld,%lld] = %a, the oracle expects %a", a->name, (long long)r, (long long)j, g,
+                            w);
+            }
+    }
+}
+
+static enum status check_case(const struct opcheck_env *env, struct findings *f, const struct op_case *c,
+                              struct err *e) {
+    struct side target, reference;
+    float *got[OPERANDS_MAX] = {NULL}, *ref[OPERANDS_MAX] = {NULL};
+    double *want[OPERANDS_MAX] = {NULL};
+    /* The two orders of bf16 products differ in their rounding. */
+    const bool comparable = c->dt != DT_BF16 || (env->reference->bf16 && !c->tiles);
+    TRY(side_open(&target, c, env->target, e));
+    c->op->f->call(c, &target);
+    enum status st = side_fetch(&target, c, got, e);
+    side_close(&target, c);
+    TRY(st);
+    f->cases++;
+    check_places(f, c, got);
+    if (comparable && env->reference != env->target) {
+        st = side_open(&reference, c, env->reference, e);
+        if (st == ST_OK) {
+            c->op->f->call(c, &reference);
+            st = side_fetch(&reference, c, ref, e);
+            side_close(&reference, c);
+        }
+        if (st == ST_OK) compare_bits(f, c, ref, got, env->host ? 0 : c->op->ulp, env->reference->name);
+    }
+    /* Approximations are not compared where values were chosen to break them; there the reference decides. */
+    if (st == ST_OK && c->op->f->expect && (c->op->error == 0 || !c->special)) {
+        doubles_of(c, want);
+        c->op->f->expect(c, want);
+        check_expected(f, c, got, want);
+        doubles_free(want);
+    }
+    fetched_free(got);
+    fetched_free(ref);
+    return st;
+}
+
+enum status check_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+                     struct opcheck_tally *t, struct err *e) {
+    struct findings f = {0};
+    for (int i = 0; i < op->shapes->n; i++)
+        for (int variant = 0; variant < op->variants; variant++)
+            for (int view = 0; view < VIEWS; view++)
+                for (int special = 0; special < SPECIALS; special++) {
+                    /* Special values in one view a shape. Quick: each shape and variant once, the rest in turn. */
+                    if (special && view != (i + variant + special) % VIEWS) continue;
+                    if (o->quick && (view != (i + variant) % VIEWS || special != (i + variant) / VIEWS % SPECIALS))
+                        continue;
+                    struct op_case c;
+                    case_build(&c, op, op->shapes->s[i], variant, view, special);
+                    c.tiles = strcmp(env->target->name, "amx") == 0;
+                    enum status st = ST_OK;
+                    if (case_work(&c) > work_limit(env, o))
+                        f.left_out++;
+                    else
+                        st = check_case(env, &f, &c, e);
+                    case_free(&c);
+                    TRY(st);
+                }
+    const double bound = op->f->expect ? op->error : -1;
+    const bool ok =
+        f.cases > 0 && f.misplaced == 0 && f.max_error <= op->error && f.max_ulp <= (env->host ? 0 : op->ulp);
+    findings_report(o, t, op, "check", &f, bound, ok);
+    return ST_OK;
+}
