@@ -48,7 +48,7 @@ check "--json of a wrong answer has no speed-up" grep -qE '"class":"W",.*"speedu
 # Our processes are known by an odd thread count in their environment.
 left() { grep -lsaz '^OMP_NUM_THREADS=37$' /proc/[0-9]*/environ; }
 "$KRL" verify --problem tests/verify/relu.py --solution $answers/infinite_loop.c --threads 37 --timeout 60 >/dev/null 2>&1 &
-for _ in $(seq 100); do
+for _ in $(seq 500); do
     if [ "$(left | wc -l)" -ge 2 ]; then break; fi
     sleep 0.1
 done
