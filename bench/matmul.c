@@ -1,5 +1,6 @@
 /* matmul: rates of linear and its gradients against oneDNN on the same shapes, interleaved, best of several runs each.
- * Usage: build/bench/matmul [seconds-per-shape [f32|bf16]]. oneDNN is a rival here, never a dependency of the product.
+ * Usage: build/bench/matmul [--json FILE] [seconds-per-shape [f32|bf16]]. oneDNN is a rival here, never a dependency of
+ * the product. FILE gets a line for each product and program, with the keys of `kernelrl bench`.
  *  - f32: GFLOP/s beside dnnl_sgemm.
  *  - bf16: the products of Qwen2.5-0.5B beside oneDNN's matmul primitive with weights in the layout it prefers. Ours
  *    also rounds its float32 input, oneDNN is given bf16. `limit` is the time no program can beat, the larger of
@@ -12,9 +13,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
-#include "bench/bandwidth.h"
+#include "cli/bench.h"
 #include "tensor/backend.h"
+
+static FILE *json; /* or NULL */
+
+static void report(const struct backend *be, const char *dtype, const char *op, const char *program, int64_t M,
+                   int64_t N, int64_t K, double seconds) {
+    if (!json || seconds >= 1e9) return; /* not measured */
+    fprintf(json,
+            "{\"bench\":\"matmul\",\"program\":\"%s\",\"dtype\":\"%s\",\"device\":\"%s\",\"threads\":%d,"
+            "\"op\":\"%s\",\"rows\":%lld,\"outputs\":%lld,\"inputs\":%lld,\"gflops_per_s\":%.2f,\"low_ms\":%.6f}\n",
+            program, dtype, be->name, pool_threads(be->pool), op, (long long)M, (long long)N, (long long)K,
+            2e-9 * (double)(M * N) * (double)K / seconds, seconds * 1e3);
+}
+
+static void report_all(const struct backend *be, const char *dtype, int64_t M, int64_t N, int64_t K,
+                       const double seconds[4]) {
+    static const char *const op[] = {"forward", "forward", "dx", "dw"};
+    for (int i = 0; i < 4; i++) report(be, dtype, op[i], i == 1 ? "oneDNN" : "kernelrl", M, N, K, seconds[i]);
+}
 
 static void fill(float *p, int64_t n, uint64_t stream) {
     struct rng r = rng_make(1, stream);
@@ -59,6 +79,7 @@ static void bench_f32(struct backend *be, double seconds) {
             printf("%6lld %6lld %6lld %9.1f %9.1f %7.2f %9.1f %9.1f\n", (long long)M, (long long)N, (long long)K,
                    flop / best[0] * 1e-9, flop / best[1] * 1e-9, best[1] / best[0], flop / best[2] * 1e-9,
                    flop / best[3] * 1e-9);
+            report_all(be, "f32", M, N, K, best);
             free(x);
             free(y);
         }
@@ -158,7 +179,7 @@ static void bench_bf16(struct backend *be, double seconds) {
         for (int64_t i = 0; i < N * K; i++) w[i] = (uint16_t)(0x3c00 | (rng_next(&g) & 0x81ff));
         be->weight_put(be, &wt, 0, N, w);
         const double bytes_w = 2.0 * (double)N * (double)K;
-        const double gbs = read_bandwidth(be->pool, wt.packed, N * K * 2, 4 * seconds);
+        const double gbs = bench_read_bandwidth(be->pool, wt.packed, N * K * 2, 4 * seconds);
         printf("weights %lld x %lld: %.1f MB, read at %.1f GB/s\n", (long long)N, (long long)K, bytes_w * 1e-6,
                gbs * 1e-9);
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -197,6 +218,7 @@ static void bench_bf16(struct backend *be, double seconds) {
                 if (best[k] < 1e9) printf(" %8.1f", flop / best[k] * 1e-9);
             printf("\n");
             fflush(stdout);
+            report_all(be, "bf16", M, N, K, best);
             rival_close(&r);
             free(x);
             free(y);
@@ -215,6 +237,12 @@ int main(int argc, char **argv) {
         setenv("OMP_WAIT_POLICY", "passive", 1);
         execv("/proc/self/exe", argv);
     }
+    if (argc > 2 && strcmp(argv[1], "--json") == 0) {
+        json = fopen(argv[2], "a");
+        if (!json) return fprintf(stderr, "bench/matmul: %s: cannot be written\n", argv[2]), 1;
+        argc -= 2;
+        argv += 2;
+    }
     const double seconds = argc > 1 ? strtod(argv[1], NULL) : 0.1;
     const char *only = argc > 2 ? argv[2] : "";
     struct err e;
@@ -226,5 +254,6 @@ int main(int argc, char **argv) {
     if (strcmp(only, "f32") != 0) bench_bf16(be, seconds);
     be->close(be);
     pool_destroy(pool);
+    if (json && fclose(json) != 0) return fprintf(stderr, "bench/matmul: the lines could not be written\n"), 1;
     return 0;
 }

@@ -17,6 +17,7 @@
     X(cmd_problems, "problems", "list, show and generate problems")                              \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                    \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
+    X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
     X(cmd_version, "version", "print the version")
 

@@ -1,9 +1,9 @@
-/* kernelrl selfcheck onpolicy is in onpolicy.c, kernelrl selfcheck ops in ops.c. kernelrl selfcheck golden DIR [--device NAME]: the engine against
- * numbers of another implementation. DIR holds config.json, model.safetensors, adapter/ (PEFT) and expected.safetensors
- * with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final norm, optional), greedy_i (prompt and continuation,
- * optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME, after.NAME for LoRA; full_loss, fullgrad.NAME for the
- * base. Every tensor in the file is either checked or reported as unknown; one line each group with the largest error
- * and its limit. */
+/* kernelrl selfcheck onpolicy is in onpolicy.c, kernelrl selfcheck ops in ops.c. kernelrl selfcheck golden DIR
+ * [--device NAME]: the engine against numbers of another implementation. DIR holds config.json, model.safetensors,
+ * adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final norm, optional),
+ * greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME, after.NAME for
+ * LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is either checked or reported as unknown; one
+ * line each group with the largest error and its limit. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -337,7 +337,8 @@ static enum status run_golden(struct check *c, struct err *e) {
 }
 
 int cmd_selfcheck(int argc, char **argv) {
-    static const char usage[] = "selfcheck golden DIR [--device cpu|cuda|cuda:N], selfcheck onpolicy --help or selfcheck ops --help";
+    static const char usage[] =
+        "selfcheck golden DIR [--device cpu|cuda|cuda:N], selfcheck onpolicy --help or selfcheck ops --help";
     if (argc >= 2 && strcmp(argv[1], "onpolicy") == 0) return selfcheck_onpolicy(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "ops") == 0) return selfcheck_ops(argc - 1, argv + 1);
     const char *device = "cpu";

@@ -39,9 +39,9 @@ static const char *const recipes[] = {
 
 static void right_answers_are_right(void **state) {
     (void)state;
-    enum { N = sizeof recipes / sizeof *recipes };
+    enum { N = sizeof recipes / sizeof *recipes, STYLES = 3 };
     static struct gen_item it[N];
-    static struct verify_item items[N * 2];
+    static struct verify_item items[N * STYLES];
     struct verifier *v = open_verifier();
     if (!v) skip();
     struct arena a = ARENA_INIT;
@@ -49,15 +49,16 @@ static void right_answers_are_right(void **state) {
     for (size_t i = 0; i < N; i++) {
         if (generator_from_recipe(recipes[i], i, &a, &it[i], &e) != ST_OK) fail_msg("%s", e.msg);
         static const enum gen_style others[] = {GEN_STYLE_naive, GEN_STYLE_fused_simd, GEN_STYLE_parallel_fast};
-        const enum gen_style styles[] = {GEN_STYLE_fused_parallel_fast, others[i % 3]};
-        for (int s = 0; s < 2; s++)
+        static const enum gen_style unrolled[] = {GEN_STYLE_naive_unrolled, GEN_STYLE_fused_parallel_unrolled};
+        const enum gen_style styles[STYLES] = {GEN_STYLE_fused_parallel_fast, others[i % 3], unrolled[i % 2]};
+        for (int s = 0; s < STYLES; s++)
             items[n++] = (struct verify_item){.problem = &it[i].problem, .source = it[i].answers[styles[s]]};
     }
     if (verify_batch(v, items, n, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     for (size_t i = 0; i < n; i++)
         if (items[i].verdict.outcome != OUTCOME_CORRECT)
-            fail_msg("%s: %s: %s\n%s", recipes[i / 2], outcome_name(items[i].verdict.outcome), items[i].verdict.message,
-                     items[i].source);
+            fail_msg("%s: %s: %s\n%s", recipes[i / STYLES], outcome_name(items[i].verdict.outcome),
+                     items[i].verdict.message, items[i].source);
     arena_free(&a);
     verifier_close(v);
 }
@@ -67,28 +68,33 @@ static void broken_answers_are_caught(void **state) {
     static const struct {
         enum gen_break kind;
         const char *classes; /* outcome classes it may have */
-    } cases[] = {{GEN_BREAK_undeclared_name, "B"}, {GEN_BREAK_missing_semicolon, "B"},
-                 {GEN_BREAK_missing_brace, "B"},   {GEN_BREAK_wrong_signature, "B"},
-                 {GEN_BREAK_wrong_constant, "W"},  {GEN_BREAK_missing_operator, "W"},
-                 {GEN_BREAK_unwritten_row, "W"},   {GEN_BREAK_out_of_bounds, "WR"},
-                 {GEN_BREAK_crash, "R"},           {GEN_BREAK_not_a_number, "W"}};
-    enum { N = sizeof cases / sizeof *cases };
-    static struct verify_item items[N];
+    } cases[] = {
+        {GEN_BREAK_undeclared_name, "B"}, {GEN_BREAK_missing_semicolon, "B"}, {GEN_BREAK_missing_brace, "B"},
+        {GEN_BREAK_wrong_signature, "B"}, {GEN_BREAK_wrong_constant, "W"},    {GEN_BREAK_missing_operator, "W"},
+        {GEN_BREAK_unwritten_row, "W"},   {GEN_BREAK_out_of_bounds, "WR"},    {GEN_BREAK_crash, "R"},
+        {GEN_BREAK_not_a_number, "W"},    {GEN_BREAK_missing_tail, "W"},      {GEN_BREAK_wrong_element, "W"}};
+    enum { N = sizeof cases / sizeof *cases, STYLES = 2 };
+    static const enum gen_style styles[STYLES] = {GEN_STYLE_fused, GEN_STYLE_fused_unrolled};
+    static struct verify_item items[N * STYLES];
+    size_t n = 0, kind[N * STYLES];
     struct verifier *v = open_verifier();
     if (!v) skip();
     struct arena a = ARENA_INIT;
     struct gen_item it;
     if (generator_from_recipe("rows 16x64 scale:3.0 shift:0.25 softmax", 1, &a, &it, &e) != ST_OK)
         fail_msg("%s", e.msg);
-    for (size_t i = 0; i < N; i++) {
-        char *wrong = generator_break(it.answers[GEN_STYLE_fused], cases[i].kind, 3, &a);
-        if (!wrong) fail_msg("%s does not apply", gen_break_name(cases[i].kind));
-        items[i] = (struct verify_item){.problem = &it.problem, .source = wrong};
+    for (size_t i = 0; i < N * STYLES; i++) {
+        const enum gen_style style = styles[i / N];
+        if (cases[i % N].kind == GEN_BREAK_wrong_element && !gen_style_unrolled(style)) continue;
+        char *wrong = generator_break(it.answers[style], cases[i % N].kind, 3 + i / N, &a);
+        if (!wrong) fail_msg("%s does not apply", gen_break_name(cases[i % N].kind));
+        kind[n] = i % N;
+        items[n++] = (struct verify_item){.problem = &it.problem, .source = wrong};
     }
-    if (verify_batch(v, items, N, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
-    for (size_t i = 0; i < N; i++)
-        if (!strchr(cases[i].classes, outcome_class(items[i].verdict.outcome)))
-            fail_msg("%s: %s: %s\n%s", gen_break_name(cases[i].kind), outcome_name(items[i].verdict.outcome),
+    if (verify_batch(v, items, n, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(cases[kind[i]].classes, outcome_class(items[i].verdict.outcome)))
+            fail_msg("%s: %s: %s\n%s", gen_break_name(cases[kind[i]].kind), outcome_name(items[i].verdict.outcome),
                      items[i].verdict.message, items[i].source);
     arena_free(&a);
     verifier_close(v);

@@ -251,8 +251,8 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
         for (int64_t i = 0; i < rows; i += 8)
             for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16 */
                 __m512i r[8], t[8];
-                for (int k = 0; k < 8; k++) /* the next panel's piece lies far away */
-                    __builtin_prefetch(src + g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
+                for (int k = 0; k < 8; k++) /* pieces lie far apart: the sixth from here is fetched */
+                    __builtin_prefetch(src + 6 * g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
                     /* Memory holds a b c d, rows (a b) and (c d): the middle two of every 64 bits change places. */
@@ -351,12 +351,13 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
 enum { PAIR_AHEAD = 4096 };
 #define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
-#define PAIR_MICRO_12(nv, lines)                                                                         \
-    PAIR_MICRO_4(nv, lines)                                                                              \
-    PAIR_MICRO(5, nv, lines)                                                                             \
-    PAIR_MICRO(6, nv, lines)                                                                             \
-    PAIR_MICRO(7, nv, lines) PAIR_MICRO(8, nv, lines) PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) \
-        PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
+#define PAIR_MICRO_12(nv, lines) \
+    PAIR_MICRO_4(nv, lines)      \
+    PAIR_MICRO(5, nv, lines)     \
+    PAIR_MICRO(6, nv, lines)     \
+    PAIR_MICRO(7, nv, lines)     \
+    PAIR_MICRO(8, nv, lines)     \
+    PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
 #define PAIR_ROW_4(nv, lines) \
     pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
 #define PAIR_ROW_12(nv, lines)                                                                                    \

@@ -81,31 +81,37 @@ static void products(float scale, bool special) {
         float *x = randoms(M * ldx, 1, scale), *w = randoms(N * K, 2, scale), *y0 = randoms(M * ldy, 3, scale);
         float *dx0 = randoms(M * ldx, 4, scale), *dw0 = randoms(N * K, 5, scale), *bias = randoms(N, 6, scale);
         if (special) spice(x, M * ldx, 1), spice(w, N * K, 2), spice(y0, M * ldy, 3), spice(dx0, M * ldx, 4);
-        for (int i = 0; i < N_BE; i++) {
-            if (!be[i]) continue;
-            struct backend *b = be[i];
-            const bool tiles = i / 2 == AMX;
-            struct weight wt = {.w = w, .N = N, .K = K, .dt = DT_BF16};
-            b->weight_pack(b, &wt);
-            b->weight_pack(b, &wt); /* a second time over the first */
-            for (int acc = 0; acc < 3; acc++) {
-                float *y = copy_of(y0, M * ldy), *want_y = copy_of(y0, M * ldy);
-                float *dx = copy_of(dx0, M * ldx), *want_dx = copy_of(dx0, M * ldx);
-                const float *with = acc == 2 ? bias : NULL;
-                ref_product_bf16(want_y, ldy, x, ldx, 1, w, K, 1, with, acc == 1, M, N, K, tiles);
-                b->linear(b, tensor_f32(y, M, N, ldy), tensor_f32(x, M, K, ldx), &wt, with, acc == 1);
-                same_bits(y, want_y, M * ldy, b->name, "linear");
-                ref_product_bf16(want_dx, ldx, y0, ldy, 1, w, 1, K, NULL, acc == 1, M, K, N, tiles);
-                b->linear_dx(b, tensor_f32(dx, M, K, ldx), tensor_f32(y0, M, N, ldy), &wt, acc == 1);
-                same_bits(dx, want_dx, M * ldx, b->name, "linear_dx");
-                free(y), free(dx), free(want_y), free(want_dx);
+        for (int tiles = 0; tiles < 2; tiles++) { /* the two orders of addition; the oracle is slow, so once each */
+            float *want_y[3], *want_dx[3], *want_dw = copy_of(dw0, N * K);
+            for (int v = 0; v < 3; v++) { /* plain, onto what is there, with a bias */
+                want_y[v] = copy_of(y0, M * ldy);
+                want_dx[v] = copy_of(dx0, M * ldx);
+                ref_product_bf16(want_y[v], ldy, x, ldx, 1, w, K, 1, v == 2 ? bias : NULL, v == 1, M, N, K, tiles);
+                ref_product_bf16(want_dx[v], ldx, y0, ldy, 1, w, 1, K, NULL, v == 1, M, K, N, tiles);
             }
-            float *dw = copy_of(dw0, N * K), *want_dw = copy_of(dw0, N * K);
-            if (M) ref_product_bf16(want_dw, K, y0, 1, ldy, x, 1, ldx, NULL, true, N, K, M, tiles);
-            b->linear_dw(b, dw, tensor_f32(y0, M, N, ldy), tensor_f32(x, M, K, ldx), DT_BF16);
-            same_bits(dw, want_dw, N * K, b->name, "linear_dw");
-            free(dw), free(want_dw);
-            b->weight_free(b, &wt);
+            ref_product_bf16(want_dw, K, y0, 1, ldy, x, 1, ldx, NULL, true, N, K, M, tiles);
+            for (int i = tiles ? 2 * AMX : 0; i < (tiles ? N_BE : 2 * AMX); i++) {
+                if (!be[i]) continue;
+                struct backend *b = be[i];
+                struct weight wt = {.w = w, .N = N, .K = K, .dt = DT_BF16};
+                b->weight_pack(b, &wt);
+                b->weight_pack(b, &wt); /* a second time over the first */
+                for (int v = 0; v < 3; v++) {
+                    float *y = copy_of(y0, M * ldy), *dx = copy_of(dx0, M * ldx);
+                    b->linear(b, tensor_f32(y, M, N, ldy), tensor_f32(x, M, K, ldx), &wt, v == 2 ? bias : NULL, v == 1);
+                    same_bits(y, want_y[v], M * ldy, b->name, "linear");
+                    b->linear_dx(b, tensor_f32(dx, M, K, ldx), tensor_f32(y0, M, N, ldy), &wt, v == 1);
+                    same_bits(dx, want_dx[v], M * ldx, b->name, "linear_dx");
+                    free(y), free(dx);
+                }
+                float *dw = copy_of(dw0, N * K);
+                b->linear_dw(b, dw, tensor_f32(y0, M, N, ldy), tensor_f32(x, M, K, ldx), DT_BF16);
+                same_bits(dw, want_dw, N * K, b->name, "linear_dw");
+                free(dw);
+                b->weight_free(b, &wt);
+            }
+            for (int v = 0; v < 3; v++) free(want_y[v]), free(want_dx[v]);
+            free(want_dw);
         }
         free(x), free(w), free(y0), free(dx0), free(dw0), free(bias);
     }
@@ -163,9 +169,13 @@ static void test_rows_alone(void **state) {
         struct weight wt = {.w = w, .N = N, .K = K, .dt = DT_BF16};
         b->weight_pack(b, &wt);
         float *want_y = xaligned((size_t)(most * N) * 4), *want_dx = xaligned((size_t)(most * K) * 4);
-        for (int64_t t = 0; t < most; t++) { /* each row alone */
-            b->linear(b, tensor_full(want_y + t * N, 1, N), tensor_full(x + t * K, 1, K), &wt, bias, false);
-            b->linear_dx(b, tensor_full(want_dx + t * K, 1, K), tensor_full(want_y + t * N, 1, N), &wt, false);
+        b->linear(b, tensor_full(want_y, most, N), tensor_full(x, most, K), &wt, bias, false);
+        b->linear_dx(b, tensor_full(want_dx, most, K), tensor_full(want_y, most, N), &wt, false);
+        for (int64_t t = 3; t < most; t += 17) { /* alone */
+            b->linear(b, tensor_full(y, 1, N), tensor_full(x + t * K, 1, K), &wt, bias, false);
+            same_bits(y, want_y + t * N, N, b->name, "a row alone");
+            b->linear_dx(b, tensor_full(dx, 1, K), tensor_full(y, 1, N), &wt, false);
+            same_bits(dx, want_dx + t * K, K, b->name, "a gradient alone");
         }
         for (size_t s = 0; s < ARRAY_LEN(batch); s++) {
             const int64_t M = batch[s], from = (most - M) / 2;

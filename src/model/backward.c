@@ -1,5 +1,6 @@
 /* The backward pass, by hand, layer by layer in reverse. Norm and SwiGLU outputs and rotated q, k are recomputed from
- * what forward kept (struct layer_acts): they are cheap, and keeping them would double the memory. */
+ * what forward kept (struct layer_acts): they are cheap, and keeping them would double the memory. Where memory is
+ * short the rest is recomputed, too, from the layer's input (model_layer_recall). */
 #include "model/internal.h"
 
 /* y = x W^T (+ LoRA) at one site, given dy: LoRA gradients, and dx += what flows through LoRA. */
@@ -93,7 +94,10 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
     }
     be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
                      false);
-    for (int i = m->cfg.L - 1; i >= 0; i--) layer_backward(m, &m->layer[i], &w->layer[i], dx);
+    for (int i = m->cfg.L - 1; i >= 0; i--) {
+        model_layer_recall(m, i);
+        layer_backward(m, &m->layer[i], &w->layer[i], dx);
+    }
     if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
     return be->sync(be, e);
 }

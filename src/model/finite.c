@@ -47,6 +47,7 @@ static bool bad_activation(struct model *m, char *buf, size_t bytes) {
     const int64_t T = w->T;
     if (T <= 0) return false;
     for (int i = 0; i < c->L; i++) {
+        model_layer_recall(m, i);
         const struct layer_acts *a = &w->layer[i];
         const struct {
             const float *x;

@@ -48,7 +48,6 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
     struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK), v = tensor_cols(qkv, HK + GK, GK);
     struct tensor o = tensor_full(a->o, T, HK), gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(p->a, T, F);
-    struct tensor out = tensor_full(x_out, T, D);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
@@ -67,8 +66,10 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     be->linear(be, gu, h, &l->wgu, NULL, false);
     lora_forward(m, &l->lora[LORA_GATE], tensor_cols(gu, 0, F), h, p->xa);
     lora_forward(m, &l->lora[LORA_UP], tensor_cols(gu, F, F), h, p->xa);
+    if (!x_out) return;
     be->swiglu(be, act, gu);
 
+    struct tensor out = tensor_full(x_out, T, D);
     be->axpby(be, out, 1.0f, x_mid, 0);
     be->linear(be, out, act, &l->wd, NULL, true);
     lora_forward(m, &l->lora[LORA_DOWN], out, act, p->xa);
@@ -108,13 +109,22 @@ static enum status check_batch(const struct model *m, const struct train_batch *
     return ST_OK;
 }
 
-static void carve_train(struct model *m, struct carve *s, int64_t T) {
+/* Activations of one batch when n_shared layers share theirs. */
+static void carve_train(struct model *m, struct carve *s, int64_t T, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
     const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
-    for (int i = 0; i < c->L; i++)
-        w->layer[i] = (struct layer_acts){carve(s, T * D),        carve(s, T * Q), carve(s, T * HK),
-                                          carve(s, T * c->H * 2), carve(s, T * D), carve(s, T * 2 * F)};
+    for (int i = 0; i < c->L; i++) {
+        if (i > 0 && i < n_shared)
+            w->layer[i] = w->layer[0];
+        else
+            w->layer[i] = (struct layer_acts){.qkv = carve(s, T * Q),
+                                              .o = carve(s, T * HK),
+                                              .stats = carve(s, T * c->H * 2),
+                                              .x_mid = carve(s, T * D),
+                                              .gu = carve(s, T * 2 * F)};
+        w->layer[i].x_in = carve(s, T * D);
+    }
     w->x_last = carve(s, T * D);
     w->hn = carve(s, T * D);
     w->p.h = carve(s, T * D);
@@ -133,6 +143,38 @@ static void carve_train(struct model *m, struct carve *s, int64_t T) {
     w->dqkv = carve(s, T * Q);
 }
 
+static int64_t floats_for(struct model *m, int64_t T, int n_shared) {
+    struct carve s = {0};
+    carve_train(m, &s, T, n_shared);
+    return s.used;
+}
+
+/* How many layers share their activations: as few as the memory allows, since each but one of them is computed twice.
+ * Without a backward pass nothing is, and all do. */
+static enum status choose_shared(struct model *m, int64_t T, int *n_shared, struct err *e) {
+    const int64_t GB = 1000 * 1000 * 1000;
+    const int L = m->cfg.L;
+    *n_shared = L;
+    if (m->train == TRAIN_NOTHING) return ST_OK;
+    const int64_t weights = model_memory(m).weight_bytes, held = m->ts.cap_floats * (int64_t)sizeof(float);
+    int64_t budget = m->activation_memory;
+    if (budget == 0) {
+        budget = i64_max(2 * GB, weights + GB);
+        const int64_t have = m->be->mem_available(m->be);
+        if (have < budget - held) budget = have / 10 * 9 + held;
+    }
+    const int64_t floats = budget / (int64_t)sizeof(float);
+    for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
+        if (floats_for(m, T, n) <= floats) {
+            *n_shared = n;
+            return ST_OK;
+        }
+    const int64_t least = floats_for(m, T, L);
+    if (m->activation_memory == 0 || least <= floats) return ST_OK; /* if that is too much, allocation says so */
+    return FAIL(e, ST_MEMORY, "a training batch's activations need %.3f GB, activation_memory is %.3f GB",
+                (double)least * 4e-9, (double)budget * 1e-9);
+}
+
 static enum status prepare(struct model *m, const struct train_batch *b, struct err *e) {
     struct train_space *w = &m->ts;
     const int64_t T = b->T;
@@ -141,12 +183,16 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
      * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
     const int64_t bytes = m->be->logit_chunk_bytes;
-    w->chunk = i64_max(24, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
-    struct carve s = {0};
-    carve_train(m, &s, T);
-    TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a training batch's activations", e));
-    s = (struct carve){.base = w->mem};
-    carve_train(m, &s, T);
+    /* With a large one at least 192 rows, or each chunk would fetch the head's weights for little work. */
+    const int64_t least = i64_max(24, i64_min(192, 12 * (bytes >> 20)));
+    w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
+    int n_shared;
+    TRY(choose_shared(m, T, &n_shared, e));
+    TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, n_shared), "a training batch's activations", e));
+    struct carve s = {.base = w->mem};
+    carve_train(m, &s, T, n_shared);
+    w->n_shared = n_shared;
+    w->held = n_shared - 1; /* which forward computes last */
     if (T > w->cap_T) {
         w->pos = xrealloc(w->pos, (size_t)T * sizeof *w->pos);
         w->cap_T = T;
@@ -171,6 +217,13 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->p.n_seq = b->n_seg;
     w->p.kv = NULL;
     return ST_OK;
+}
+
+void model_layer_recall(struct model *m, int i) {
+    struct train_space *w = &m->ts;
+    if (i >= w->n_shared || i == w->held) return;
+    model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], NULL);
+    w->held = i;
 }
 
 /* Embedding to final norm; leaves hn. */

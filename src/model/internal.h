@@ -48,6 +48,8 @@ struct train_space {
     float *dx, *dh, *d_o, *da, *dgu, *dqkv;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
+    /* The first n_shared layers keep their inputs alone and share the rest, which at present is of layer `held`. */
+    int n_shared, held;
     int32_t *pos;
     struct attn_seq *seq;
     int64_t cap_T;
@@ -79,8 +81,9 @@ struct model {
     struct arena names;
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
-    enum dtype dt;  /* of the products with base matrices */
-    bool bf16_only; /* base matrices are not in w: `place` says where */
+    enum dtype dt;             /* of the products with base matrices */
+    bool bf16_only;            /* base matrices are not in w: `place` says where */
+    int64_t activation_memory; /* as in model_options */
     float *final_norm;
     struct weight embed, head; /* [V,D]; embed is unused when tied: see model_table */
     struct layer *layer;
@@ -109,7 +112,11 @@ struct model {
 /* config.c */
 enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
+/* x_out NULL: up to the gate and up projection, which is all that backward needs. */
 void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out);
+/* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
+ * when it shares them. */
+void model_layer_recall(struct model *m, int i);
 /* y += scale (x A^T) B^T; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
 void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa);
 /* Extends the rotary tables to n positions. */

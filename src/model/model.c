@@ -114,6 +114,7 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
     if (m->dt == DT_BF16 && !m->be->bf16)
         return FAIL(e, ST_UNSUPPORTED, "%s: dtype: bf16 is not supported on device %s, expected f32", where,
                     m->be->name);
+    m->activation_memory = opt ? opt->activation_memory : 0;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
     const int64_t bytes = 2 * matrix_elements(&m->cfg), have = m->be->mem_available(m->be);
@@ -293,11 +294,14 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     struct model *m;
     TRY(model_new(config, text ? "config.json" : config_json, opt, be, &m, e));
     CLEANUP_FREE float *host = xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
+    const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
     for (int i = 0; i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
         const bool bias = strstr(p->name, ".bias") != NULL;
-        for (int64_t j = 0; j < p->n; j++) host[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;
+        for (int64_t j = 0; j < i64_min(p->n, period); j++)
+            host[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;
+        for (int64_t j = period; j < p->n; j++) host[j] = host[j - period];
         model_param_put(m, p, host);
     }
     model_params_changed(m);
@@ -313,6 +317,14 @@ static enum status save_config(const struct model *m, const char *dir, const cha
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/config.json", dir);
     return fs_write_atomic(path.p, text, strlen(text), e);
+}
+
+struct model_memory model_memory(const struct model *m) {
+    int64_t n = 0;
+    for (int i = 0; i < m->n_param; i++) n += m->param[i].n * (m->param[i].w ? (int)sizeof(float) : 2);
+    return (struct model_memory){.weight_bytes = n,
+                                 .activation_bytes = m->ts.cap_floats * (int64_t)sizeof(float),
+                                 .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0};
 }
 
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) {

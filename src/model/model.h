@@ -29,6 +29,13 @@ struct model_options {
     /* The base will not be trained: a bf16 model is then held in bf16 alone, two bytes a parameter, rounded from what
      * the file holds. Otherwise its float32 values stay beside the packed ones. */
     bool frozen;
+    /* Most bytes model_forward and model_backward take for activations. What does not fit is recomputed in the backward
+     * pass, layer by layer, with the same bits. 0: as many bytes as the weights take and 1 GB, at least 2 GB; less when
+     * the device has less. */
+    int64_t activation_memory;
+    /* model_init: every matrix holds the same few random numbers over and over. For benchmarks: drawing a billion
+     * numbers takes longer than what is to be measured. */
+    bool repeat_random;
 };
 enum { MODEL_AUTO_BF16 = 100 * 1000 * 1000 };
 
@@ -47,6 +54,13 @@ void model_set_name(struct model *m, const char *name);
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 const char *model_dtype(const struct model *m); /* "f32" or "bf16": what the products compute in */
+/* What a model holds, in bytes. */
+struct model_memory {
+    int64_t weight_bytes;     /* parameters of the base, as they are stored: two or four bytes each */
+    int64_t activation_bytes; /* of training passes, so far at most */
+    int recomputed_layers;    /* in the backward pass of the last batch */
+};
+struct model_memory model_memory(const struct model *m);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
 

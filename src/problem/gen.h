@@ -156,7 +156,7 @@ void prog_free(struct prog *p);
 void prog_random(struct prog *p);
 /* gen_py.c */
 char *prog_python(struct prog *p);
-/* gen_c.c */
+/* gen_c.c. A style that unrolls gives its rolled sister when there is nothing to unroll or the text gets too long. */
 char *prog_answer(const struct prog *p, enum gen_style style);
 
 #endif

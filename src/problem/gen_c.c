@@ -1,155 +1,11 @@
 /* The C answers of a program. A program is cut into segments, each one loop nest: one operator a segment (separate), or
  * as many as share a partition into rows (fused). Inside a segment every operator adds its own short text, so that an
  * answer is a concatenation: loop head, operators in order, store. The same operator is always written the same way. */
-#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "problem/gen.h"
-
-enum domain { DOM_FLAT, DOM_ROW, DOM_GROUP, DOM_BATCH, DOM_TIME, DOM_TRANSPOSE };
-
-enum { HELP_EXP = 1, HELP_LOG = 2, HELP_TANH = 4, HELP_ERF = 8, HELP_VECTOR = 16 };
-
-/* Cephes-like range reduction with Taylor coefficients: exp within 2e-7 relative; tanh, erf (Abramowitz and Stegun
- * 7.1.26) within 2e-7 absolute; log within 2e-7. All vectorise. */
-static const char help_exp[] =
-    "static inline float fast_exp(float x) {\n"
-    "  x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;\n"
-    "  float n = rintf(x * 1.442695f), r = x - n * 0.69314575f - n * 1.4286068e-6f;\n"
-    "  int i = ((int)n + 127) << 23;\n"
-    "  memcpy(&x, &i, 4);\n"
-    "  return x * (1.0f + r * (1.0f + r * (0.5f + r * (0.16666667f + r * (0.041666667f + r * (0.0083333333f"
-    " + r * 0.0013888889f))))));\n"
-    "}\n";
-static const char help_log[] =
-    "static inline float fast_log(float x) {\n"
-    "  int i, e;\n"
-    "  memcpy(&i, &x, 4);\n"
-    "  e = (i - 0x3f3504f3) >> 23;\n"
-    "  i -= e << 23;\n"
-    "  memcpy(&x, &i, 4);\n"
-    "  float s = (x - 1.0f) / (x + 1.0f), z = s * s;\n"
-    "  return e * 0.69314718f + s * (2.0f + z * (0.66666667f + z * (0.4f + z * 0.28571429f)));\n"
-    "}\n";
-static const char help_tanh[] =
-    "static inline float fast_tanh(float x) { return 1.0f - 2.0f / (1.0f + fast_exp(2.0f * x)); }\n";
-static const char help_erf[] =
-    "static inline float fast_erf(float x) {\n"
-    "  float a = fabsf(x), t = 1.0f / (1.0f + 0.3275911f * a);\n"
-    "  float r = t * (0.25482959f + t * (-0.28449674f + t * (1.4214137f + t * (-1.4531520f + t * 1.0614054f))));\n"
-    "  return copysignf(1.0f - r * fast_exp(-a * a), x);\n"
-    "}\n";
-static const char help_vector[] = "typedef float V __attribute__((vector_size(32), aligned(4)));\n";
-
-static const struct style {
-    bool fused, parallel, simd, fast;
-} styles[GEN_STYLES] = {
-#define X(name, f, p, s, m, share) {f, p, s, m},
-    GEN_STYLE_LIST(X)
-#undef X
-};
-
-const char *gen_style_name(enum gen_style s) {
-    static const char *const names[] = {
-#define X(name, f, p, s, m, share) #name,
-        GEN_STYLE_LIST(X)
-#undef X
-    };
-    return names[s];
-}
-
-int gen_style_share(enum gen_style s) {
-    static const int shares[] = {
-#define X(name, f, p, s, m, share) share,
-        GEN_STYLE_LIST(X)
-#undef X
-    };
-    return shares[s];
-}
-
-struct cg {
-    const struct prog *p;
-    struct style st;
-    struct str s; /* body */
-    int depth;
-    unsigned help;
-    int n_tmp;
-    /* the row being written */
-    enum domain dom;
-    const char *cur; /* pointer to the current row */
-    bool writable, scalar;
-    int pending[GEN_MAX_NODES + 1], n_pending;
-    int last; /* last node of the segment */
-    int n_local, n_q;
-    const char *dst;
-    bool gate; /* the row is multiplied by g */
-};
-
-static void line(struct cg *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void line(struct cg *g, const char *fmt, ...) {
-    char buf[512];
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(buf, sizeof buf, fmt, ap);
-    va_end(ap);
-    ASSERT(n >= 0 && n < (int)sizeof buf);
-    if (buf[0] != '#')
-        for (int i = 0; i < g->depth; i++) str_adds(&g->s, "  ");
-    str_adds(&g->s, buf);
-    str_addc(&g->s, '\n');
-}
-
-static const char *fn_name(struct cg *g, const char *name, size_t len) {
-    static const struct {
-        const char *name, *libm, *fast;
-        unsigned help;
-    } fns[] = {{"exp", "expf", "fast_exp", HELP_EXP},
-               {"log", "logf", "fast_log", HELP_LOG},
-               {"tanh", "tanhf", "fast_tanh", HELP_EXP | HELP_TANH},
-               {"erf", "erff", "fast_erf", HELP_EXP | HELP_ERF}};
-    for (size_t i = 0; i < ARRAY_LEN(fns); i++) {
-        if (strlen(fns[i].name) != len || memcmp(fns[i].name, name, len) != 0) continue;
-        if (!g->st.fast) return fns[i].libm;
-        g->help |= fns[i].help;
-        return fns[i].fast;
-    }
-    ASSERT(!"function");
-    return NULL;
-}
-static const char *fn(struct cg *g, const char *name) { return fn_name(g, name, strlen(name)); }
-
-/* C literal of a constant: the problem's own text with a point and an f; negative ones in parentheses are not needed
- * because templates never put a sign in front. */
-static void add_literal(struct str *s, const char *k) {
-    str_adds(s, k);
-    if (!strpbrk(k, ".eE")) str_adds(s, ".0");
-    str_addc(s, 'f');
-}
-
-/* Writes an element-wise operator's text; y is the second operand's index, par the parameter's. */
-static void ew_text(struct cg *g, const struct node *nd, const char *y, const char *par) {
-    struct str s = STR_INIT;
-    for (const char *t = gen_ops[nd->op].c; *t; t++) {
-        if (*t == '$') {
-            t++;
-            if (*t == '0' || *t == '1')
-                add_literal(&s, nd->k[*t - '0']);
-            else if (*t == 'y')
-                str_addf(&s, "%s[%s]", nd->in2, y);
-            else if (*t == 'p')
-                str_addf(&s, "%s[%s]", nd->w, par);
-        } else if (*t == '@') {
-            size_t n = strspn(t + 1, "abcdefghijklmnopqrstuvwxyz");
-            str_adds(&s, fn_name(g, t + 1, n));
-            t += n;
-        } else {
-            str_addc(&s, *t);
-        }
-    }
-    line(g, "%s", str_c(&s));
-    str_free(&s);
-}
+#include "problem/gen_c.h"
 
 static const char *row_len(const struct cg *g, const struct node *nd) {
     return g->dom == DOM_GROUP ? "GS" : nd->in.len;
@@ -157,7 +13,7 @@ static const char *row_len(const struct cg *g, const struct node *nd) {
 
 /* The pending element-wise operators, on v. */
 static void pending_text(struct cg *g) {
-    if (g->gate) line(g, "v = v * g;");
+    if (g->gate) cg_line(g, "v = v * g;");
     g->gate = false;
     for (int k = 0; k < g->n_pending; k++) {
         const struct node *nd = &g->p->node[g->pending[k]];
@@ -171,7 +27,7 @@ static void pending_text(struct cg *g) {
             snprintf(y, sizeof y, "(i * T + t) * N + j");
         else
             snprintf(y, sizeof y, "i * %s + j", row_len(g, nd));
-        ew_text(g, nd, y, par);
+        cg_element_wise(g, nd, y, par);
     }
     g->n_pending = 0;
 }
@@ -190,47 +46,38 @@ static const char *place(struct cg *g, int k, const char *len) {
     for (int i = k; i <= g->last; i++) {
         if (!changes_length(g->p, i)) continue;
         const char *name = g->n_local++ ? arena_printf(g->p->a, "h%d", g->n_local) : "h";
-        line(g, "float %s[%s];", name, len);
+        cg_line(g, "float %s[%s];", name, len);
         return name;
     }
     return "o";
-}
-
-static void loop_j(struct cg *g, const char *len) {
-    line(g, "for (int j = 0; j < %s; j++) {", len);
-    g->depth++;
-}
-static void end(struct cg *g) {
-    g->depth--;
-    line(g, "}");
 }
 
 /* Writes the pending operators out, so that the row before node k lies at g->cur. */
 static void flush(struct cg *g, int k, const char *len) {
     if (!any_pending(g)) return;
     const char *to = g->writable ? g->cur : place(g, k, len);
-    loop_j(g, len);
-    line(g, "float v = %s[j];", g->cur);
+    cg_loop(g, 'j', len);
+    cg_line(g, "float v = %s[j];", g->cur);
     pending_text(g);
-    line(g, "%s[j] = v;", to);
-    end(g);
+    cg_line(g, "%s[j] = v;", to);
+    cg_end(g);
     g->cur = to;
     g->writable = true;
 }
 
 static void simd(struct cg *g, const char *clause) {
-    if (g->st.simd) line(g, "#pragma omp simd reduction(%s)", clause);
+    if (g->st.simd) cg_line(g, "#pragma omp simd reduction(%s)", clause);
 }
 
 static void sum_loop(struct cg *g, const char *len, const char *expr) {
-    line(g, "s = 0.0f;");
+    cg_line(g, "s = 0.0f;");
     simd(g, "+:s");
-    line(g, "for (int j = 0; j < %s; j++) s += %s;", len, expr);
+    cg_each(g, 'j', len, "s += %s;", expr);
 }
 static void max_loop(struct cg *g, const char *len, const char *x) {
-    line(g, "m = %s[0];", x);
+    cg_line(g, "m = %s[0];", x);
     simd(g, "max:m");
-    line(g, "for (int j = 0; j < %s; j++) m = %s[j] > m ? %s[j] : m;", len, x, x);
+    cg_each(g, 'j', len, "m = %s[j] > m ? %s[j] : m;", x, x);
 }
 static const char *paren(const struct cg *g, const char *e) {
     return strchr(e, ' ') ? arena_printf(g->p->a, "(%s)", e) : e;
@@ -246,58 +93,57 @@ static void norm_text(struct cg *g, int k, const char *len) {
     switch (nd->op) {
     case OP_softmax:
         max_loop(g, len, x);
-        line(g, "for (int j = 0; j < %s; j++) %s[j] = %s(%s);", len, o, fn(g, "exp"), d);
+        cg_each(g, 'j', len, "%s[j] = %s(%s);", o, cg_fn(g, "exp"), d);
         sum_loop(g, len, arena_printf(a, "%s[j]", o));
-        line(g, "s = 1.0f / s;");
-        line(g, "for (int j = 0; j < %s; j++) %s[j] *= s;", len, o);
+        cg_line(g, "s = 1.0f / s;");
+        cg_each(g, 'j', len, "%s[j] *= s;", o);
         break;
     case OP_log_softmax:
         max_loop(g, len, x);
-        sum_loop(g, len, arena_printf(a, "%s(%s)", fn(g, "exp"), d));
-        line(g, "s = m + logf(s);");
-        line(g, "for (int j = 0; j < %s; j++) %s[j] = %s[j] - s;", len, o, x);
+        sum_loop(g, len, arena_printf(a, "%s(%s)", cg_fn(g, "exp"), d));
+        cg_line(g, "s = m + logf(s);");
+        cg_each(g, 'j', len, "%s[j] = %s[j] - s;", o, x);
         break;
     case OP_layernorm:
     case OP_layernorm_plain:
     case OP_instancenorm:
     case OP_groupnorm:
         sum_loop(g, len, arena_printf(a, "%s[j]", x));
-        line(g, "m = s / %s;", paren(g, len));
+        cg_line(g, "m = s / %s;", paren(g, len));
         sum_loop(g, len, sq);
-        line(g, "s = 1.0f / sqrtf(s / %s + 1e-5f);", paren(g, len));
+        cg_line(g, "s = 1.0f / sqrtf(s / %s + 1e-5f);", paren(g, len));
         if (nd->op == OP_groupnorm) {
             const char *cpg = arena_printf(a, "%s / G", nd->in.chan), *S = nd->in.len;
-            line(g, "for (int k = 0; k < %s; k++) {", cpg);
+            cg_line(g, "for (int k = 0; k < %s; k++) {", cpg);
             g->depth++;
-            line(g, "int c = i %% G * (%s) + k;", cpg);
-            line(g, "for (int j = 0; j < %s; j++) %s[k * %s + j] = (%s[k * %s + j] - m) * s * %s[c] + %s[c];", S, o, S,
-                 x, S, nd->w, nd->b);
-            end(g);
+            cg_line(g, "int c = i %% G * (%s) + k;", cpg);
+            cg_each(g, 'j', S, "%s[k * %s + j] = (%s[k * %s + j] - m) * s * %s[c] + %s[c];", o, S, x, S, nd->w, nd->b);
+            cg_end(g);
         } else if (nd->op == OP_layernorm) {
-            line(g, "for (int j = 0; j < %s; j++) %s[j] = (%s) * s * %s[j] + %s[j];", len, o, d, nd->w, nd->b);
+            cg_each(g, 'j', len, "%s[j] = (%s) * s * %s[j] + %s[j];", o, d, nd->w, nd->b);
         } else {
-            line(g, "for (int j = 0; j < %s; j++) %s[j] = (%s) * s;", len, o, d);
+            cg_each(g, 'j', len, "%s[j] = (%s) * s;", o, d);
         }
         break;
     case OP_rmsnorm:
         sum_loop(g, len, xx);
-        line(g, "s = 1.0f / sqrtf(s / %s + %sf);", len, nd->eps);
-        line(g, "for (int j = 0; j < %s; j++) %s[j] = %s[j] * s * %s[j];", len, o, x, nd->w);
+        cg_line(g, "s = 1.0f / sqrtf(s / %s + %sf);", len, nd->eps);
+        cg_each(g, 'j', len, "%s[j] = %s[j] * s * %s[j];", o, x, nd->w);
         break;
     case OP_l2_normalize:
         sum_loop(g, len, xx);
-        line(g, "s = sqrtf(s);");
-        line(g, "s = 1.0f / (s > 1e-12f ? s : 1e-12f);");
-        line(g, "for (int j = 0; j < %s; j++) %s[j] = %s[j] * s;", len, o, x);
+        cg_line(g, "s = sqrtf(s);");
+        cg_line(g, "s = 1.0f / (s > 1e-12f ? s : 1e-12f);");
+        cg_each(g, 'j', len, "%s[j] = %s[j] * s;", o, x);
         break;
     case OP_cumsum:
-        line(g, "s = 0.0f;");
-        line(g, "for (int j = 0; j < %s; j++) { s += %s[j]; %s[j] = s; }", len, x, o);
+        cg_line(g, "s = 0.0f;");
+        cg_line(g, "for (int j = 0; j < %s; j++) { s += %s[j]; %s[j] = s; }", len, x, o);
         break;
     case OP_center:
         sum_loop(g, len, arena_printf(a, "%s[j]", x));
-        line(g, "m = s / %s;", len);
-        line(g, "for (int j = 0; j < %s; j++) %s[j] = %s;", len, o, d);
+        cg_line(g, "m = s / %s;", len);
+        cg_each(g, 'j', len, "%s[j] = %s;", o, d);
         break;
     default: ASSERT(!"norm");
     }
@@ -307,13 +153,13 @@ static void norm_text(struct cg *g, int k, const char *len) {
 
 /* One pass over the row with the pending operators inside. */
 static void fold(struct cg *g, const char *len, const char *init, const char *clause, const char *acc) {
-    line(g, "%s", init);
+    cg_line(g, "%s", init);
     simd(g, clause);
-    loop_j(g, len);
-    line(g, "float v = %s[j];", g->cur);
+    cg_loop(g, 'j', len);
+    cg_line(g, "float v = %s[j];", g->cur);
     pending_text(g);
-    line(g, "%s", acc);
-    end(g);
+    cg_line(g, "%s", acc);
+    cg_end(g);
 }
 
 static void reduce_text(struct cg *g, int k, const char *len) {
@@ -323,48 +169,48 @@ static void reduce_text(struct cg *g, int k, const char *len) {
     switch (nd->op) {
     case OP_sum:
         fold(g, len, "s = 0.0f;", "+:s", "s += v;");
-        line(g, "float v = s;");
+        cg_line(g, "float v = s;");
         break;
     case OP_mean:
     case OP_global_avg_pool:
         fold(g, len, "s = 0.0f;", "+:s", "s += v;");
-        line(g, "float v = s / %s;", n);
+        cg_line(g, "float v = s / %s;", n);
         break;
     case OP_l1_norm:
         fold(g, len, "s = 0.0f;", "+:s", "s += fabsf(v);");
-        line(g, "float v = s;");
+        cg_line(g, "float v = s;");
         break;
     case OP_l2_norm:
         fold(g, len, "s = 0.0f;", "+:s", "s += v * v;");
-        line(g, "float v = sqrtf(s);");
+        cg_line(g, "float v = sqrtf(s);");
         break;
     case OP_max:
     case OP_global_max_pool:
         fold(g, len, "m = -INFINITY;", "max:m", "m = v > m ? v : m;");
-        line(g, "float v = m;");
+        cg_line(g, "float v = m;");
         break;
     case OP_min:
         fold(g, len, "m = INFINITY;", "min:m", "m = v < m ? v : m;");
-        line(g, "float v = m;");
+        cg_line(g, "float v = m;");
         break;
     case OP_var:
         flush(g, k, len);
         sum_loop(g, len, arena_printf(a, "%s[j]", g->cur));
-        line(g, "m = s / %s;", n);
+        cg_line(g, "m = s / %s;", n);
         sum_loop(g, len, arena_printf(a, "(%s[j] - m) * (%s[j] - m)", g->cur, g->cur));
-        line(g, "float v = s / (%s - 1);", len);
+        cg_line(g, "float v = s / (%s - 1);", len);
         break;
     case OP_logsumexp:
         flush(g, k, len);
         max_loop(g, len, g->cur);
-        sum_loop(g, len, arena_printf(a, "%s(%s[j] - m)", fn(g, "exp"), g->cur));
-        line(g, "float v = m + logf(s);");
+        sum_loop(g, len, arena_printf(a, "%s(%s[j] - m)", cg_fn(g, "exp"), g->cur));
+        cg_line(g, "float v = m + logf(s);");
         break;
     case OP_argmax:
         flush(g, k, len);
-        line(g, "int v = 0;");
-        line(g, "m = %s[0];", g->cur);
-        line(g, "for (int j = 0; j < %s; j++) if (%s[j] > m) { m = %s[j]; v = j; }", len, g->cur, g->cur);
+        cg_line(g, "int v = 0;");
+        cg_line(g, "m = %s[0];", g->cur);
+        cg_line(g, "for (int j = 0; j < %s; j++) if (%s[j] > m) { m = %s[j]; v = j; }", len, g->cur, g->cur);
         break;
     default: ASSERT(!"reduce");
     }
@@ -376,17 +222,17 @@ static void total_text(struct cg *g, int k, const char *len) {
     if (nd->op == OP_cross_entropy) {
         flush(g, k, len);
         max_loop(g, len, g->cur);
-        sum_loop(g, len, arena_printf(g->p->a, "%s(%s[j] - m)", fn(g, "exp"), g->cur));
-        line(g, "total += m + logf(s) - %s[%s[i]];", g->cur, nd->in2);
+        sum_loop(g, len, arena_printf(g->p->a, "%s(%s[j] - m)", cg_fn(g, "exp"), g->cur));
+        cg_line(g, "total += m + logf(s) - %s[%s[i]];", g->cur, nd->in2);
         return;
     }
     if (gen_ops[nd->op].c) g->pending[g->n_pending++] = k;
     if (g->scalar) {
         pending_text(g);
-        line(g, "total += v;");
+        cg_line(g, "total += v;");
     } else {
         fold(g, len, "s = 0.0f;", "+:s", "s += v;");
-        line(g, "total += s;");
+        cg_line(g, "total += s;");
     }
 }
 
@@ -400,27 +246,27 @@ static void product_text(struct cg *g, int k) {
     const char *w = nd->in2 ? nd->in2 : nd->w;
     if (batched) {
         const char *q = g->n_q++ ? "r" : "q"; /* two in one row: attention */
-        line(g, "const float *%s = %s + i / T * %s * %s;", q, w, n, o1);
+        cg_line(g, "const float *%s = %s + i / T * %s * %s;", q, w, n, o1);
         w = q;
     }
     if (!dot && g->st.simd) {
-        line(g, "for (int n = 0; n < %s; n++) %s[n] = 0.0f;", o1, o);
-        line(g, "for (int k = 0; k < %s; k++)", n);
-        line(g, "  for (int n = 0; n < %s; n++) %s[n] += %s[k] * %s[k * %s + n];", o1, o, g->cur, w, o1);
+        cg_each(g, 'n', o1, "%s[n] = 0.0f;", o);
+        cg_line(g, "for (int k = 0; k < %s; k++)", n);
+        cg_line(g, "  for (int n = 0; n < %s; n++) %s[n] += %s[k] * %s[k * %s + n];", o1, o, g->cur, w, o1);
     } else {
-        line(g, "for (int n = 0; n < %s; n++) {", o1);
+        cg_line(g, "for (int n = 0; n < %s; n++) {", o1);
         g->depth++;
         if (nd->b)
-            line(g, "float s = %s[n];", nd->b);
+            cg_line(g, "float s = %s[n];", nd->b);
         else
-            line(g, "float s = 0.0f;");
+            cg_line(g, "float s = 0.0f;");
         simd(g, "+:s");
         if (dot)
-            line(g, "for (int k = 0; k < %s; k++) s += %s[k] * %s[n * %s + k];", n, g->cur, w, n);
+            cg_each(g, 'k', n, "s += %s[k] * %s[n * %s + k];", g->cur, w, n);
         else
-            line(g, "for (int k = 0; k < %s; k++) s += %s[k] * %s[k * %s + n];", n, g->cur, w, o1);
-        line(g, "%s[n] = s;", o);
-        end(g);
+            cg_each(g, 'k', n, "s += %s[k] * %s[k * %s + n];", g->cur, w, o1);
+        cg_line(g, "%s[n] = s;", o);
+        cg_end(g);
     }
     g->cur = o;
     g->writable = true;
@@ -429,21 +275,14 @@ static void product_text(struct cg *g, int k) {
 static void split_text(struct cg *g, int k) {
     const struct node *nd = &g->p->node[k];
     flush(g, k, nd->in.len);
-    const char *o = place(g, k + 1, nd->out.len), *x = g->cur, *t = gen_ops[nd->op].c;
+    const char *o = place(g, k + 1, nd->out.len), *x = g->cur;
     struct str s = STR_INIT;
-    for (; *t; t++) {
-        if (*t != '@') {
-            str_addc(&s, *t);
-            continue;
-        }
-        size_t n = strspn(t + 1, "abcdefghijklmnopqrstuvwxyz");
-        str_adds(&s, fn_name(g, t + 1, n));
-        t += n;
-    }
-    loop_j(g, nd->out.len);
-    line(g, "float v = %s[j], g = %s[%s + j];", x, x, nd->out.len);
-    line(g, "%s[j] = %s;", o, str_c(&s));
-    end(g);
+    cg_add_functions(g, gen_ops[nd->op].c, &s);
+    cg_loop(g, 'j', nd->out.len);
+    g->locals = "vg";
+    cg_line(g, "float v = %s[j], g = %s[%s + j];", x, x, nd->out.len);
+    cg_line(g, "%s[j] = %s;", o, str_c(&s));
+    cg_end(g);
     str_free(&s);
     g->cur = o;
     g->writable = true;
@@ -452,12 +291,12 @@ static void split_text(struct cg *g, int k) {
 static void concat_text(struct cg *g, int k) {
     const struct node *nd = &g->p->node[k];
     const char *o = place(g, k + 1, nd->out.len);
-    loop_j(g, nd->in.len);
-    line(g, "float v = %s[j];", g->cur);
+    cg_loop(g, 'j', nd->in.len);
+    cg_line(g, "float v = %s[j];", g->cur);
     pending_text(g);
-    line(g, "%s[j] = v;", o);
-    line(g, "%s[%s + j] = %s[i * %s + j];", o, nd->in.len, nd->in2, nd->in.len);
-    end(g);
+    cg_line(g, "%s[j] = v;", o);
+    cg_line(g, "%s[%s + j] = %s[i * %s + j];", o, nd->in.len, nd->in2, nd->in.len);
+    cg_end(g);
     g->cur = o;
     g->writable = true;
 }
@@ -467,21 +306,21 @@ static void pool_text(struct cg *g, int k) {
     flush(g, k, nd->in.len);
     const char *o = place(g, k + 1, nd->out.len);
     bool max = nd->op == OP_max_pool2d;
-    line(g, "for (int e = 0; e < %s; e++)", nd->out.h);
-    line(g, "  for (int f = 0; f < %s; f++) {", nd->out.w);
+    cg_line(g, "for (int e = 0; e < %s; e++)", nd->out.h);
+    cg_line(g, "  for (int f = 0; f < %s; f++) {", nd->out.w);
     g->depth += 2;
-    line(g, max ? "float v = -INFINITY;" : "float v = 0.0f;");
-    line(g, "for (int u = 0; u < %d; u++)", nd->ksize);
-    line(g, "  for (int w = 0; w < %d; w++) {", nd->ksize);
-    line(g, "    float q = %s[(e * %d + u) * %s + f * %d + w];", g->cur, nd->ksize, nd->in.w, nd->ksize);
-    line(g, max ? "    v = q > v ? q : v;" : "    v += q;");
-    line(g, "  }");
+    cg_line(g, max ? "float v = -INFINITY;" : "float v = 0.0f;");
+    cg_line(g, "for (int u = 0; u < %d; u++)", nd->ksize);
+    cg_line(g, "  for (int w = 0; w < %d; w++) {", nd->ksize);
+    cg_line(g, "    float q = %s[(e * %d + u) * %s + f * %d + w];", g->cur, nd->ksize, nd->in.w, nd->ksize);
+    cg_line(g, max ? "    v = q > v ? q : v;" : "    v += q;");
+    cg_line(g, "  }");
     if (max)
-        line(g, "%s[e * %s + f] = v;", o, nd->out.w);
+        cg_line(g, "%s[e * %s + f] = v;", o, nd->out.w);
     else
-        line(g, "%s[e * %s + f] = v / %d;", o, nd->out.w, nd->ksize * nd->ksize);
+        cg_line(g, "%s[e * %s + f] = v / %d;", o, nd->out.w, nd->ksize * nd->ksize);
     g->depth -= 2;
-    line(g, "  }");
+    cg_line(g, "  }");
     g->cur = o;
     g->writable = true;
 }
@@ -503,58 +342,58 @@ static void conv_text(struct cg *g, int k, const char *x) {
         snprintf(wt, sizeof wt, "((c * %s + k) * %d + u) * %d + w", C, nd->ksize, nd->ksize);
     else
         snprintf(wt, sizeof wt, "(c * %s + k) * %d + w", C, nd->ksize);
-    if (taps) line(g, "for (int j = 0; j < %s; j++) %s[j] = %s[c];", out->len, o, nd->b);
+    if (taps) cg_each(g, 'j', out->len, "%s[j] = %s[c];", o, nd->b);
     if (!taps) {
-        if (two) line(g, "for (int e = 0; e < %s; e++)", out->h);
-        line(g, "%sfor (int f = 0; f < %s; f++) {", two ? "  " : "", out->w);
+        if (two) cg_line(g, "for (int e = 0; e < %s; e++)", out->h);
+        cg_line(g, "%sfor (int f = 0; f < %s; f++) {", two ? "  " : "", out->w);
         g->depth += two ? 2 : 1;
-        line(g, "float s = %s[c];", nd->b);
+        cg_line(g, "float s = %s[c];", nd->b);
     }
-    if (!dw) line(g, "for (int k = 0; k < %s; k++)", C);
-    if (two) line(g, "%sfor (int u = 0; u < %d; u++)", dw ? "" : "  ", nd->ksize);
+    if (!dw) cg_line(g, "for (int k = 0; k < %s; k++)", C);
+    if (two) cg_line(g, "%sfor (int u = 0; u < %d; u++)", dw ? "" : "  ", nd->ksize);
     int deep = (dw ? 0 : 1) + (two ? 1 : 0);
-    line(g, "%sfor (int w = 0; w < %d; w++) {", &"    "[4 - 2 * deep], nd -> ksize);
+    cg_line(g, "%sfor (int w = 0; w < %d; w++) {", &"    "[4 - 2 * deep], nd -> ksize);
     g->depth += deep + 1;
     char off[24] = "";
     if (pad) snprintf(off, sizeof off, " - %d", nd->pad);
     if (taps) {
-        line(g, "float r = %s[%s];", nd->w, wt);
+        cg_line(g, "float r = %s[%s];", nd->w, wt);
         if (pad)
-            line(g, "int l = w < %d ? %d - w : 0, m = %s + %d - w < %s ? %s + %d - w : %s;", nd->pad, nd->pad, in->w,
-                 nd->pad, out->w, in->w, nd->pad, out->w);
+            cg_line(g, "int l = w < %d ? %d - w : 0, m = %s + %d - w < %s ? %s + %d - w : %s;", nd->pad, nd->pad, in->w,
+                    nd->pad, out->w, in->w, nd->pad, out->w);
         if (two) {
-            line(g, "for (int e = 0; e < %s; e++) {", out->h);
+            cg_line(g, "for (int e = 0; e < %s; e++) {", out->h);
             g->depth++;
-            if (pad) line(g, "if (e + u < %d || e + u >= %s + %d) continue;", nd->pad, in->h, nd->pad);
-            line(g, "const float *q = %s + (%s * %s + e + u%s) * %s + w%s;", x, inp, in->h, off, in->w, off);
-            line(g, "for (int f = %s; f < %s; f++) %s[e * %s + f] += r * q[f];", pad ? "l" : "0", pad ? "m" : out->w, o,
-                 out->w);
-            end(g);
+            if (pad) cg_line(g, "if (e + u < %d || e + u >= %s + %d) continue;", nd->pad, in->h, nd->pad);
+            cg_line(g, "const float *q = %s + (%s * %s + e + u%s) * %s + w%s;", x, inp, in->h, off, in->w, off);
+            cg_line(g, "for (int f = %s; f < %s; f++) %s[e * %s + f] += r * q[f];", pad ? "l" : "0", pad ? "m" : out->w,
+                    o, out->w);
+            cg_end(g);
         } else {
-            line(g, "const float *q = %s + %s * %s + w%s;", x, inp, in->w, off);
-            line(g, "for (int f = %s; f < %s; f++) %s[f] += r * q[f];", pad ? "l" : "0", pad ? "m" : out->w, o);
+            cg_line(g, "const float *q = %s + %s * %s + w%s;", x, inp, in->w, off);
+            cg_line(g, "for (int f = %s; f < %s; f++) %s[f] += r * q[f];", pad ? "l" : "0", pad ? "m" : out->w, o);
         }
     } else {
         if (two) {
-            line(g, "int r = e%s + u%s, q = f%s + w%s;", st, off, st, off);
-            line(g, "%ss += %s[(%s * %s + r) * %s + q] * %s[%s];",
-                 pad ? arena_printf(g->p->a, "if (r >= 0 && r < %s && q >= 0 && q < %s) ", in->h, in->w) : "", x, inp,
-                 in->h, in->w, nd->w, wt);
+            cg_line(g, "int r = e%s + u%s, q = f%s + w%s;", st, off, st, off);
+            cg_line(g, "%ss += %s[(%s * %s + r) * %s + q] * %s[%s];",
+                    pad ? arena_printf(g->p->a, "if (r >= 0 && r < %s && q >= 0 && q < %s) ", in->h, in->w) : "", x,
+                    inp, in->h, in->w, nd->w, wt);
         } else {
-            line(g, "int q = f%s + w%s;", st, off);
-            line(g, "%ss += %s[%s * %s + q] * %s[%s];",
-                 pad ? arena_printf(g->p->a, "if (q >= 0 && q < %s) ", in->w) : "", x, inp, in->w, nd->w, wt);
+            cg_line(g, "int q = f%s + w%s;", st, off);
+            cg_line(g, "%ss += %s[%s * %s + q] * %s[%s];",
+                    pad ? arena_printf(g->p->a, "if (q >= 0 && q < %s) ", in->w) : "", x, inp, in->w, nd->w, wt);
         }
     }
     g->depth -= deep + 1;
-    line(g, "%s}", &"    "[4 - 2 * deep]);
+    cg_line(g, "%s}", &"    "[4 - 2 * deep]);
     if (!taps) {
         if (two)
-            line(g, "%s[e * %s + f] = s;", o, out->w);
+            cg_line(g, "%s[e * %s + f] = s;", o, out->w);
         else
-            line(g, "%s[f] = s;", o);
+            cg_line(g, "%s[f] = s;", o);
         g->depth -= two ? 2 : 1;
-        line(g, "%s}", two ? "  " : "");
+        cg_line(g, "%s}", two ? "  " : "");
     }
     g->cur = o;
     g->writable = true;
@@ -568,6 +407,12 @@ static bool plain_ew(const struct cg *g, int k) { return cls(g, k) == OP_EW || c
 static int64_t row_count(const struct shape *s) {
     int64_t n = 1;
     for (int i = 0; i + 1 < s->nd; i++) n *= s->d[i];
+    return n;
+}
+
+static int64_t element_count(const struct shape *s) {
+    int64_t n = 1;
+    for (int i = 0; i < s->nd; i++) n *= s->d[i];
     return n;
 }
 
@@ -641,7 +486,7 @@ static bool same_shape(const struct shape *a, const struct shape *b) {
 }
 
 static void parallel_for(struct cg *g, bool total) {
-    if (g->st.parallel) line(g, total ? "#pragma omp parallel for reduction(+:total)" : "#pragma omp parallel for");
+    if (g->st.parallel) cg_line(g, total ? "#pragma omp parallel for reduction(+:total)" : "#pragma omp parallel for");
 }
 
 /* 4 rows x 4 columns (or 4 x 32) of a product at a time, accumulated in registers. */
@@ -649,35 +494,35 @@ static void blocked_text(struct cg *g, const struct node *nd, const char *src, c
     const char *n = nd->in.len, *o1 = nd->out.len, *w = nd->in2 ? nd->in2 : nd->w;
     bool axpy = nd->op == OP_matmul || nd->op == OP_bmm, batched = nd->op == OP_bmm || nd->op == OP_bmm_t;
     const char *row = local ? "u" : "(b0 + u)";
-    g->help |= HELP_VECTOR;
+    cg_use_vector(g);
     if (batched) {
-        line(g, "const float *q = %s + b0 / T * %s * %s;", w, n, o1);
+        cg_line(g, "const float *q = %s + b0 / T * %s * %s;", w, n, o1);
         w = "q";
     }
-    line(g, "for (int n = 0; n < %s; n += %d) {", o1, axpy ? 32 : 4);
+    cg_line(g, "for (int n = 0; n < %s; n += %d) {", o1, axpy ? 32 : 4);
     g->depth++;
-    line(g, "V s[4][4] = {};");
-    line(g, "for (int k = 0; k < %s; k%s)", n, axpy ? "++" : " += 8");
-    line(g, "  for (int u = 0; u < 4; u++)");
-    line(g, "    for (int w = 0; w < 4; w++)");
+    cg_line(g, "V s[4][4] = {};");
+    cg_line(g, "for (int k = 0; k < %s; k%s)", n, axpy ? "++" : " += 8");
+    cg_line(g, "  for (int u = 0; u < 4; u++)");
+    cg_line(g, "    for (int w = 0; w < 4; w++)");
     if (axpy)
-        line(g, "      s[u][w] += %s[(b0 + u) * %s + k] * *(V *)&%s[k * %s + n + w * 8];", src, n, w, o1);
+        cg_line(g, "      s[u][w] += %s[(b0 + u) * %s + k] * *(V *)&%s[k * %s + n + w * 8];", src, n, w, o1);
     else
-        line(g, "      s[u][w] += *(V *)&%s[(b0 + u) * %s + k] * *(V *)&%s[(n + w) * %s + k];", src, n, w, n);
-    line(g, "for (int u = 0; u < 4; u++)");
+        cg_line(g, "      s[u][w] += *(V *)&%s[(b0 + u) * %s + k] * *(V *)&%s[(n + w) * %s + k];", src, n, w, n);
+    cg_line(g, "for (int u = 0; u < 4; u++)");
     if (axpy) {
-        line(g, "  for (int w = 0; w < 4; w++) *(V *)&%s[%s * %s + n + w * 8] = s[u][w];", to, row, o1);
+        cg_line(g, "  for (int w = 0; w < 4; w++) *(V *)&%s[%s * %s + n + w * 8] = s[u][w];", to, row, o1);
     } else {
-        line(g, "  for (int w = 0; w < 4; w++) {");
+        cg_line(g, "  for (int w = 0; w < 4; w++) {");
         if (nd->b)
-            line(g, "    float v = %s[n + w];", nd->b);
+            cg_line(g, "    float v = %s[n + w];", nd->b);
         else
-            line(g, "    float v = 0.0f;");
-        line(g, "    for (int l = 0; l < 8; l++) v += s[u][w][l];");
-        line(g, "    %s[%s * %s + n + w] = v;", to, row, o1);
-        line(g, "  }");
+            cg_line(g, "    float v = 0.0f;");
+        cg_line(g, "    for (int l = 0; l < 8; l++) v += s[u][w][l];");
+        cg_line(g, "    %s[%s * %s + n + w] = v;", to, row, o1);
+        cg_line(g, "  }");
     }
-    end(g);
+    cg_end(g);
 }
 
 static bool needs_ms(const struct cg *g, int first, int last) {
@@ -703,58 +548,60 @@ static void row_segment(struct cg *g, int first, int last, const char *src, cons
     g->last = last;
     g->n_local = g->n_q = 0;
     g->scalar = in->kind == SHAPE_VEC;
-    if (total) line(g, "float total = 0.0f;");
+    if (total) cg_line(g, "float total = 0.0f;");
     parallel_for(g, total);
     const char *rows = g->dom == DOM_GROUP ? "B * G" : conv ? head->out.rows : gate ? head->out.rows : in->rows;
     const char *len0 = g->dom == DOM_GROUP ? "GS" : in->len;
     int k = first;
     bool own_row = false; /* the blocked product has already filled rows at "o" or in h */
     if (block) {
-        line(g, "for (int b0 = 0; b0 < %s; b0 += 4) {", rows);
+        cg_line(g, "for (int b0 = 0; b0 < %s; b0 += 4) {", rows);
         g->depth++;
         bool local = false;
         for (int t = first + 1; t <= last; t++) local |= changes_length(p, t);
-        if (local) line(g, "float h[4 * %s];", head->out.len);
+        if (local) cg_line(g, "float h[4 * %s];", head->out.len);
         blocked_text(g, head, src, local ? "h" : dst, local);
         k++;
         if (k > last) {
-            end(g);
+            cg_end(g);
             return;
         }
-        line(g, "for (int i = b0; i < b0 + 4; i++) {");
+        cg_line(g, "for (int i = b0; i < b0 + 4; i++) {");
         g->depth++;
         g->writable = true;
         own_row = true;
         if (local) {
-            line(g, "float *p = h + (i - b0) * %s;", head->out.len);
+            cg_line(g, "float *p = h + (i - b0) * %s;", head->out.len);
             g->cur = "p";
             g->n_local = 1;
         } else {
             g->cur = "o";
         }
+    } else if (g->scalar) { /* one number a row, and nothing but operators on it */
+        cg_loop_count(g, 'i', rows, element_count(in));
     } else {
-        line(g, "for (int i = 0; i < %s; i++) {", rows);
+        cg_line(g, "for (int i = 0; i < %s; i++) {", rows);
         g->depth++;
     }
     if (channel && conv)
-        line(g, "int n = i / %s, c = i %% %s;", head->out.chan, head->out.chan);
+        cg_line(g, "int n = i / %s, c = i %% %s;", head->out.chan, head->out.chan);
     else if (channel)
-        line(g, "int c = i %% %s;", out->kind == SHAPE_IMAGE ? out->chan : in->chan);
+        cg_line(g, "int c = i %% %s;", out->kind == SHAPE_IMAGE ? out->chan : in->chan);
     bool same = strcmp(src, dst) == 0;
     if (!own_row && !conv && !g->scalar) {
         if (head->op == OP_embedding)
-            line(g, "const float *p = %s + %s[i] * N;", head->w, p->x);
+            cg_line(g, "const float *p = %s + %s[i] * N;", head->w, p->x);
         else if (gate) {
-            line(g, "const float *p = %s + i * %s;", head->in2, head->out.len);
-            line(g, "float g = %s[i];", src);
+            cg_line(g, "const float *p = %s + i * %s;", head->in2, head->out.len);
+            cg_line(g, "float g = %s[i];", src);
         } else if (!same)
-            line(g, "const float *p = %s + i * %s;", src, len0);
+            cg_line(g, "const float *p = %s + i * %s;", src, len0);
         g->cur = same ? "o" : "p";
         g->writable = same;
     }
-    if (!scalar_out) line(g, "float *o = %s + i * %s;", dst, g->dom == DOM_GROUP ? "GS" : out->len);
-    if (needs_ms(g, k, last)) line(g, "float m, s;");
-    if (g->scalar) line(g, "float v = %s[i];", src);
+    if (!scalar_out) cg_line(g, "float *o = %s + i * %s;", dst, g->dom == DOM_GROUP ? "GS" : out->len);
+    if (needs_ms(g, k, last)) cg_line(g, "float m, s;");
+    if (g->scalar) cg_line(g, "float v = %s[i];", src);
     g->gate = gate;
     if (gate || head->op == OP_embedding) k++;
     const char *len = block || gate || head->op == OP_embedding ? head->out.len : len0;
@@ -780,40 +627,37 @@ static void row_segment(struct cg *g, int first, int last, const char *src, cons
         }
         if (!g->scalar && g->dom != DOM_GROUP) len = nd->out.len;
     }
-    if (g->scalar && !total) line(g, "%s[i] = v;", dst);
+    if (g->scalar && !total) cg_line(g, "%s[i] = v;", dst);
     if (!g->scalar && !total) {
         if (any_pending(g))
             flush(g, last + 1, len);
         else if (strcmp(g->cur, "o") != 0)
-            line(g, "for (int j = 0; j < %s; j++) o[j] = %s[j];", len, g->cur);
+            cg_each(g, 'j', len, "o[j] = %s[j];", g->cur);
     }
-    end(g);
-    if (block) end(g);
+    cg_end(g);
+    if (block) cg_end(g);
     if (total) {
         enum op op = p->node[last].op;
         const struct shape *t = &p->node[last].in;
         const char *count =
             op == OP_cross_entropy || t->kind == SHAPE_VEC ? t->rows : arena_printf(p->a, "(%s * %s)", t->rows, t->len);
         if (op == OP_sum_all)
-            line(g, "%s[0] = total;", dst);
+            cg_line(g, "%s[0] = total;", dst);
         else
-            line(g, "%s[0] = total / %s;", dst, count);
+            cg_line(g, "%s[0] = total / %s;", dst, count);
     }
 }
 
 static void flat_segment(struct cg *g, int first, int last, const char *src, const char *dst) {
     const struct shape *s = &g->p->node[first].in;
     parallel_for(g, false);
-    if (s->kind == SHAPE_VEC)
-        line(g, "for (int i = 0; i < %s; i++) {", s->rows);
-    else
-        line(g, "for (int i = 0; i < %s * %s; i++) {", s->rows, s->len);
-    g->depth++;
-    line(g, "float v = %s[i];", src);
+    const char *all = s->kind == SHAPE_VEC ? s->rows : arena_printf(g->p->a, "%s * %s", s->rows, s->len);
+    cg_loop_count(g, 'i', all, element_count(s));
+    cg_line(g, "float v = %s[i];", src);
     for (int k = first; k <= last; k++) g->pending[g->n_pending++] = k;
     pending_text(g);
-    line(g, "%s[i] = v;", dst);
-    end(g);
+    cg_line(g, "%s[i] = v;", dst);
+    cg_end(g);
 }
 
 static void batch_segment(struct cg *g, int first, int last, const char *src, const char *dst) {
@@ -823,33 +667,32 @@ static void batch_segment(struct cg *g, int first, int last, const char *src, co
     const struct node *nd = &g->p->node[at];
     const char *C = nd->in.chan, *S = nd->in.len;
     parallel_for(g, false);
-    line(g, "for (int c = 0; c < %s; c++) {", C);
+    cg_line(g, "for (int c = 0; c < %s; c++) {", C);
     g->depth++;
-    line(g, "float m = 0.0f, s = 0.0f;");
+    cg_line(g, "float m = 0.0f, s = 0.0f;");
     for (int pass = 0; pass < 2; pass++) {
         const char *acc = pass ? "s" : "m";
-        line(g, "for (int n = 0; n < B; n++) {");
+        cg_line(g, "for (int n = 0; n < B; n++) {");
         g->depth++;
-        line(g, "const float *p = %s + (n * %s + c) * %s;", src, C, S);
+        cg_line(g, "const float *p = %s + (n * %s + c) * %s;", src, C, S);
         simd(g, pass ? "+:s" : "+:m");
-        line(g, "for (int j = 0; j < %s; j++) %s += %s;", S, acc, pass ? "(p[j] - m) * (p[j] - m)" : "p[j]");
-        end(g);
+        cg_each(g, 'j', S, "%s += %s;", acc, pass ? "(p[j] - m) * (p[j] - m)" : "p[j]");
+        cg_end(g);
         if (pass)
-            line(g, "s = 1.0f / sqrtf(s / (B * %s) + 1e-5f);", S);
+            cg_line(g, "s = 1.0f / sqrtf(s / (B * %s) + 1e-5f);", S);
         else
-            line(g, "m = m / (B * %s);", S);
+            cg_line(g, "m = m / (B * %s);", S);
     }
-    line(g, "for (int n = 0; n < B; n++) {");
+    cg_line(g, "for (int n = 0; n < B; n++) {");
     g->depth++;
-    line(g, "for (int j = 0; j < %s; j++) {", S);
-    g->depth++;
-    line(g, "float v = (%s[(n * %s + c) * %s + j] - m) * s * %s[c] + %s[c];", src, C, S, nd->w, nd->b);
+    cg_loop(g, 'j', S);
+    cg_line(g, "float v = (%s[(n * %s + c) * %s + j] - m) * s * %s[c] + %s[c];", src, C, S, nd->w, nd->b);
     for (int k = at + 1; k <= last; k++) g->pending[g->n_pending++] = k;
     pending_text(g);
-    line(g, "%s[(n * %s + c) * %s + j] = v;", dst, C, S);
-    end(g);
-    end(g);
-    end(g);
+    cg_line(g, "%s[(n * %s + c) * %s + j] = v;", dst, C, S);
+    cg_end(g);
+    cg_end(g);
+    cg_end(g);
 }
 
 static void time_segment(struct cg *g, int first, int last, const char *src, const char *dst) {
@@ -858,43 +701,43 @@ static void time_segment(struct cg *g, int first, int last, const char *src, con
     const struct node *nd = &g->p->node[at];
     const char *n = nd->in.len;
     parallel_for(g, false);
-    line(g, "for (int i = 0; i < B; i++) {");
+    cg_line(g, "for (int i = 0; i < B; i++) {");
     g->depth++;
-    line(g, "float *o = %s + i * %s;", dst, n);
-    line(g, "for (int j = 0; j < %s; j++) o[j] = %s;", n, nd->op == OP_max_dim1 ? "-INFINITY" : "0.0f");
-    line(g, "for (int t = 0; t < T; t++)");
-    line(g, "  for (int j = 0; j < %s; j++) {", n);
-    g->depth += 2;
-    line(g, "float v = %s[(i * T + t) * %s + j];", src, n);
+    cg_line(g, "float *o = %s + i * %s;", dst, n);
+    cg_each(g, 'j', n, "o[j] = %s;", nd->op == OP_max_dim1 ? "-INFINITY" : "0.0f");
+    cg_line(g, "for (int t = 0; t < T; t++)");
+    g->depth++;
+    cg_loop(g, 'j', n);
+    cg_line(g, "float v = %s[(i * T + t) * %s + j];", src, n);
     pending_text(g);
-    line(g, nd->op == OP_max_dim1 ? "o[j] = v > o[j] ? v : o[j];" : "o[j] += v;");
-    g->depth -= 2;
-    line(g, "  }");
+    cg_line(g, nd->op == OP_max_dim1 ? "o[j] = v > o[j] ? v : o[j];" : "o[j] += v;");
+    cg_end(g);
+    g->depth--;
     bool mean = nd->op == OP_mean_dim1;
     if (mean || at < last) {
         g->dom = DOM_ROW;
-        loop_j(g, n);
-        line(g, mean ? "float v = o[j] / T;" : "float v = o[j];");
+        cg_loop(g, 'j', n);
+        cg_line(g, mean ? "float v = o[j] / T;" : "float v = o[j];");
         for (int k = at + 1; k <= last; k++) g->pending[g->n_pending++] = k;
         pending_text(g);
-        line(g, "o[j] = v;");
-        end(g);
+        cg_line(g, "o[j] = v;");
+        cg_end(g);
     }
-    end(g);
+    cg_end(g);
 }
 
 static void transpose_segment(struct cg *g, int first, int last, const char *src, const char *dst) {
     const struct shape *s = &g->p->node[first].in;
     parallel_for(g, false);
-    line(g, "for (int i = 0; i < %s; i++) {", s->rows);
+    cg_line(g, "for (int i = 0; i < %s; i++) {", s->rows);
     g->depth++;
-    loop_j(g, s->len);
-    line(g, "float v = %s[i * %s + j];", src, s->len);
+    cg_loop(g, 'j', s->len);
+    cg_line(g, "float v = %s[i * %s + j];", src, s->len);
     for (int k = first; k < last; k++) g->pending[g->n_pending++] = k;
     pending_text(g);
-    line(g, "%s[j * %s + i] = v;", dst, s->rows);
-    end(g);
-    end(g);
+    cg_line(g, "%s[j * %s + i] = v;", dst, s->rows);
+    cg_end(g);
+    cg_end(g);
 }
 
 static void add_signature(const struct prog *p, struct str *s) {
@@ -907,8 +750,9 @@ static void add_signature(const struct prog *p, struct str *s) {
     str_addf(s, ", %s *restrict out) {\n", p->out_i64 ? "int64_t" : "float");
 }
 
-char *prog_answer(const struct prog *p, enum gen_style style) {
-    struct cg g = {.p = p, .st = styles[style], .depth = 1};
+/* The answer in a style; *unrolled: how many loops are. */
+static char *write_answer(const struct prog *p, struct style st, int *unrolled) {
+    struct cg g = {.p = p, .st = st, .depth = 1};
     const char *src = p->x;
     const struct shape *final = &p->node[p->n - 1].out;
     for (int k = 0; k < p->n;) {
@@ -932,9 +776,9 @@ char *prog_answer(const struct prog *p, enum gen_style style) {
                 } else {
                     dst = arena_printf(p->a, "t%d", ++g.n_tmp);
                     if (out->kind == SHAPE_VEC)
-                        line(&g, "static float %s[%s];", dst, out->rows);
+                        cg_line(&g, "static float %s[%s];", dst, out->rows);
                     else
-                        line(&g, "static float %s[%s * %s];", dst, out->rows, out->len);
+                        cg_line(&g, "static float %s[%s * %s];", dst, out->rows, out->len);
                 }
             }
         }
@@ -953,17 +797,24 @@ char *prog_answer(const struct prog *p, enum gen_style style) {
         k = last + 1;
     }
     struct str s = STR_INIT;
-    str_addf(&s, "// plan: %s, %s, %s, %s\n", g.st.fused ? "fused" : "separate", g.st.parallel ? "parallel" : "serial",
-             g.st.simd ? "simd" : "plain", g.st.fast ? "fast math" : "libm");
-    if (g.help & HELP_VECTOR) str_adds(&s, help_vector);
-    if (g.help & HELP_EXP) str_adds(&s, help_exp);
-    if (g.help & HELP_LOG) str_adds(&s, help_log);
-    if (g.help & HELP_TANH) str_adds(&s, help_tanh);
-    if (g.help & HELP_ERF) str_adds(&s, help_erf);
+    str_addf(&s, "// plan: %s, %s, %s, %s, %s\n", st.fused ? "fused" : "separate", st.parallel ? "parallel" : "serial",
+             st.simd ? "simd" : "plain", st.fast ? "fast math" : "libm", st.unrolled ? "unrolled" : "rolled");
+    cg_add_helpers(&g, &s);
     add_signature(p, &s);
     str_addf(&s, "  enum { %s };\n", str_c(&p->dims));
     str_add(&s, g.s.p, g.s.len);
     str_adds(&s, "}\n");
     str_free(&g.s);
+    *unrolled = g.n_unrolled;
     return str_steal(&s);
+}
+
+char *prog_answer(const struct prog *p, enum gen_style style) {
+    struct style st = gen_styles[style];
+    int unrolled;
+    char *text = write_answer(p, st, &unrolled);
+    if (!st.unrolled || (unrolled > 0 && strlen(text) <= GEN_MAX_UNROLLED_BYTES)) return text;
+    free(text); /* no loop that four divides, or too long: its rolled sister */
+    st.unrolled = false;
+    return write_answer(p, st, &unrolled);
 }

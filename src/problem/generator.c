@@ -71,7 +71,8 @@ void generator_make(const struct generator *g, uint64_t seed, uint64_t index, st
         if (!excluded) {
             fill_item(&p, ops, out);
             fits = strlen(out->problem.code) <= GEN_MAX_CODE_BYTES;
-            for (int i = 0; i < GEN_STYLES; i++) fits &= strlen(out->answers[i]) <= GEN_MAX_ANSWER_BYTES;
+            for (int i = 0; i < GEN_STYLES; i++)
+                if (!gen_style_unrolled((enum gen_style)i)) fits &= strlen(out->answers[i]) <= GEN_MAX_ANSWER_BYTES;
         }
         if (fits) {
             out->problem.problem_id = (int)(index % 2000000000) + 1;

@@ -2,35 +2,43 @@
  * shapes and constants, written as a KernelBench module in one of many surface forms; it comes with correct C answers
  * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
  * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
- * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_c.c (answers), gen_break.c (wrong answers). */
+ * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_text.c and gen_c.c (answers), gen_break.c (wrong
+ * answers). */
 #ifndef KERNELRL_GENERATOR_H
 #define KERNELRL_GENERATOR_H
 
 #include "problem/problem.h"
 
-/* Answer styles. X(name, fused, parallel, simd, fast, share): one fused loop nest or one per operator; OpenMP or
- * serial; vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and dot
- * products. The first line of an answer states these choices ("// plan: fused, parallel, simd, fast math"). The share,
- * in percent, is how often a corpus draws the style: as in programs at large, plain code is common and tuned code rare.
- */
-#define GEN_STYLE_LIST(X)                 \
-    X(naive, 0, 0, 0, 0, 22)              \
-    X(parallel, 0, 1, 0, 0, 16)           \
-    X(parallel_fast, 0, 1, 1, 1, 8)       \
-    X(fused, 1, 0, 0, 0, 16)              \
-    X(fused_simd, 1, 0, 1, 0, 10)         \
-    X(fused_parallel, 1, 1, 0, 0, 14)     \
-    X(fused_parallel_simd, 1, 1, 1, 0, 7) \
-    X(fused_parallel_fast, 1, 1, 1, 1, 7)
+/* Answer styles. X(name, fused, parallel, simd, fast, unrolled, share): one fused loop nest or one per operator; OpenMP
+ * or serial; vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and
+ * dot products; innermost loops unrolled by hand, four elements an iteration, or left to the compiler. The first line
+ * of an answer states these choices ("// plan: fused, parallel, simd, fast math, rolled"). The share, in percent, is
+ * how often a corpus draws the style: as in programs at large, plain code is common, so is code that is written out by
+ * hand to no avail, and tuned code is rare. Styles may lead to the same code; the last of them in this order is its
+ * name and plan. */
+#define GEN_STYLE_LIST(X)                        \
+    X(naive_unrolled, 0, 0, 0, 0, 1, 16)         \
+    X(parallel_unrolled, 0, 1, 0, 0, 1, 10)      \
+    X(fused_unrolled, 1, 0, 0, 0, 1, 12)         \
+    X(fused_parallel_unrolled, 1, 1, 0, 0, 1, 8) \
+    X(naive, 0, 0, 0, 0, 0, 10)                  \
+    X(parallel, 0, 1, 0, 0, 0, 7)                \
+    X(parallel_fast, 0, 1, 1, 1, 0, 6)           \
+    X(fused, 1, 0, 0, 0, 0, 8)                   \
+    X(fused_simd, 1, 0, 1, 0, 0, 8)              \
+    X(fused_parallel, 1, 1, 0, 0, 0, 5)          \
+    X(fused_parallel_simd, 1, 1, 1, 0, 0, 4)     \
+    X(fused_parallel_fast, 1, 1, 1, 1, 0, 6)
 
 enum gen_style {
-#define X(name, fused, parallel, simd, fast, share) GEN_STYLE_##name,
+#define X(name, fused, parallel, simd, fast, unrolled, share) GEN_STYLE_##name,
     GEN_STYLE_LIST(X)
 #undef X
         GEN_STYLES
 };
 const char *gen_style_name(enum gen_style s); /* "fused_parallel_fast" */
 int gen_style_share(enum gen_style s);        /* percent */
+bool gen_style_unrolled(enum gen_style s);
 
 /* What generator_break() does to an answer. X(name, what the verifier should find) */
 #define GEN_BREAK_LIST(X)                        \
@@ -46,7 +54,8 @@ int gen_style_share(enum gen_style s);        /* percent */
     X(unwritten_row, "unwritten output")         \
     X(out_of_bounds, "write outside the output") \
     X(crash, "crash")                            \
-    X(not_a_number, "NaN")
+    X(not_a_number, "NaN")                       \
+    X(wrong_element, "wrong or unwritten output")
 
 enum gen_break {
 #define X(name, what) GEN_BREAK_##name,
@@ -56,12 +65,14 @@ enum gen_break {
 };
 const char *gen_break_name(enum gen_break b); /* "missing_semicolon" */
 
-/* Longer texts are drawn anew. */
-enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500 };
+/* A problem of longer texts is drawn anew; one whose unrolled answer is longer does without it. */
+enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500, GEN_MAX_UNROLLED_BYTES = 4000 };
 
 struct gen_item {
-    struct problem problem;          /* key "generated/SEED_INDEX", split train */
-    const char *answers[GEN_STYLES]; /* C translation units, one a style; all correct */
+    struct problem problem; /* key "generated/SEED_INDEX", split train */
+    /* C translation units, one a style; all correct. An unrolled style in which no loop could be unrolled, or whose
+     * text would be too long, has its rolled sister's text, plan line included. */
+    const char *answers[GEN_STYLES];
 };
 
 struct generator;

@@ -11,6 +11,12 @@
     KEY_STRING(S, device, "cpu", \
                "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU, counted from 0 (needs `make cuda`).")
 
+#define ACTIVATION_KEY(S)                                                                                        \
+    KEY_INT(                                                                                                     \
+        S, activation_memory, "0", "[0,)",                                                                       \
+        "Bytes of device memory for a micro-batch's activations, never exceeded; what does not fit is computed " \
+        "again in the backward pass, with the same result. 0: as many as the weights take and 1 GB, at least 2 GB.")
+
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
 const char *const dtype_names[] = {"auto", "f32", "bf16"};
@@ -66,6 +72,7 @@ static const struct config_key train_keys[] = {
     KEY_BOOL(T, mask_truncated, "false", "Leave answers that hit max_tokens out of the loss."),
     KEY_INT(T, train_tokens, "16384", "[256,)",
             "Rows of a training micro-batch (at least one prompt and answer); memory grows with it."),
+    ACTIVATION_KEY(T),
     KEY_INT(T, max_tokens, "4096", "[1,131072]", "Longest answer in tokens."),
     KEY_FLOAT(T, temperature, "1", "[0,10]", "Sampling temperature."),
     KEY_FLOAT(T, min_p, "0", "[0,1]",
@@ -155,6 +162,7 @@ static const struct config_key sft_keys[] = {
               "Weight of the prompt's own tokens in the loss. 0 masks the prompt."),
     KEY_INT(T, batch_tokens, "16384", "[64,1073741824]", "Rows of a step, prompts included (shared ones once)."),
     KEY_INT(T, train_tokens, "16384", "[64,)", "Rows of a micro-batch; memory grows with it."),
+    ACTIVATION_KEY(T),
     KEY_INT(T, max_length, "4096", "[16,)",
             "Longer rows, and those past the model's positions, are left out (and counted)."),
     KEY_INT(T, num_epochs, "1", "[1,1000000]", "Passes over the rows."),

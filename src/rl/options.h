@@ -18,7 +18,7 @@ struct adam_options {
 struct train_options {
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens, kv_memory;
+        threads, train_tokens, activation_memory, kv_memory;
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
     double prompt_loss_weight; /* no key of train: sft sets it */
     struct adam_options adam;
@@ -56,7 +56,7 @@ struct sft_options {
     int save_dtype; /* 0 bf16, 1 f32 */
     int dtype;      /* index into dtype_names */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
-        save_every, log_every;
+        save_every, log_every, activation_memory;
     double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes, prompt_loss_weight;
     struct adam_options adam;
 };

@@ -32,7 +32,8 @@ static enum status load_start(const struct train_options *o, const volatile bool
     bool is_adapter = from && fs_is_file(adapter.p);
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
-    const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
+    const struct model_options mo = {
+        .dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0, .activation_memory = o->activation_memory};
     bool full = from && !is_adapter;
     TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, &s->model, e));
     model_set_name(s->model, full ? o->load_checkpoint_path : o->model_name);

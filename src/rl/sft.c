@@ -268,7 +268,8 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
 
 static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
-    const struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0};
+    const struct model_options mo = {
+        .dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0, .activation_memory = o->activation_memory};
     if (o->model_name) {
         TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
         TRY(model_load(s->tokenizer_dir, &mo, s->be, &s->model, e));

@@ -227,7 +227,7 @@ static void test_turns(void **state) {
                                         "struct t d = {0, 3000000}; nanosleep(&d, 0);\n",
                                         "struct t d = {0, 20000000}; nanosleep(&d, 0);\n",
                                         "static int n; if (++n == 6) out[7] = 1; if (n == 6) return;\n"};
-    static const double at_least_ms[] = {0, 1, 0, 3, 20, 0}, at_most_ms[] = {2, 5, 2, 10, 40, 0};
+    static const double at_least_ms[] = {0, 1, 0, 3, 20, 0}, slowest_ms = 20;
     enum { N = ARRAY_LEN(extra) };
     char *code = read_fixture("relu.py");
     struct problem p = {.key = "relu", .name = "relu", .code = code};
@@ -243,10 +243,13 @@ static void test_turns(void **state) {
     for (int i = 0; i < N; i++) {
         const struct verdict *v = &items[i].verdict;
         if (i == N - 1) {
-            assert_int_equal(v->outcome, OUTCOME_UNSTABLE); /* five tests, and wrong in the sixth call */
+            /* five tests, and wrong in the sixth call */
+            if (v->outcome != OUTCOME_UNSTABLE) fail_msg("%s: %s", outcome_name(v->outcome), v->message);
         } else {
             if (v->outcome != OUTCOME_CORRECT) fail_msg("%d: %s: %s", i, outcome_name(v->outcome), v->message);
-            if (v->kernel_ms < at_least_ms[i] || v->kernel_ms > at_most_ms[i]) fail_msg("%d: %g ms", i, v->kernel_ms);
+            /* a busy machine makes any of them slower, but none takes the time of the one that sleeps longest */
+            if (v->kernel_ms < at_least_ms[i] || (at_least_ms[i] < slowest_ms && v->kernel_ms >= slowest_ms))
+                fail_msg("%d: %g ms", i, v->kernel_ms);
         }
         str_free(&sources[i]);
     }

@@ -1,0 +1,313 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/rng.h"
+#include "cli/bench.h"
+#include "io/json.h"
+#include "train/adamw.h"
+
+/* ---- limits of whole steps --------------------------------------------------------------------------------------- */
+
+static enum dtype dtype_of(const struct model *m) { return strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32; }
+
+/* Parameters of one layer's matrices. */
+static double layer_params(const struct model_config *c) {
+    const double D = c->D, K = c->K;
+    return D * (c->H + 2 * c->G) * K + D * c->H * K + 3 * D * c->F;
+}
+static double head_params(const struct model_config *c) { return (double)c->V * c->D; }
+
+/* Rows over their products with one weight of n parameters. */
+static double weight_limit_s(const struct bench *b, const struct model *m, double rows, double n) {
+    return bench_limit_s(&b->limits, n * (double)dtype_bytes(dtype_of(m)), 2 * rows * n);
+}
+
+/* Floating point operations of one layer's attention for `pairs` pairs of a query and a key it sees. */
+static double attention_flop(const struct model_config *c, double pairs) { return 4.0 * c->H * c->K * pairs; }
+
+/* One sampling step: `rows` rows of n_seq sequences whose queries and keys make `pairs` pairs, over `cached` keys in
+ * memory. The head runs for one row a sequence. */
+static double step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
+                           double cached) {
+    const struct model_config *c = model_cfg(m);
+    const double D = c->D, K = c->K;
+    const double layer = weight_limit_s(b, m, rows, D * (c->H + 2 * c->G) * K) +
+                         weight_limit_s(b, m, rows, D * c->H * K) + weight_limit_s(b, m, rows, 2 * D * c->F) +
+                         weight_limit_s(b, m, rows, D * c->F) +
+                         bench_limit_s(&b->limits, 8 * cached * c->G * K, attention_flop(c, pairs));
+    return c->L * layer + weight_limit_s(b, m, n_seq, head_params(c));
+}
+
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
+
+static int32_t *random_ids(int64_t n, int32_t V, uint64_t stream) {
+    int32_t *ids = xmalloc((size_t)n * sizeof *ids);
+    struct rng r = rng_make(4, stream);
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)rng_below(&r, (uint64_t)V);
+    return ids;
+}
+
+struct step_buffers {
+    int *seq, *n;
+    int32_t *ids;
+    float *logits;
+    double *t;
+};
+
+static void step_buffers_free(struct step_buffers *s) {
+    free(s->seq);
+    free(s->n);
+    free(s->ids);
+    free(s->logits);
+    free(s->t);
+}
+
+static struct step_buffers step_buffers(const struct model_config *c, int n_seq, int64_t n_ids, int64_t n_times) {
+    struct step_buffers s = {.seq = xcalloc((size_t)n_seq, sizeof(int)),
+                             .n = xcalloc((size_t)n_seq, sizeof(int)),
+                             .ids = random_ids(n_ids, c->V, (uint64_t)n_seq),
+                             .logits = xmalloc((size_t)n_seq * (size_t)c->V * sizeof(float)),
+                             .t = xcalloc((size_t)n_times, sizeof(double))};
+    for (int i = 0; i < n_seq; i++) s.seq[i] = i;
+    return s;
+}
+
+static enum status decode(struct bench *b, struct model *m, int n_seq, struct err *e) {
+    const struct bench_options *o = b->o;
+    const struct model_config *c = model_cfg(m);
+    const int64_t begin = o->context_begin, end = o->context_end, steps = end - begin;
+    struct kv_cache *kv;
+    TRY(kv_create(m, n_seq, end, 0, &kv, e));
+    struct step_buffers s = step_buffers(c, n_seq, n_seq * i64_max(begin, steps), steps);
+    enum status st;
+    bench_begin(b);
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+    for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
+    TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+    for (int i = 0; i < n_seq; i++) s.n[i] = 1;
+    for (int64_t k = 0; k < steps; k++) { /* the prompts have warmed up */
+        if (k == steps / 2) TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+        const double t0 = clock_now_s();
+        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids + k * n_seq, s.logits, e), out);
+        s.t[k] = clock_now_s() - t0;
+    }
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+    const double keys = (double)n_seq * ((double)(begin + end + 1) / 2); /* of the step in the middle */
+    const struct bench_times t = bench_times(s.t, (int)steps);
+    struct str line = STR_INIT;
+    char label[80];
+    bench_line(b, "decode", model_dtype(m), &line);
+    js_put_i64(&line, "batch", n_seq);
+    js_put_i64(&line, "context_begin", begin);
+    js_put_i64(&line, "context_end", end);
+    snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
+    bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
+out:
+    step_buffers_free(&s);
+    kv_free(kv);
+    return st;
+}
+
+static const int *batches(const struct bench_options *o, const int *usual, int n_usual, int *n) {
+    *n = o->n_batch ? o->n_batch : n_usual;
+    return o->n_batch ? o->batch : usual;
+}
+
+enum status bench_decode(struct bench *b, struct model *m, struct err *e) {
+    static const int usual[] = {1, 16, 64};
+    int n;
+    const int *batch = batches(b->o, usual, ARRAY_LEN(usual), &n);
+    for (int i = 0; i < n; i++) TRY(decode(b, m, batch[i], e));
+    return ST_OK;
+}
+
+static enum status prefill(struct bench *b, struct model *m, int n_seq, struct err *e) {
+    const struct bench_options *o = b->o;
+    const struct model_config *c = model_cfg(m);
+    const int64_t tokens = o->tokens, repeat = o->repeat ? o->repeat : 7;
+    struct kv_cache *kv;
+    TRY(kv_create(m, n_seq, tokens, 0, &kv, e));
+    struct step_buffers s = step_buffers(c, n_seq, n_seq * tokens, repeat);
+    enum status st;
+    for (int i = 0; i < n_seq; i++) s.n[i] = (int)tokens;
+    bench_begin(b);
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+    for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
+        for (int i = 0; i < n_seq; i++) kv_reset(kv, i);
+        const double t0 = clock_now_s();
+        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+        if (k >= 0) s.t[k] = clock_now_s() - t0;
+    }
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+    const double rows = (double)n_seq * (double)tokens, pairs = rows * (double)(tokens + 1) / 2;
+    const double flop =
+        2 * rows * c->L * layer_params(c) + 2 * n_seq * head_params(c) + c->L * attention_flop(c, pairs);
+    const struct bench_times t = bench_times(s.t, (int)repeat);
+    struct str line = STR_INIT;
+    char label[80];
+    bench_line(b, "prefill", model_dtype(m), &line);
+    js_put_i64(&line, "batch", n_seq);
+    js_put_i64(&line, "tokens", tokens);
+    js_put_f64(&line, "of_matmul_rate", flop / t.median / b->limits.flop_s);
+    snprintf(label, sizeof label, "%d x %lld tokens", n_seq, (long long)tokens);
+    bench_line_end(b, &line, label, &t, rows / t.median, "token", step_limit_s(b, m, rows, n_seq, pairs, 0));
+out:
+    step_buffers_free(&s);
+    kv_free(kv);
+    return st;
+}
+
+enum status bench_prefill(struct bench *b, struct model *m, struct err *e) {
+    static const int usual[] = {1};
+    int n;
+    const int *batch = batches(b->o, usual, ARRAY_LEN(usual), &n);
+    for (int i = 0; i < n; i++) TRY(prefill(b, m, batch[i], e));
+    return ST_OK;
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/* Most memory this process had resident, in bytes; -1 where Linux does not say. */
+static int64_t peak_resident_bytes(void) {
+    CLEANUP_FREE char *text = NULL;
+    size_t n;
+    long long kb;
+    if (fs_read("/proc/self/status", 1 << 20, &text, &n, NULL) != ST_OK) return -1;
+    const char *p = strstr(text, "VmHWM:");
+    return p && sscanf(p + 6, " %lld", &kb) == 1 ? kb * 1024 : -1;
+}
+
+/* From here on (proc(5), clear_refs). Where that is refused the peak is the process's from its beginning. */
+static void reset_peak(void) {
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (!f) return;
+    fputs("5", f);
+    fclose(f);
+}
+
+/* B of a new adapter is zero, and products with zeros prove little. */
+static void random_lora(struct model *m) {
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int i = 0; i < n; i++) {
+        struct rng r = rng_make(6, (uint64_t)i);
+        CLEANUP_FREE float *host = xmalloc((size_t)p[i].n * sizeof *host);
+        for (int64_t j = 0; j < p[i].n; j++) host[j] = 0.02f * (float)(rng_next_f64(&r) - 0.5);
+        model_param_put(m, &p[i], host);
+    }
+    model_params_changed(m);
+}
+
+struct train_times {
+    double *forward, *backward, *optimizer, *step;
+};
+
+static enum status train_steps(struct model *m, struct adamw *opt, const struct train_batch *batch, const float *g,
+                               float *logp, int64_t repeat, const struct train_times *t, struct err *e) {
+    const struct adamw_config cfg = {1e-6, 0.9, 0.95, 1e-8, 0};
+    for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
+        int n;
+        const struct param *p = model_params(m, &n);
+        const double t0 = clock_now_s();
+        TRY(model_forward(m, batch, logp, NULL, NULL, e));
+        const double t1 = clock_now_s();
+        TRY(model_backward(m, batch, g, e));
+        const double t2 = clock_now_s();
+        (void)model_grad_norm(m);
+        adamw_step(opt, p, n, &cfg, 1, false);
+        model_params_changed(m);
+        model_zero_grad(m);
+        TRY(model_backend(m)->sync(model_backend(m), e));
+        const double t3 = clock_now_s();
+        if (k < 0) continue;
+        t->forward[k] = t1 - t0;
+        t->backward[k] = t2 - t1;
+        t->optimizer[k] = t3 - t2;
+        t->step[k] = t3 - t0;
+    }
+    return ST_OK;
+}
+
+static enum status train(struct bench *b, struct model *m, enum train_what what, struct adamw *opt, int n_seq,
+                         struct err *e) {
+    const struct bench_options *o = b->o;
+    const struct model_config *c = model_cfg(m);
+    const int64_t tokens = o->tokens, T = n_seq * tokens, repeat = o->repeat ? o->repeat : 3;
+    struct segment *seg = xcalloc((size_t)n_seq, sizeof *seg);
+    int32_t *ids = random_ids(T, c->V, 1), *rows = xmalloc((size_t)T * sizeof *rows), *targets = random_ids(T, c->V, 2);
+    float *logp = xcalloc((size_t)T, sizeof *logp), *g = xcalloc((size_t)T, sizeof *g);
+    double *t = xcalloc((size_t)(4 * repeat), sizeof *t);
+    const struct train_times times = {t, t + repeat, t + 2 * repeat, t + 3 * repeat};
+    struct rng r = rng_make(5, 0);
+    for (int i = 0; i < n_seq; i++) seg[i] = (struct segment){i * tokens, tokens, -1};
+    for (int64_t i = 0; i < T; i++) { /* every row predicts, and matters */
+        rows[i] = (int32_t)i;
+        g[i] = (float)((rng_next_f64(&r) - 0.5) / (double)T);
+    }
+    const struct train_batch batch = {ids, T, seg, n_seq, rows, targets, T};
+    enum status st;
+    bench_begin(b);
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+    reset_peak();
+    TRY_GOTO(train_steps(m, opt, &batch, g, logp, repeat, &times, e), out);
+    const int64_t peak = peak_resident_bytes();
+    TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
+
+    /* Twice the parameters a token forward, as much for the gradient of the input, and for that of the weight where
+     * weights are trained; attention's gradient is four products for the forward's two. Nothing for what is computed
+     * again, nor for adapters, norms and the optimizer's arithmetic; but the optimizer's memory counts. */
+    const bool full = what == TRAIN_FULL;
+    const double params = c->L * layer_params(c) + head_params(c), pairs = (double)T * (double)(tokens + 1) / 2;
+    const double flop = (full ? 6 : 4) * (double)T * params + 3 * c->L * attention_flop(c, pairs);
+    int n_params;
+    const struct param *p = model_params(m, &n_params);
+    double trained = 0;
+    for (int i = 0; i < n_params; i++) trained += (double)p[i].n;
+    const double limit = flop / b->limits.flop_s + 28 * trained / b->limits.bytes_s; /* w, m, v both ways, and g */
+    const struct bench_times step = bench_times(times.step, (int)repeat);
+    const struct model_memory mem = model_memory(m);
+    struct str line = STR_INIT;
+    char label[80];
+    bench_line(b, full ? "train_full" : "train_lora", model_dtype(m), &line);
+    js_put_i64(&line, "batch", n_seq);
+    js_put_i64(&line, "tokens", tokens);
+    if (!full) js_put_i64(&line, "lora_rank", o->lora_rank);
+    js_put_f64(&line, "forward_s", bench_times(times.forward, (int)repeat).median);
+    js_put_f64(&line, "backward_s", bench_times(times.backward, (int)repeat).median);
+    js_put_f64(&line, "optimizer_s", bench_times(times.optimizer, (int)repeat).median);
+    js_put_f64(&line, "step_flop", flop);
+    js_put_i64(&line, "weight_bytes", mem.weight_bytes);
+    js_put_i64(&line, "activation_bytes", mem.activation_bytes);
+    js_put_i64(&line, "recomputed_layers", mem.recomputed_layers);
+    if (peak > 0) js_put_i64(&line, "peak_resident_bytes", peak);
+    snprintf(label, sizeof label, "%d x %lld tokens, peak %.2f GB", n_seq, (long long)tokens, (double)peak * 1e-9);
+    bench_line_end(b, &line, label, &step, (double)T / step.median, "token", limit);
+out:
+    free(seg);
+    free(ids);
+    free(rows);
+    free(targets);
+    free(logp);
+    free(g);
+    free(t);
+    return st;
+}
+
+enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) {
+    static const int usual[] = {8};
+    int n, n_params;
+    const int *batch = batches(b->o, usual, ARRAY_LEN(usual), &n);
+    if (what == TRAIN_LORA) TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
+    TRY(model_train_prepare(m, what, e));
+    if (what == TRAIN_LORA) random_lora(m);
+    const struct param *p = model_params(m, &n_params);
+    struct adamw *opt;
+    TRY(adamw_create(b->be, p, n_params, &opt, e));
+    enum status st = ST_OK;
+    for (int i = 0; st == ST_OK && i < n; i++) st = train(b, m, what, opt, batch[i], e);
+    adamw_free(opt);
+    return st;
+}
