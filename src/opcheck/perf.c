@@ -1,6 +1,7 @@
 /* perf: the time of every op at the shapes of two models, beside the limit of the machine it ran on: the larger of
- * bytes over the measured bandwidth of memory and of operations over the measured rate of a large matrix product.
- * Operands come out of memory, not out of caches: calls go round through copies of them that hold COLD_BYTES. */
+ * bytes over the measured bandwidth of memory and of operations over the measured rate of a large matrix product. Calls
+ * go round through copies of the operands that take COLD_BYTES, so that they come out of memory; where that would be
+ * too many copies, the line says that they came from caches. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,10 @@ struct dims {
 static const struct dims models[] = {{"Qwen2.5-0.5B", 896, 4864, 151936, 14, 2, 64, false},
                                      {"models/tiny", 256, 768, 2048, 4, 2, 64, true}};
 
-enum { DECODE_ROWS = 16, TRAIN_ROWS = 512, HEAD_ROWS = 64, DECODE_PAST = 300, COPIES_MAX = 256, ROUNDS = 5 };
-#define COLD_BYTES 192e6
-#define ROUND_S 0.01 /* a round takes about as long; the fastest counts */
+enum { DECODE_ROWS = 16, TRAIN_ROWS = 512, HEAD_ROWS = 64, DECODE_PAST = 300, COPIES_MAX = 256, ROUNDS = 15 };
+#define COLD_BYTES 256e6
+#define HELD_BYTES 1e9 /* at most, of all copies */
+#define ROUND_S 0.004  /* a round takes about as long; the fastest counts */
 
 struct perf {
     const struct opcheck_env *env;
@@ -79,24 +81,26 @@ static enum status bandwidth(const struct opcheck_env *env, size_t bytes, double
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-/* Seconds a call of the case takes, the best of ROUNDS. */
-static enum status time_case(const struct op_case *c, struct backend *be, double *seconds, struct err *e) {
-    double bytes = 0;
-    for (int i = 0; i < OPERANDS_MAX; i++) bytes += c->a[i].role == WRT ? 0 : 4 * (double)c->a[i].n;
-    const int copies = (int)fmax(1, fmin(COPIES_MAX, COLD_BYTES / bytes));
+/* Seconds a call of the case takes, the best of ROUNDS. *cold: whether what the copies touch is COLD_BYTES. */
+static enum status time_case(const struct op_case *c, struct backend *be, double *seconds, bool *cold, struct err *e) {
+    double flop, touched, held = 0;
+    c->op->f->cost(c, &flop, &touched);
+    for (int i = 0; i < OPERANDS_MAX; i++) held += c->a[i].role == WRT ? 0 : 4 * (double)c->a[i].n;
+    const int copies = (int)fmax(1, fmin(COPIES_MAX, fmin(COLD_BYTES / fmax(touched, 1), HELD_BYTES / held)));
+    *cold = copies * touched >= 0.5 * COLD_BYTES;
     struct side *side = xcalloc((size_t)copies, sizeof *side);
     enum status st = ST_OK;
     int open = 0;
     for (; open < copies && st == ST_OK; open++) st = side_open(&side[open], c, be, e);
     if (st != ST_OK) open--;
     *seconds = INFINITY;
-    int64_t calls = 1;
+    int64_t calls = 1, next = 0;
     for (int round = -1; round < ROUNDS && st == ST_OK; round++) { /* the first one finds out how many calls fill it */
         /* Ops that work in place change their operands with every call; none so often that they become subnormal. */
         for (int i = 0; i < copies && c->op->f->prepare == NULL && st == ST_OK; i++) side_reset(&side[i], c);
         st = be->sync(be, e);
         const double t0 = clock_now_s();
-        for (int64_t i = 0; i < calls; i++) c->op->f->call(c, &side[i % copies]);
+        for (int64_t i = 0; i < calls; i++) c->op->f->call(c, &side[next++ % copies]);
         if (st == ST_OK) st = be->sync(be, e);
         const double s = (clock_now_s() - t0) / (double)calls;
         if (round < 0)
@@ -122,11 +126,12 @@ static enum status measure(struct perf *p, const struct dims *m, const char *op_
     const struct op *op = op_named(op_name);
     if (!wanted(p, op_name) || ((op->flags & BF16) && !p->env->target->bf16)) return ST_OK;
     struct op_case c;
+    bool cold;
     double seconds, flop, bytes;
     case_build(&c, op, s, variant, 0, 0);
     op->f->cost(&c, &flop, &bytes);
     const int bf16 = c.dt == DT_BF16;
-    const enum status st = time_case(&c, p->env->target, &seconds, e);
+    const enum status st = time_case(&c, p->env->target, &seconds, &cold, e);
     case_free(&c);
     TRY(st);
     const double by_memory = bytes / p->bytes_per_s, by_flop = flop / p->flop_per_s[bf16];
@@ -142,12 +147,14 @@ static enum status measure(struct perf *p, const struct dims *m, const char *op_
         fprintf(
             p->o->out,
             "{\"mode\": \"perf\", \"op\": \"%s\", \"model\": \"%s\", \"what\": \"%s\", \"shape\": [%s], \"us\": %.3f, "
-            "\"gb_per_s\": %.3f, \"gflop_per_s\": %.3f, \"limit\": \"%s\", \"percent\": %.2f}\n",
+            "\"gb_per_s\": %.3f, \"gflop_per_s\": %.3f, \"limit\": \"%s\", \"percent\": %.2f, "
+            "\"cold\": %s}\n",
             op->name, m->name, what, shape, seconds * 1e6, bytes / seconds * 1e-9, flop / seconds * 1e-9, limit,
-            percent);
+            percent, cold ? "true" : "false");
     else
-        fprintf(p->o->out, "%-16s %-18s %-18s %10.1f us %8.2f GB/s %9.2f GFLOP/s %6.1f%% of %s\n", op->name, what,
-                shape, seconds * 1e6, bytes / seconds * 1e-9, flop / seconds * 1e-9, percent, limit);
+        fprintf(p->o->out, "%-16s %-18s %-18s %10.1f us %8.2f GB/s %9.2f GFLOP/s %6.1f%% of %s%s\n", op->name, what,
+                shape, seconds * 1e6, bytes / seconds * 1e-9, flop / seconds * 1e-9, percent, limit,
+                cold ? "" : ", from caches");
     fflush(p->o->out);
     return ST_OK;
 }
@@ -221,11 +228,12 @@ enum status perf_ops(const struct opcheck_env *env, const struct opcheck_options
     for (int bf16 = 0; bf16 < (env->target->bf16 ? 2 : 1); bf16++) {
         const int64_t n = o->quick ? 256 : env->host ? 1024 : 4096, s[SHAPE] = {n, n, n};
         struct op_case c;
+        bool cold;
         double seconds;
         case_build(&c, op_named(bf16 ? "linear_bf16" : "linear"), s, 0, 0, 0);
         enum status st = ST_OK;
         for (int i = 0; i < 4 && st == ST_OK; i++) { /* everything is measured against it: more tries than the rest */
-            st = time_case(&c, env->target, &seconds, e);
+            st = time_case(&c, env->target, &seconds, &cold, e);
             p.flop_per_s[bf16] = fmax(p.flop_per_s[bf16], 2 * pow((double)n, 3) / seconds);
         }
         case_free(&c);
