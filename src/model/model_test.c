@@ -224,7 +224,7 @@ static const struct segment tiny_seg[4] = {{0, 4, -1}, {4, 3, 0}, {7, 5, 0}, {12
 static const int32_t tiny_rows[13] = {3, 4, 5, 3, 7, 8, 9, 10, 12, 13, 14, 15, 16};
 static const int32_t tiny_targets[13] = {7, 2, 9, 3, 3, 11, 6, 4, 8, 10, 1, 2, 0};
 static const float tiny_g[13] = {0.5f, -1.0f, 0.3f, 1.2f, -0.4f, 0.8f, -0.9f, 0.1f, 1.0f, -0.2f, 0.6f, 0.7f, -1.1f};
-static const struct train_batch tiny = {tiny_ids, 18, tiny_seg, 4, tiny_rows, tiny_targets, 13};
+static const struct train_batch tiny = {tiny_ids, 18, tiny_seg, 4, tiny_rows, tiny_targets, 13, false};
 
 static double tiny_loss(const struct oracle *o) {
     int32_t a[7], b[9];
@@ -320,7 +320,7 @@ static void make_group(struct group *x) {
             x->targets[a * ANSWER + i] = x->ids[PROMPT + a * ANSWER + i];
         }
     }
-    x->b = (struct train_batch){x->ids, TOTAL, x->seg, 1 + N_ANSWERS, x->rows, x->targets, N_ROWS};
+    x->b = (struct train_batch){x->ids, TOTAL, x->seg, 1 + N_ANSWERS, x->rows, x->targets, N_ROWS, false};
 }
 
 /* Each answer alone behind a prompt of its own, one batch each: the same bits. Gradients agree to rounding. */
@@ -349,7 +349,7 @@ static void test_shared_prompt(void **state) {
         memcpy(ids + PROMPT, x.ids + PROMPT + a * ANSWER, sizeof(int32_t) * ANSWER);
         for (int i = 0; i < ANSWER; i++) rows[i] = PROMPT + i - 1;
         const struct segment seg = {0, PROMPT + ANSWER, -1};
-        const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER};
+        const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER, false};
         CHECK(model_forward(m1, &b, logp1, ent1, NULL, &err));
         same_bits(logp1, logp + a * ANSWER, ANSWER, "logp behind a private prompt");
         same_bits(ent1, ent + a * ANSWER, ANSWER, "entropy behind a private prompt");
@@ -447,7 +447,7 @@ static void test_long_prefill(void **state) {
     }
     const struct segment s = {0, LONG, -1};
     const int32_t row = LONG - 1, target = 7;
-    const struct train_batch b = {ids + SHORT, LONG, &s, 1, &row, &target, 1};
+    const struct train_batch b = {ids + SHORT, LONG, &s, 1, &row, &target, 1, false};
     float logp, lp = logprob_row(logits + V, V, target, NULL);
     CHECK(model_forward(m, &b, &logp, NULL, NULL, &err));
     same_bits(&lp, &logp, 1, "logp behind a long prompt");

@@ -30,7 +30,7 @@ static struct err err;
 static int32_t ids[T], rows[N], targets[N];
 static float g[N];
 static struct segment seg[3] = {{0, PROMPT, -1}, {PROMPT, ANSWER, 0}, {PROMPT + ANSWER, ANSWER, 0}};
-static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N};
+static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N, false};
 
 #define CHECK(x)                                   \
     do {                                           \
