@@ -567,6 +567,52 @@ static void test_round_trips(void **state) {
     model_free(half);
 }
 
+/* An adapter of three sites alone, none the first of those that share their input, does what one of all sites does
+ * whose other B are zero; to its own matrices it gives the same gradients. */
+static void test_partial_adapter(void **state) {
+    (void)state;
+    static const char *const sites[] = {"k_proj", "up_proj", "down_proj"};
+    struct model *m = make(qwen3_tiny, two, 3), *part;
+    int n, n_part;
+    const struct param *p = model_params(m, &n);
+    struct st_entry *kept = xcalloc((size_t)n, sizeof *kept);
+    size_t n_kept = 0;
+    for (int i = 0; i < n; i++) {
+        bool keep = false;
+        for (size_t k = 0; k < ARRAY_LEN(sites); k++) keep |= strstr(p[i].name, sites[k]) != NULL;
+        if (keep)
+            kept[n_kept++] = (struct st_entry){.name = p[i].name,
+                                               .dtype = ST_DTYPE_F32,
+                                               .from = ST_DTYPE_F32,
+                                               .nd = 2,
+                                               .dim = {p[i].dim[0], p[i].dim[1]},
+                                               .data = p[i].w};
+        else if (strstr(p[i].name, "lora_B"))
+            memset(p[i].w, 0, (size_t)p[i].n * sizeof(float));
+    }
+    model_params_changed(m);
+    CHECK(model_lora_save(m, in_tmp("part"), &err)); /* its configuration holds for the part */
+    CHECK(st_write(in_tmp("part/adapter_model.safetensors"), kept, n_kept, NULL, &err));
+    part = make(qwen3_tiny, two, 0);
+    CHECK(model_lora_load(part, in_tmp("part"), &err));
+    float want[13], got[13];
+    tiny_logp(m, want);
+    CHECK(model_backward(m, &tiny, tiny_g, &err));
+    CHECK(model_train_prepare(part, TRAIN_LORA, &err));
+    tiny_logp(part, got);
+    same_bits(got, want, 13, "logp of a partial adapter");
+    CHECK(model_backward(part, &tiny, tiny_g, &err));
+    const struct param *q = model_params(part, &n_part);
+    assert_int_equal(n_part, n_kept);
+    for (int i = 0; i < n_part; i++) {
+        const struct param *same = by_name(p, n, q[i].name);
+        same_bits(q[i].g, same->g, q[i].n, q[i].name);
+    }
+    free(kept);
+    model_free(m);
+    model_free(part);
+}
+
 /* New LoRA weights leave the model as it was, and equal seeds give equal models. */
 static void test_initial_state(void **state) {
     (void)state;
@@ -782,9 +828,10 @@ int main(void) {
         cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_shared_prompt),  cmocka_unit_test(test_sampling_equals_training),
         cmocka_unit_test(test_long_prefill),   cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_initial_state),
-        cmocka_unit_test(test_bad_config),     cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_bad_adapters),   cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_partial_adapter),
+        cmocka_unit_test(test_initial_state),  cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_bad_adapters),
+        cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
