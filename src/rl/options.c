@@ -114,6 +114,14 @@ static const struct config_key train_keys[] = {
              "Speed reward: eager time over kernel time, that minus 1 (at least 0), or log2(1 + ratio)."),
     KEY_FLOAT(T, dataset_builder.speed_max_reward, "3", "(0,)", "Upper limit of the speed reward."),
     KEY_BOOL(T, dataset_builder.partial_correctness, "false", "Credit for the share of trials passed."),
+    KEY_ENUM(T, dataset_builder.prompt_option, "zero_shot", "zero_shot|raicl",
+             "zero_shot: the prompt holds the problem alone. raicl: in front of it stand raicl_k solved problems that "
+             "the index at rag_index_path finds for it."),
+    KEY_STRING_OPT(T, dataset_builder.rag_index_path, "null",
+                   "Folder of the index (kernelrl build-rag-index) for prompt_option: raicl."),
+    KEY_INT(T, dataset_builder.raicl_k, "3", "[1,3]", "Examples in a prompt of prompt_option: raicl."),
+    KEY_INT(T, dataset_builder.raicl_max_tokens, "4096", "[0,)",
+            "Tokens all examples of a prompt may have together; longer ones are left out. 0: any number."),
     KEY_STRING_OPT(T, sandbox.python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
     KEY_STRING_OPT(T, sandbox.cache_dir, "null", "Keeps compiled kernels between runs. null: no."),
     KEY_FLOAT(T, sandbox.compile_timeout_s, "20", "(0,3600]", "Deadline of a compilation."),
@@ -134,6 +142,10 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
         (void)config_reject(c, "dataset_builder.reward_speed_weight", e, "needs measure_performance: true");
         return e->code;
     }
+    const char *index = o->dataset_builder.rag_index_path;
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL && (!index || !*index))
+        return config_reject(c, "dataset_builder.rag_index_path", e,
+                             "prompt_option: raicl needs the folder of an index (kernelrl build-rag-index)");
     return ST_OK;
 }
 #undef T

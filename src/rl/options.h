@@ -9,6 +9,7 @@
 #include "train/loss.h"
 
 enum dataset_src { SRC_ANY, SRC_HUGGINGFACE, SRC_LOCAL };
+enum prompt_option { PROMPT_ZERO_SHOT, PROMPT_RAICL };
 enum loss_norm { NORM_TOKENS, NORM_SEQUENCES, NORM_CONSTANT };
 
 struct adam_options {
@@ -29,13 +30,14 @@ struct train_options {
     int loss_norm;
     bool mask_truncated, tensorboard_enabled, thinking;
     struct {
-        const char *source;
-        int64_t generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs,
-            num_correct_trials;
+        const char *source, *rag_index_path;
+        int64_t raicl_k, raicl_max_tokens, generated_problems, level, start_problem, end_problem, batch_size,
+            group_size, num_epochs, num_correct_trials;
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, speed_max_reward;
-        int speed_reward; /* enum speed_shape */
-        int dataset_src;  /* enum dataset_src */
+        int speed_reward;  /* enum speed_shape */
+        int dataset_src;   /* enum dataset_src */
+        int prompt_option; /* enum prompt_option */
         bool shuffle, measure_performance, partial_correctness;
     } dataset_builder;
     struct {

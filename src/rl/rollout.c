@@ -7,13 +7,16 @@
 #include "base/log.h"
 #include "rl/journal.h"
 #include "rl/prompt.h"
+#include "rl/raicl.h"
 
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) {
     const struct spec *spec;
     TRY(verifier_spec(a->verifier, p, &spec, e));
     struct arena arena = ARENA_INIT;
     struct chat_message messages[2];
-    prompt_build(&(struct prompt_input){.problem = p, .spec = spec, .think = a->think}, &arena, messages);
+    struct prompt_input in = {.problem = p, .spec = spec, .think = a->think};
+    if (a->raicl) TRY(raicl_examples(a->raicl, p, &in.examples, &in.n_examples, e));
+    prompt_build(&in, &arena, messages);
     chat_encode(a->tok, a->style, messages, 2, true, out);
     arena_free(&arena);
     return ST_OK;

@@ -9,6 +9,7 @@
 #include "verify/verify.h"
 
 struct journal;
+struct raicl;
 
 /* The policy and its judge; borrowed, nothing here is owned. */
 struct actor {
@@ -19,6 +20,7 @@ struct actor {
     enum chat_style style;
     bool think;
     double min_p;                /* of all sampling; 0: off */
+    struct raicl *raicl;         /* where the examples of prompts come from; NULL: there are none */
     struct journal *journal;     /* where verdicts are kept and found again (journal.h); NULL: nowhere */
     const volatile bool *cancel; /* polled; NULL: never */
 };
