@@ -26,6 +26,7 @@ struct trainer {
     const struct problem **train, **test;
     int n_train, n_test;
     int64_t step, steps, opt_step;
+    double baseline; /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
     bool finished;      /* nothing is left to do */
     double started_s;
@@ -50,25 +51,32 @@ static void pick_problems(const struct trainer *t, int64_t step, const struct pr
     free(order);
 }
 
-/* Advantages of every group; counts the ones that teach nothing. */
-static int assign_advantages(const struct train_options *o, struct group *groups, int n) {
-    int constant = 0;
-    double *score = xmalloc((size_t)o->dataset_builder.group_size * sizeof *score),
-           *adv = xmalloc((size_t)o->dataset_builder.group_size * sizeof *adv);
-    bool *present = xmalloc((size_t)o->dataset_builder.group_size * sizeof *present);
-    for (int i = 0; i < n; i++) {
-        struct group *g = &groups[i];
-        for (int j = 0; j < g->n; j++) {
-            score[j] = g->ep[j].reward.total;
-            present[j] = g->ep[j].present;
+/* Advantages of all samples of a batch; counts the groups that teach nothing. */
+static int assign_advantages(struct trainer *t, struct group *groups, int n) {
+    const struct train_options *o = t->o;
+    const struct advantage_params p = {.kind = (enum advantage_kind)o->advantage,
+                                       .negative_scale = o->negative_advantage_scale,
+                                       .drop_constant = o->remove_constant_reward_groups,
+                                       .keep = (int)o->keep_best,
+                                       .threshold = o->keep_threshold,
+                                       .temperature = o->reward_temperature,
+                                       .baseline_decay = o->baseline_decay};
+    const bool idle_tokens_count = o->kl_penalty_coef > 0 || o->entropy_coef > 0 || !o->remove_constant_reward_groups;
+    int count = 0;
+    for (int i = 0; i < n; i++) count += groups[i].n;
+    struct advantage_sample *s = xcalloc((size_t)count, sizeof *s);
+    for (int i = 0, k = 0; i < n; i++)
+        for (int j = 0; j < groups[i].n; j++) {
+            const struct episode *ep = &groups[i].ep[j];
+            s[k++] = (struct advantage_sample){.group = i, .present = ep->present, .score = ep->reward.total};
         }
-        constant +=
-            !advantage_group((enum advantage_kind)o->advantage, o->negative_advantage_scale, score, present, g->n, adv);
-        for (int j = 0; j < g->n; j++) g->ep[j].advantage = adv[j];
-    }
-    free(score);
-    free(adv);
-    free(present);
+    const int constant = advantage_batch(&p, s, count, n, &t->baseline);
+    for (int i = 0, k = 0; i < n; i++)
+        for (int j = 0; j < groups[i].n; j++, k++) {
+            groups[i].ep[j].advantage = s[k].advantage;
+            groups[i].ep[j].kept = s[k].takes_part && idle_tokens_count;
+        }
+    free(s);
     return constant;
 }
 
@@ -110,6 +118,7 @@ static struct tally count(const struct group *groups, int n) {
 
 static enum status log_step(struct trainer *t, const struct tally *c, const struct update_stats *u, int constant,
                             const struct rollout_times *times, double train_s, double total_s, struct err *e) {
+    const struct train_options *o = t->o;
     double n = c->n ? (double)c->n : (double)NAN, tok = u->loss.n ? (double)u->loss.n : (double)NAN,
            mean = c->reward / n;
     double speed = c->timed ? exp(c->log_speed / c->timed) : (double)NAN;
@@ -131,8 +140,15 @@ static enum status log_step(struct trainer *t, const struct tally *c, const stru
         {"policy/answer_tokens", (double)c->tokens / (double)i64_max(1, c->n + c->missing)},
         {"train/loss", u->loss.loss / tok},
         {"train/kl_sampler_trainer", u->kl_before},
+        {"train/kl_k1", u->loss.k1 / tok},
+        {"train/kl_k2", u->loss.k2 / tok},
+        {"train/kl_k3", u->loss.k3 / tok},
+        {"train/kl_reference", o->kl_penalty_coef > 0 && o->kl_penalty_in == KL_IN_LOSS ? u->loss.ref_kl / tok
+                                                                                          : (double)NAN},
         {"train/ratio_mean", u->loss.ratio / tok},
+        {"train/ratio_max", u->loss.ratio_max},
         {"train/clip_fraction", u->loss.clipped / tok},
+        {"train/masked_fraction", u->loss.masked / tok},
         {"train/grad_norm", u->groups_trained ? u->grad_norm : (double)NAN},
         {"train/learning_rate", u->learning_rate},
         {"train/tokens", (double)u->loss.n},
@@ -187,10 +203,12 @@ static enum status one_step(struct trainer *t, struct err *e) {
     enum status st;
     journal_at(t->journal, t->step, false);
     TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
-    int constant = assign_advantages(o, groups, n);
+    int constant = assign_advantages(t, groups, n);
     double t1 = clock_now_s();
     const int64_t opt_step = t->opt_step;
-    st = update_policy(t->s.model, t->opt, o, &t->space, groups, n, &t->opt_step, &u, e);
+    struct train_options now = *o;
+    now.progress = (double)t->step / (double)t->steps;
+    st = update_policy(t->s.model, t->opt, t->s.reference, &now, &t->space, groups, n, &t->opt_step, &u, e);
     if (st != ST_OK) {
         keep_state(t, opt_step);
         goto out;
@@ -290,7 +308,7 @@ static enum status resume(struct trainer *t, struct err *e) {
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
-    struct trainer t = {.o = o};
+    struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open(o, cancel, &t.s, e), out);

@@ -22,8 +22,8 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
 }
 
 /* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
-static enum status load_start(const struct train_options *o, const volatile bool *cancel, struct session *s,
-                              struct err *e) {
+static enum status load_start(const struct train_options *o, bool frozen, const volatile bool *cancel,
+                              struct session *s, struct model **out, struct err *e) {
     CLEANUP_STR struct str adapter = STR_INIT;
     CLEANUP_FREE char *from = NULL;
     if (o->load_checkpoint_path && *o->load_checkpoint_path)
@@ -33,13 +33,13 @@ static enum status load_start(const struct train_options *o, const volatile bool
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
     const struct model_options mo = {
-        .dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0, .activation_memory = o->activation_memory};
+        .dtype = dtype_names[o->dtype], .frozen = frozen || o->lora_rank > 0, .activation_memory = o->activation_memory};
     bool full = from && !is_adapter;
-    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, &s->model, e));
-    model_set_name(s->model, full ? o->load_checkpoint_path : o->model_name);
-    if (is_adapter) return model_lora_load(s->model, from, e);
+    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, out, e));
+    model_set_name(*out, full ? o->load_checkpoint_path : o->model_name);
+    if (is_adapter) return model_lora_load(*out, from, e);
     if (o->lora_rank > 0)
-        return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
+        return model_lora_init(*out, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
     return ST_OK;
 }
 
@@ -48,7 +48,8 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
-    TRY(load_start(o, cancel, s, e));
+    TRY(load_start(o, false, cancel, s, &s->model, e));
+    if (o->kl_penalty_coef > 0) TRY(load_start(o, true, cancel, s, &s->reference, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)
@@ -90,6 +91,7 @@ void session_close(struct session *s) {
     if (s->engine) engine_close(s->engine);
     if (s->tok) tokenizer_close(s->tok);
     model_free(s->model);
+    model_free(s->reference);
     if (s->be) s->be->close(s->be);
     pool_destroy(s->pool);
     problem_set_free(&s->problems);

@@ -9,6 +9,7 @@ struct session {
     struct pool *pool;
     struct backend *be;
     struct model *model;
+    struct model *reference; /* the one the run began with, for the KL penalty; NULL without one */
     struct engine *engine;
     struct tokenizer *tok;
     char *tokenizer_dir; /* the model's directory */

@@ -222,7 +222,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         int n = step_groups(s, s->step, batch);
         struct update_stats u;
         s->update.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
+        if ((st = update_policy(s->model, s->opt, NULL, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
             keep_state(s, first);
             break;
         }
