@@ -175,7 +175,11 @@ static void run_gemm(struct backend *be, struct gemm *g) {
     const int64_t threads = pool_threads(be->pool), panels = (g->N + PANEL - 1) / PANEL;
     /* Rows per item: one pass of a block of b over them should pay for fetching it; fewer only where the threads would
      * otherwise get unequal shares. */
-    g->chunk = i64_min(g->M, 240);
+    /* Where outputs are many and the reduction is short, or outputs fit one strip, there is little to do with what is
+     * fetched (LoRA): then few rows at a time are walked from end to end, as memory likes it. */
+    const bool thin = g->a_ks == 1 && (panels == 1 || g->K <= 32);
+    g->rows_outer = thin;
+    g->chunk = i64_min(g->M, thin ? 24 : 240);
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;

@@ -183,8 +183,8 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
      * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
     const int64_t bytes = m->be->logit_chunk_bytes;
-    /* With a large one at least 192 rows, or each chunk would fetch the head's weights for little work. */
-    const int64_t least = i64_max(24, i64_min(192, 12 * (bytes >> 20)));
+    /* With a large one at least 240 rows, or each chunk would fetch the head's weights for little work. */
+    const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
     int n_shared;
     TRY(choose_shared(m, T, &n_shared, e));

@@ -183,12 +183,21 @@ static enum status read_bf16(struct model *m, const struct place *at, const stru
     return ST_OK;
 }
 
+/* The name of a tensor in f. Embedders are saved without their outermost module: "embed_tokens.weight". Those that are
+ * called language models all the same may lack a head; the embedding table stands in for it, as in a tied model. */
+static const char *name_in(const struct st_file *f, const char *name) {
+    if (!st_find(f, "embed_tokens.weight")) return name;
+    return strcmp(name, "lm_head.weight") == 0 && !st_find(f, name) ? "embed_tokens.weight"
+           : str_has_prefix(name, "model.")                         ? name + 6
+                                                                    : name;
+}
+
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
     CLEANUP_FREE float *host = NULL;
     CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
         const struct st_tensor *t;
-        TRY(st_get(f, p[i].name, p[i].nd, p[i].dim, &t, e));
+        TRY(st_get(f, name_in(f, p[i].name), p[i].nd, p[i].dim, &t, e));
         TRY(st_check_finite(t, e));
         if (place_of(m, &p[i])) {
             TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
@@ -237,7 +246,7 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
     CLEANUP_STR struct str missing = STR_INIT, unread = STR_INIT;
     int n_missing = 0, n_unread = 0;
     for (int i = 0; i < m->n_param; i++)
-        if (!st_find(f, m->param[i].name)) add_name(&missing, n_missing++, m->param[i].name);
+        if (!st_find(f, name_in(f, m->param[i].name))) add_name(&missing, n_missing++, m->param[i].name);
     if (n_missing > 0)
         return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
                     n_missing, m->n_param, str_c(&missing));
@@ -245,7 +254,7 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
         const char *name = f->tensor[k].name;
         bool known =
             (m->cfg.tied && strcmp(name, "lm_head.weight") == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
-        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(m->param[i].name, name) == 0;
+        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(name_in(f, m->param[i].name), name) == 0;
         if (!known) add_name(&unread, n_unread++, name);
     }
     if (n_unread > 0)

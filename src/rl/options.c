@@ -173,8 +173,14 @@ static const struct config_key train_keys[] = {
     KEY_ENUM(T, dataset_builder.backend, "c", "c|cuda_native|triton|cuda|torch_cpu",
              "What answers are written in: a C function, a CUDA translation unit, or a Python module with ModelNew on "
              "Triton kernels, CUDA operators or PyTorch on the CPU."),
-    KEY_ENUM(T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot",
-             "Built-in examples in front of the problem: none, one, or up to three."),
+    KEY_ENUM(T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot|raicl",
+             "Solved problems in front of the problem: none, one or up to three built-in ones, or raicl_k that the index "
+             "at rag_index_path finds for it (raicl)."),
+    KEY_STRING_OPT(T, dataset_builder.rag_index_path, "null",
+                   "Folder of the index (kernelrl build-rag-index) for prompt_option: raicl."),
+    KEY_INT(T, dataset_builder.raicl_k, "3", "[1,3]", "Examples in a prompt of prompt_option: raicl."),
+    KEY_INT(T, dataset_builder.raicl_max_tokens, "4096", "[0,)",
+            "Tokens all examples of a prompt may have together; longer ones are left out. 0: any number."),
     KEY_ENUM_OPT(T, dataset_builder.prompt_precision, "null", "fp32|fp16|bf16",
                  "The prompt names this precision. null: it says nothing."),
     KEY_BOOL(T, dataset_builder.prompt_include_hardware, "false", "The prompt describes the hardware."),

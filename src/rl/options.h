@@ -22,7 +22,7 @@ enum lr_schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE };
 enum train_mode { MODE_SINGLE_TURN, MODE_MULTI_TURN };
 enum history { HISTORY_ALL, HISTORY_LATEST };
 enum advantage_group { GROUP_TASK, GROUP_TURN };
-enum prompt_option { PROMPT_ZERO_SHOT, PROMPT_ONE_SHOT, PROMPT_FEW_SHOT };
+enum prompt_option { PROMPT_ZERO_SHOT, PROMPT_ONE_SHOT, PROMPT_FEW_SHOT, PROMPT_RAICL };
 enum precision { PRECISION_FP32, PRECISION_FP16, PRECISION_BF16 };
 
 struct adam_options {
@@ -56,8 +56,8 @@ struct train_options {
     int64_t start_batch, resume_from_batch, keep_checkpoints, tensorboard_log_histograms_every;
     bool tensorboard_log_per_level;
     struct {
-        const char *source, *prompt_gpu_name;
-        int64_t generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs,
+        const char *source, *prompt_gpu_name, *rag_index_path;
+        int64_t raicl_k, raicl_max_tokens, generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs,
             num_correct_trials;
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, reward_length_weight, speed_max_reward, cheating_penalty,
@@ -88,8 +88,8 @@ extern const char *const backend_names[]; /* by the value of dataset_builder.bac
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
 /* Names of other programs' files, and what they mean here; part of train_schema. */
+enum { TRAIN_ALIASES = 44 };
 extern const struct config_alias train_aliases[];
-extern const size_t train_alias_count;
 /* The presets: what `algorithm` and `reward_preset` set, "key=value" each, ended by NULL. NULL for an unknown index. */
 const char *const *algorithm_preset(int index);
 const char *const *reward_preset(int index);

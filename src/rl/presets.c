@@ -113,8 +113,10 @@ const struct config_alias train_aliases[] = {
     SHARED("reward_thinking_weight"),
     SHARED("test_fraction"),
     SHARED("prompt_option"),
+    SHARED("rag_index_path"),
+    SHARED("raicl_k"),
 };
-const size_t train_alias_count = ARRAY_LEN(train_aliases);
+_Static_assert(ARRAY_LEN(train_aliases) == TRAIN_ALIASES, "options.h says how many there are");
 
 /* ---- rules between keys -------------------------------------------------------------------------------------------*/
 
@@ -145,6 +147,10 @@ static enum status check_ranges(const struct config *c, const T *o, struct err *
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
     if (!backend_device_valid(o->device))
         return config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", o->device);
+    const char *index = o->dataset_builder.rag_index_path;
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL && (!index || !*index))
+        return config_reject(c, "dataset_builder.rag_index_path", e,
+                             "prompt_option: raicl needs the folder of an index (kernelrl build-rag-index)");
     TRY(check_ranges(c, o, e));
     return check_speed(c, o, e);
 }

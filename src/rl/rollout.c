@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "rl/feedback.h"
-#include "rl/journal.h"
+#include "rl/raicl.h"
 
 enum { SUMMARY_TOKENS = 150 }; /* of the thought, where the answer says nothing in front of its kernel */
 
@@ -94,9 +94,9 @@ static enum status make_prompt(const struct actor *a, const struct problem *p, c
         judging_resume(a->judging);
         TRY(st);
     }
-    struct prompt_example examples[PROMPT_EXAMPLES_MAX];
-    struct shown show = {.t = t, .summaries = true, .details = true};
-    if (a->examples) show.examples = a->examples(a->examples_ctx, p, examples);
+    const struct prompt_example *examples = a->examples;
+    struct shown show = {.t = t, .examples = a->n_examples, .summaries = true, .details = true};
+    if (a->raicl) TRY(raicl_examples(a->raicl, p, &examples, &show.examples, e));
     if (t) show.attempts = a->history_all ? t->n_turns : 1;
     do encode_prompt(a, p, spec, examples, &show, out);
     while ((int64_t)out->len > max_len && show_less(&show));

@@ -12,9 +12,7 @@
 #include "text/chat.h"
 #include "verify/verify.h"
 
-/* Where a prompt's examples come from: the built-in ones, or retrieved for the problem. Fills at most
- * PROMPT_EXAMPLES_MAX, whose text lives as long as ctx; returns their number. */
-typedef int example_fn(void *ctx, const struct problem *p, struct prompt_example *out);
+struct raicl;
 
 /* The policy, its prompts and its judge; borrowed, nothing here is owned. */
 struct actor {
@@ -31,8 +29,9 @@ struct actor {
     /* Prompts. */
     const struct prompt_backend *backend; /* NULL: c */
     const char *precision, *hardware;     /* NULL: not mentioned */
-    example_fn *examples;                 /* NULL: none */
-    void *examples_ctx;
+    struct raicl *raicl;                  /* where the examples come from; NULL: the next two */
+    const struct prompt_example *examples;
+    int n_examples;
     int64_t prompt_tokens; /* longest prompt; 0: what the model's positions leave */
     bool history_all;      /* show all earlier attempts, not only the latest */
     bool full_feedback;    /* feedback version 2 */

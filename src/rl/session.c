@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "problem/generator.h"
 #include "rl/locate.h"
+#include "rl/raicl.h"
 #include "tensor/backend.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
@@ -83,10 +84,22 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                               .think = o->thinking,
                               .min_p = o->min_p,
                               .cancel = cancel};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
+        const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
+                                         .backend = "c",
+                                         .device = o->device,
+                                         .k = (int)o->dataset_builder.raicl_k,
+                                         .max_tokens = o->dataset_builder.raicl_max_tokens,
+                                         .pool = s->pool,
+                                         .tok = s->tok,
+                                         .cancel = cancel};
+        TRY(raicl_open(&ro, &s->actor.raicl, e));
+    }
     return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
 }
 
 void session_close(struct session *s) {
+    raicl_close(s->actor.raicl);
     verifier_close(s->verifier);
     if (s->engine) engine_close(s->engine);
     if (s->tok) tokenizer_close(s->tok);
