@@ -50,7 +50,7 @@ struct config_alias {
 struct config_schema {
     const struct config_key *key;
     size_t count;
-    size_t values_bytes; /* sizeof the values struct */
+    size_t values_bytes;              /* sizeof the values struct */
     const struct config_alias *alias; /* may be NULL */
     size_t alias_count;
 };
@@ -70,7 +70,8 @@ struct config_schema {
 #define KEY_STRING(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, false, def, NULL, doc)
 #define KEY_ENUM(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, allowed, doc)
 #define KEY_STRINGS(S, field, def, doc) KEY_(S, field, struct config_strings, CONFIG_STRINGS, false, def, NULL, doc)
-/* Optional keys: null (also the empty value in YAML) unsets; other keys take their default. Unset is CONFIG_UNSET_INT, NaN, NULL, CONFIG_UNSET_ENUM.
+/* Optional keys: null (also the empty value in YAML) unsets; other keys take their default. Unset is CONFIG_UNSET_INT,
+ * NaN, NULL, CONFIG_UNSET_ENUM.
  */
 #define KEY_INT_OPT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, true, def, allowed, doc)
 #define KEY_FLOAT_OPT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, true, def, allowed, doc)

@@ -85,8 +85,8 @@ int advantage_batch(const struct advantage_params *p, struct advantage_sample *s
         if (s[i].advantage < 0) s[i].advantage *= p->negative_scale;
     }
     if (p->kind == ADVANTAGE_EMA && batch.n)
-        *baseline = isnan(*baseline) ? batch.mean
-                                     : p->baseline_decay * *baseline + (1 - p->baseline_decay) * batch.mean;
+        *baseline =
+            isnan(*baseline) ? batch.mean : p->baseline_decay * *baseline + (1 - p->baseline_decay) * batch.mean;
     free(group);
     return constant;
 }

@@ -33,12 +33,12 @@ struct advantage_params {
 /* One sample's entry. Samples of a group need not stand together: in multi-turn runs a group is all turns of all
  * trajectories of a problem. */
 struct advantage_sample {
-    int group;         /* 0 .. n_groups-1 */
-    bool present;      /* false: its verdict is missing; it gets 0 and counts for nobody */
-    double score;      /* or return */
-    double advantage;  /* out */
-    bool constant;     /* out: all present scores of its group are equal, or it is the only one */
-    bool takes_part;   /* out: present, and not left out as part of a constant group */
+    int group;        /* 0 .. n_groups-1 */
+    bool present;     /* false: its verdict is missing; it gets 0 and counts for nobody */
+    double score;     /* or return */
+    double advantage; /* out */
+    bool constant;    /* out: all present scores of its group are equal, or it is the only one */
+    bool takes_part;  /* out: present, and not left out as part of a constant group */
 };
 /* Fills the outputs of n samples. *baseline: the running mean, NaN before the first batch; only EMA reads and moves it.
  * Returns the number of constant groups. */

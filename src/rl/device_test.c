@@ -392,7 +392,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
-    CHECK(checkpoint_write(dir, 1, opt_step, m, lora, "f32", opt, NULL, &err));
+    CHECK(checkpoint_write(dir, 1, opt_step, NULL, m, lora, "f32", opt, NULL, &err));
 
     CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));

@@ -1,73 +1,70 @@
-/* The examples of prompt_option: one_shot and few_shot, one to three verified pairs a backend (prompt_test.c judges those
- * of backend c). They are no problems of any benchmark and of no built-in set. */
+/* The examples of prompt_option: one_shot and few_shot, one to three verified pairs a backend (prompt_test.c judges
+ * those of backend c). They are no problems of any benchmark and of no built-in set. */
 #include "rl/prompt.h"
 
 #include <string.h>
 
-static const char add_module[] =
-    "import torch\n"
-    "import torch.nn as nn\n"
-    "\n"
-    "\n"
-    "class Model(nn.Module):\n"
-    "    def forward(self, a, b):\n"
-    "        return a + b\n"
-    "\n"
-    "\n"
-    "def get_inputs():\n"
-    "    return [torch.randn(64, 256), torch.randn(64, 256)]\n"
-    "\n"
-    "\n"
-    "def get_init_inputs():\n"
-    "    return []\n";
+static const char add_module[] = "import torch\n"
+                                 "import torch.nn as nn\n"
+                                 "\n"
+                                 "\n"
+                                 "class Model(nn.Module):\n"
+                                 "    def forward(self, a, b):\n"
+                                 "        return a + b\n"
+                                 "\n"
+                                 "\n"
+                                 "def get_inputs():\n"
+                                 "    return [torch.randn(64, 256), torch.randn(64, 256)]\n"
+                                 "\n"
+                                 "\n"
+                                 "def get_init_inputs():\n"
+                                 "    return []\n";
 
-static const char linear_gelu_module[] =
-    "import torch\n"
-    "import torch.nn as nn\n"
-    "import torch.nn.functional as F\n"
-    "\n"
-    "\n"
-    "class Model(nn.Module):\n"
-    "    def __init__(self, n_in, n_out):\n"
-    "        super().__init__()\n"
-    "        self.fc = nn.Linear(n_in, n_out)\n"
-    "\n"
-    "    def forward(self, x):\n"
-    "        return F.gelu(self.fc(x))\n"
-    "\n"
-    "\n"
-    "def get_inputs():\n"
-    "    return [torch.randn(32, 256)]\n"
-    "\n"
-    "\n"
-    "def get_init_inputs():\n"
-    "    return [256, 512]\n";
+static const char linear_gelu_module[] = "import torch\n"
+                                         "import torch.nn as nn\n"
+                                         "import torch.nn.functional as F\n"
+                                         "\n"
+                                         "\n"
+                                         "class Model(nn.Module):\n"
+                                         "    def __init__(self, n_in, n_out):\n"
+                                         "        super().__init__()\n"
+                                         "        self.fc = nn.Linear(n_in, n_out)\n"
+                                         "\n"
+                                         "    def forward(self, x):\n"
+                                         "        return F.gelu(self.fc(x))\n"
+                                         "\n"
+                                         "\n"
+                                         "def get_inputs():\n"
+                                         "    return [torch.randn(32, 256)]\n"
+                                         "\n"
+                                         "\n"
+                                         "def get_init_inputs():\n"
+                                         "    return [256, 512]\n";
 
-static const char softmax_module[] =
-    "import torch\n"
-    "import torch.nn as nn\n"
-    "\n"
-    "\n"
-    "class Model(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return torch.softmax(x, dim=1)\n"
-    "\n"
-    "\n"
-    "def get_inputs():\n"
-    "    return [torch.randn(128, 1024)]\n"
-    "\n"
-    "\n"
-    "def get_init_inputs():\n"
-    "    return []\n";
+static const char softmax_module[] = "import torch\n"
+                                     "import torch.nn as nn\n"
+                                     "\n"
+                                     "\n"
+                                     "class Model(nn.Module):\n"
+                                     "    def forward(self, x):\n"
+                                     "        return torch.softmax(x, dim=1)\n"
+                                     "\n"
+                                     "\n"
+                                     "def get_inputs():\n"
+                                     "    return [torch.randn(128, 1024)]\n"
+                                     "\n"
+                                     "\n"
+                                     "def get_init_inputs():\n"
+                                     "    return []\n";
 
-static const char add_c[] =
-    "void kernel(const float *restrict a, const float *restrict b, float *restrict out) {\n"
-    "#pragma omp parallel for simd schedule(static)\n"
-    "    for (long i = 0; i < OUT_N; i++) out[i] = a[i] + b[i];\n"
-    "}\n";
+static const char add_c[] = "void kernel(const float *restrict a, const float *restrict b, float *restrict out) {\n"
+                            "#pragma omp parallel for simd schedule(static)\n"
+                            "    for (long i = 0; i < OUT_N; i++) out[i] = a[i] + b[i];\n"
+                            "}\n";
 
 static const char linear_gelu_c[] =
-    "// Each row of the weight is read once for all rows of x; bias and GELU are applied while the sum is in a register.\n"
+    "// Each row of the weight is read once for all rows of x; bias and GELU are applied while the sum is in a "
+    "register.\n"
     "void kernel(const float *restrict x, const float *restrict fc_weight, const float *restrict fc_bias,\n"
     "            float *restrict out) {\n"
     "#pragma omp parallel for schedule(static)\n"
@@ -153,7 +150,8 @@ static const char add_cuda[] =
     "    return out;\n"
     "}\n"
     "\"\"\"\n"
-    "add_module = load_inline(name=\"add_example\", cpp_sources=\"torch::Tensor add(torch::Tensor a, torch::Tensor b);\",\n"
+    "add_module = load_inline(name=\"add_example\", cpp_sources=\"torch::Tensor add(torch::Tensor a, torch::Tensor "
+    "b);\",\n"
     "                         cuda_sources=cuda_source, functions=[\"add\"])\n"
     "\n"
     "\n"
@@ -161,16 +159,15 @@ static const char add_cuda[] =
     "    def forward(self, a, b):\n"
     "        return add_module.add(a.contiguous(), b.contiguous())\n";
 
-static const char add_torch[] =
-    "import torch\n"
-    "import torch.nn as nn\n"
-    "\n"
-    "\n"
-    "class ModelNew(nn.Module):\n"
-    "    def forward(self, a, b):\n"
-    "        out = torch.empty_like(a)\n"
-    "        torch.add(a, b, out=out)\n"
-    "        return out\n";
+static const char add_torch[] = "import torch\n"
+                                "import torch.nn as nn\n"
+                                "\n"
+                                "\n"
+                                "class ModelNew(nn.Module):\n"
+                                "    def forward(self, a, b):\n"
+                                "        out = torch.empty_like(a)\n"
+                                "        torch.add(a, b, out=out)\n"
+                                "        return out\n";
 
 static const struct prompt_example c_examples[] = {
     {add_module, add_c}, {linear_gelu_module, linear_gelu_c}, {softmax_module, softmax_c}};

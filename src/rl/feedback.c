@@ -94,10 +94,9 @@ void feedback_render_full(const struct verdict *v, const struct prompt_backend *
     CLEANUP_STR struct str details = STR_INIT;
     if (category < FEEDBACK_SLOW) add_clean(v->message, &details);
     if (details.len > 0) str_addf(out, "Details:\n```\n%s```\n", details.p);
-    const char *advice = !backend || strcmp(backend->name, "c") == 0
-                             ? categories[category].c
-                         : backend->language == ANSWER_C ? categories[category].cuda
-                                                         : categories[category].python;
+    const char *advice = !backend || strcmp(backend->name, "c") == 0 ? categories[category].c
+                         : backend->language == ANSWER_C             ? categories[category].cuda
+                                                                     : categories[category].python;
     str_addf(out, "%s Keep what works and the signature.", advice);
     if (!backend || backend->prototype) return;
     str_adds(out, " Do not leave the work to PyTorch operators.");

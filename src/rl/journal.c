@@ -71,8 +71,8 @@ static enum status parse_row(const char *line, size_t n, const char *where, stru
     TRY(js_get_object(o, where, "verdict", &verdict, e));
     char *end;
     out->settings = strtoull(settings, &end, 16);
-    if (group < 0 || group > INT32_MAX || sample < 0 || sample > INT32_MAX || turn < 0 || turn > INT32_MAX || *end || !*settings ||
-        strlen(answer) != sizeof out->entry.answer.hex - 1)
+    if (group < 0 || group > INT32_MAX || sample < 0 || sample > INT32_MAX || turn < 0 || turn > INT32_MAX || *end ||
+        !*settings || strlen(answer) != sizeof out->entry.answer.hex - 1)
         return FAIL(e, ST_PARSE, "%s: group, sample, turn, answer or settings: not what a run writes", where);
     out->entry.place.group = (int)group;
     out->entry.place.sample = (int)sample;
@@ -178,8 +178,8 @@ static enum status read_again(const struct journal *j, const struct entry *x, st
     return ST_OK;
 }
 
-enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item,
-                         struct verdict *out, bool *found, struct err *e) {
+enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item, struct verdict *out,
+                         bool *found, struct err *e) {
     const struct entry want = {.place = *at};
     struct hash128 answer = {0};
     *found = false;
@@ -248,7 +248,9 @@ static enum status verify(void *ctx, struct verify_item *items, size_t n, const 
     return verify_batch(ctx, items, n, cancel, e);
 }
 
-struct judge judge_by(struct verifier *v) { return (struct judge){.fn = verify, .ctx = v, .verifier = v}; }
+struct judge judge_by(struct verifier *v) {
+    return (struct judge){.fn = verify, .ctx = v, .verifier = v};
+}
 
 enum status journal_judge(struct journal *j, const struct judge *judge, struct verify_item *items,
                           const struct place *at, size_t n, const volatile bool *cancel, struct err *e) {

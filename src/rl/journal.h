@@ -45,8 +45,8 @@ int64_t journal_replayed(const struct journal *j);
 /* The parts journal_judge is made of. find: the verdict of an item, false when there is none; add: appends the verdicts
  * of items[i] with fresh[i], waits for the disk, and replaces each by what reading its line gives, so that a replay
  * cannot differ. */
-enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item,
-                         struct verdict *out, bool *found, struct err *e) MUST_USE;
+enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item, struct verdict *out,
+                         bool *found, struct err *e) MUST_USE;
 enum status journal_add(struct journal *j, struct verify_item *items, const struct place *at, const bool *fresh,
                         size_t n, struct err *e) MUST_USE;
 

@@ -31,10 +31,10 @@ void judging_pause(struct judging *q);
 void judging_resume(struct judging *q);
 
 struct judging_stats { /* since the last call */
-    double busy_s; /* judging */
-    double wait_s; /* judging_wait waited */
-    int longest;   /* queue, in answers */
-    int calls;     /* batches given to the judge */
+    double busy_s;     /* judging */
+    double wait_s;     /* judging_wait waited */
+    int longest;       /* queue, in answers */
+    int calls;         /* batches given to the judge */
 };
 struct judging_stats judging_stats(struct judging *q);
 

@@ -45,7 +45,9 @@ static void spread_add(struct spread *s, double x) {
 }
 static double or_nan(int n, double x) { return n ? x : (double)NAN; }
 static double mean_of(const struct spread *s) { return s->sum / or_nan(s->n, s->n); }
-static double std_of(const struct spread *s) { return sqrt(fmax(0, s->sq / or_nan(s->n, s->n) - mean_of(s) * mean_of(s))); }
+static double std_of(const struct spread *s) {
+    return sqrt(fmax(0, s->sq / or_nan(s->n, s->n) - mean_of(s) * mean_of(s)));
+}
 static double low_of(const struct spread *s) { return or_nan(s->n, s->low); }
 static double high_of(const struct spread *s) { return or_nan(s->n, s->high); }
 
@@ -88,8 +90,8 @@ static void count(struct tally *c, const struct train_options *o, const struct e
     if (v->speedup <= 0) return;
     c->timed++;
     c->fast += v->speedup > 1;
-    c->excessive += o->dataset_builder.check_for_excessive_speedup &&
-                    v->speedup > o->dataset_builder.excessive_speedup_threshold;
+    c->excessive +=
+        o->dataset_builder.check_for_excessive_speedup && v->speedup > o->dataset_builder.excessive_speedup_threshold;
     c->log_speed += log(v->speedup);
     c->speed += v->speedup;
 }
@@ -108,7 +110,8 @@ static void add_spread(struct metrics *l, const char *name, const struct spread 
 static void add_kernel(struct metrics *l, const struct tally *c) {
     static const char *const parts[] = {"format", "compile", "correct", "speed", "think", "length", "overlong"};
     add_spread(l, "reward", &c->reward);
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++) metrics_add(l, mean_of(&c->part[i]), "reward_components/%s", parts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        metrics_add(l, mean_of(&c->part[i]), "reward_components/%s", parts[i]);
     metrics_add(l, share(c, c->format), "kernel/format_rate");
     metrics_add(l, share(c, c->compiled), "kernel/compile_rate");
     metrics_add(l, share(c, c->correct), "kernel/correct_rate");

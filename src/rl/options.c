@@ -93,8 +93,7 @@ static const struct config_key train_keys[] = {
               "kl_penalty_in: reward: a token also pays for the tokens behind it, discounted by this. 0: for itself."),
     KEY_FLOAT(T, entropy_coef, "0", "[0,)", "Weight of the entropy bonus."),
     KEY_ENUM(
-        T, advantage, "center",
-        "center|std|leave_one_out|none|batch_mean|batch_std|ema|maxrl|exponential|best",
+        T, advantage, "center", "center|std|leave_one_out|none|batch_mean|batch_std|ema|maxrl|exponential|best",
         "Advantage: score minus the group's mean, that over the standard deviation (GRPO), minus the mean of the "
         "others (RLOO), the score itself (none), minus the batch's mean, that over its deviation (REINFORCE++), minus "
         "a running mean (ema), over the group's mean (maxrl); or a weight for likelihood training: exp((score - mean) "
@@ -149,6 +148,9 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT(T, plan_weight, "1", "[0,)", "hierarchical_rewards: factor on the reasoning tokens' advantage."),
     KEY_INT(T, refill_rounds, "0", "[0,16]",
             "Times a step samples other problems in the place of groups whose answers all scored the same (DAPO)."),
+    KEY_ENUM(T, overlap, "auto", "auto|on|off",
+             "Judge finished answers while others are sampled; times are measured while the model stands aside. auto: "
+             "on where the model runs on a device of its own."),
     KEY_INT(T, max_steps, "0", "[0,)", "Steps of the run. 0: num_epochs over the problems."),
     KEY_INT(T, start_batch, "0", "[0,)", "A new run begins with this step instead of 0."),
     KEY_INT_OPT(T, resume_from_batch, "null", "[0,)",
@@ -173,9 +175,10 @@ static const struct config_key train_keys[] = {
     KEY_ENUM(T, dataset_builder.backend, "c", "c|cuda_native|triton|cuda|torch_cpu",
              "What answers are written in: a C function, a CUDA translation unit, or a Python module with ModelNew on "
              "Triton kernels, CUDA operators or PyTorch on the CPU."),
-    KEY_ENUM(T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot|raicl",
-             "Solved problems in front of the problem: none, one or up to three built-in ones, or raicl_k that the index "
-             "at rag_index_path finds for it (raicl)."),
+    KEY_ENUM(
+        T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot|raicl",
+        "Solved problems in front of the problem: none, one or up to three built-in ones, or raicl_k that the index "
+        "at rag_index_path finds for it (raicl)."),
     KEY_STRING_OPT(T, dataset_builder.rag_index_path, "null",
                    "Folder of the index (kernelrl build-rag-index) for prompt_option: raicl."),
     KEY_INT(T, dataset_builder.raicl_k, "3", "[1,3]", "Examples in a prompt of prompt_option: raicl."),

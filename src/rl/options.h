@@ -19,6 +19,7 @@ enum loss_norm {
 };
 enum kl_place { KL_IN_LOSS, KL_IN_REWARD };
 enum lr_schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE };
+enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
 enum train_mode { MODE_SINGLE_TURN, MODE_MULTI_TURN };
 enum history { HISTORY_ALL, HISTORY_LATEST };
 enum advantage_group { GROUP_TASK, GROUP_TURN };
@@ -40,15 +41,15 @@ struct train_options {
     double prompt_loss_weight; /* no key of train: sft sets it */
     double progress;           /* no key: share of the run that is done, for lr_schedule */
     struct adam_options adam;
-    int dtype;     /* index into dtype_names */
-    int loss_fn;   /* enum loss_kind */
-    int advantage; /* enum advantage_kind */
+    int dtype;                                                      /* index into dtype_names */
+    int loss_fn;                                                    /* enum loss_kind */
+    int advantage;                                                  /* enum advantage_kind */
     int ratio_correction, kl_estimator, kl_penalty_in, lr_schedule; /* enums of loss.h and above */
     double negative_advantage_scale;
     int loss_norm;
     bool mask_truncated, tensorboard_enabled, thinking, remove_constant_reward_groups;
     /* Turns. */
-    int mode, history, advantage_group; /* enums above */
+    int mode, history, advantage_group, overlap; /* enums above */
     int64_t max_turns, refill_rounds, prompt_max_tokens;
     double gamma, speedup_threshold, plan_weight;
     bool early_stop_on_correct, full_feedback, hierarchical_rewards;
@@ -57,17 +58,17 @@ struct train_options {
     bool tensorboard_log_per_level;
     struct {
         const char *source, *prompt_gpu_name, *rag_index_path;
-        int64_t raicl_k, raicl_max_tokens, generated_problems, level, start_problem, end_problem, batch_size, group_size, num_epochs,
-            num_correct_trials;
+        int64_t raicl_k, raicl_max_tokens, generated_problems, level, start_problem, end_problem, batch_size,
+            group_size, num_epochs, num_correct_trials;
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, reward_length_weight, speed_max_reward, cheating_penalty,
             format_penalty, overlong_penalty, excessive_speedup_threshold;
         int64_t length_min, length_max, thinking_soft_max, thinking_hard_max, overlong_buffer_tokens;
         double thinking_no_think, thinking_floor;
-        int reward_preset; /* index into the key's choices, or unset; a preset */
-        int speed_reward;  /* enum speed_shape */
-        int dataset_src;   /* enum dataset_src */
-        int backend;       /* index into the key's choices */
+        int reward_preset;                   /* index into the key's choices, or unset; a preset */
+        int speed_reward;                    /* enum speed_shape */
+        int dataset_src;                     /* enum dataset_src */
+        int backend;                         /* index into the key's choices */
         int prompt_option, prompt_precision; /* enums above; precision may be unset */
         bool shuffle, measure_performance, partial_correctness, sparse_rewards, check_for_excessive_speedup,
             prompt_include_hardware;

@@ -49,9 +49,11 @@ static const char *think_tag(const char *p, const char *end, bool closing, bool 
 
 /* Whether a fence of this tag may hold the answer. An empty tag may. */
 static bool tag_fits(const char *p, const char *end, enum answer_language language) {
-    static const char *const c[] = {"c", "cpp", "c++", "cc", "h", "cuda", "cu", "hip", NULL},
-                             *const python[] = {"python", "py", "python3", "triton", "cuda", "cutedsl", "tilelang",
-                                                NULL};
+    static const char *const c[] = {"c", "cpp", "c++", "cc", "h", "cuda", "cu", "hip", NULL}, *const python[] = {
+                                                                                                  "python",   "py",
+                                                                                                  "python3",  "triton",
+                                                                                                  "cuda",     "cutedsl",
+                                                                                                  "tilelang", NULL};
     const struct slice t = trimmed(p, end);
     if (t.n == 0) return true;
     for (const char *const *tag = language == ANSWER_C ? c : python; *tag; tag++)

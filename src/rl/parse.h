@@ -15,7 +15,7 @@ struct parsed {
     struct slice kernel;  /* source */
     struct slice summary; /* between the thought and <KERNEL>, trimmed; absent when empty */
     bool format_ok;       /* a complete <KERNEL> block holds the kernel */
-    size_t answer;        /* byte at which the reasoning ends: behind the think block, else the kernel's block or fence */
+    size_t answer; /* byte at which the reasoning ends: behind the think block, else the kernel's block or fence */
 };
 /* The last complete answer wins: over drafts in the reasoning, over earlier ones, over one that was cut off. A think
  * block may have been opened by the prompt, may never be closed, and goes by <think>, <thinking> or <thought> in any

@@ -12,31 +12,35 @@ static const char *const reinforce[] = {"advantage=none", "loss_fn=reinforce", "
 static const char *const rloo[] = {"advantage=leave_one_out", "loss_fn=importance_sampling", "loss_norm=samples", NULL};
 static const char *const grpo[] = {"advantage=std", "loss_fn=ppo", "loss_norm=sequences", NULL};
 static const char *const dr_grpo[] = {"advantage=center", "loss_fn=ppo", "loss_norm=constant", NULL};
-static const char *const dapo[] = {"advantage=std",   "loss_fn=ppo",     "loss_norm=tokens",
-                                   "clip_high=0.28",  "refill_rounds=3", "dataset_builder.overlong_buffer_tokens=512",
+static const char *const dapo[] = {"advantage=std",
+                                   "loss_fn=ppo",
+                                   "loss_norm=tokens",
+                                   "clip_high=0.28",
+                                   "refill_rounds=3",
+                                   "dataset_builder.overlong_buffer_tokens=512",
                                    NULL};
-static const char *const gspo[] = {"advantage=std", "loss_fn=gspo",    "loss_norm=sequences",
+static const char *const gspo[] = {"advantage=std", "loss_fn=gspo",   "loss_norm=sequences",
                                    "clip_low=3e-4", "clip_high=4e-4", NULL};
 static const char *const cispo[] = {"advantage=std", "loss_fn=cispo", "loss_norm=tokens", "clip_high=4", NULL};
 static const char *const ppo[] = {"advantage=batch_std", "loss_fn=ppo", "loss_norm=tokens", "clip_dual=3", NULL};
 static const char *const importance[] = {"advantage=center", "loss_fn=importance_sampling", "loss_norm=sum", NULL};
-static const char *const best_of_n[] = {"advantage=best",   "loss_fn=cross_entropy", "loss_norm=tokens",
-                                        "keep_best=3",      "keep_threshold=0.5",    "update_epochs=2",
-                                        "temperature=0.8",  NULL};
+static const char *const best_of_n[] = {
+    "advantage=best",     "loss_fn=cross_entropy", "loss_norm=tokens", "keep_best=3",
+    "keep_threshold=0.5", "update_epochs=2",       "temperature=0.8",  NULL};
 static const char *const reward_weighted[] = {"advantage=none", "loss_fn=cross_entropy", "loss_norm=tokens", NULL};
-static const char *const rejection[] = {"advantage=best",      "loss_fn=cross_entropy", "loss_norm=tokens",
-                                        "keep_best=1024",      "keep_threshold=0.5",    NULL};
+static const char *const rejection[] = {"advantage=best", "loss_fn=cross_entropy", "loss_norm=tokens",
+                                        "keep_best=1024", "keep_threshold=0.5",    NULL};
 
 const char *const *algorithm_preset(int index) {
-    static const char *const *const all[] = {reinforce, rloo,  grpo,       dr_grpo,   dapo,            gspo,
-                                             cispo,     ppo,   importance, best_of_n, reward_weighted, rejection};
+    static const char *const *const all[] = {reinforce, rloo,       grpo,      dr_grpo,         dapo,     gspo, cispo,
+                                             ppo,       importance, best_of_n, reward_weighted, rejection};
     return index >= 0 && index < (int)ARRAY_LEN(all) ? all[index] : NULL;
 }
 
 /* ---- rewards ------------------------------------------------------------------------------------------------------*/
 
-#define WEIGHTS(format, compile, correct, speed)                                                              \
-    "dataset_builder.reward_format_weight=" format, "dataset_builder.reward_compile_weight=" compile,         \
+#define WEIGHTS(format, compile, correct, speed)                                                      \
+    "dataset_builder.reward_format_weight=" format, "dataset_builder.reward_compile_weight=" compile, \
         "dataset_builder.reward_correctness_weight=" correct, "dataset_builder.reward_speed_weight=" speed
 static const char *const stage1[] = {WEIGHTS("0.3", "0.5", "0.2", "0"), "dataset_builder.partial_correctness=true",
                                      NULL};
@@ -68,7 +72,8 @@ enum status train_options_finish(struct config *c, T *o, struct err *e) {
 #define OWN_LOG "there is no hosted logger; TensorBoard files and metrics.jsonl are written to log_path."
 #define OWN_JAIL "answers are judged here, in a sandbox of this machine (sandbox.*)."
 #define OWN_TIMING "the verifier times answer and eager in turn, as often as its interval needs (docs/formats.md)."
-#define SHARED(name) {"multiturn_dataset_builder." name, "dataset_builder." name, false, "One of the two is given."}
+#define SHARED(name) \
+    { "multiturn_dataset_builder." name, "dataset_builder." name, false, "One of the two is given." }
 
 const struct config_alias train_aliases[] = {
     {"dataset_builder.format_reward_weight", "dataset_builder.reward_format_weight", false, ""},

@@ -144,8 +144,9 @@ enum status prompt_hardware(const char *name, struct str *out, struct err *e) {
                  g->memory_gb, g->bandwidth_gb_s, g->fp32);
         if (g->tf32 > 0) str_addf(out, ", TF32 %g", g->tf32);
         str_addf(out, ", %s %g\n", g->tf32 > 0 ? "FP16 and BF16" : "FP16", g->half);
-        str_addf(out, "- 64K registers a multiprocessor, 255 a thread; %d blocks and %d KB of shared memory a "
-                      "multiprocessor, %d KB a block\n",
+        str_addf(out,
+                 "- 64K registers a multiprocessor, 255 a thread; %d blocks and %d KB of shared memory a "
+                 "multiprocessor, %d KB a block\n",
                  g->blocks_per_sm, g->shared_sm_kb, g->shared_block_kb);
         return ST_OK;
     }

@@ -245,9 +245,11 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
         for (int j = 0; j < g->n; j++, k++) {
             t.ep[k] = &g->ep[j];
             t.problem[k] = g->problem;
-            t.at[k] = (struct place){
-                .step = p->step, .eval = p->eval, .group = p->first_task + task, .sample = g->first + j,
-                .turn = g->turn};
+            t.at[k] = (struct place){.step = p->step,
+                                     .eval = p->eval,
+                                     .group = p->first_task + task,
+                                     .sample = g->first + j,
+                                     .turn = g->turn};
         }
     }
     const enum status st = sample_turn(&t, req, n_req, times, e);
@@ -388,8 +390,7 @@ enum status rollout_score(const struct actor *a, const struct rollout_params *p,
 }
 
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
-                        const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
-                        struct err *e) {
+                        const struct rollout_params *p, struct rollout *r, struct rollout_times *times, struct err *e) {
     const int first_task = r->n_tasks;
     TRY(rollout_sample(a, problems, n, p, r, times, e));
     return rollout_score(a, p, r, first_task, times, e);

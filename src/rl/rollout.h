@@ -22,9 +22,9 @@ struct actor {
     struct verifier *verifier; /* knows the prototypes; NULL for backends without */
     enum chat_style style;
     bool think;
-    double min_p;               /* of all sampling; 0: off */
-    struct judging *judging;    /* gives verdicts */
-    struct lease *lease;        /* shared with who measures times; NULL: nobody does */
+    double min_p;                /* of all sampling; 0: off */
+    struct judging *judging;     /* gives verdicts */
+    struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
     /* Prompts. */
     const struct prompt_backend *backend; /* NULL: c */
@@ -62,10 +62,10 @@ struct group { /* samples of one prompt: all first turns of a task, or one later
     struct ids prompt;
     struct episode *ep; /* [n] */
     int n;
-    int task;  /* number of its problem in the rollout */
-    int turn;  /* from 0 */
-    int first; /* number of ep[0] among the task's samples */
-    int stale; /* updates of the model since the samples were drawn */
+    int task;       /* number of its problem in the rollout */
+    int turn;       /* from 0 */
+    int first;      /* number of ep[0] among the task's samples */
+    int stale;      /* updates of the model since the samples were drawn */
     bool continued; /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
 enum { TURNS_MAX = PROMPT_ATTEMPTS_MAX + 1 };
@@ -96,7 +96,7 @@ struct rollout_params {
     struct reward_weights weights;
     int max_turns; /* 0: 1 */
     double gamma;
-    bool early_stop;         /* a correct answer ends a trajectory ... */
+    bool early_stop;          /* a correct answer ends a trajectory ... */
     double speedup_threshold; /* ... when it is as fast as that; 0: any */
 };
 struct rollout_times {

@@ -16,6 +16,9 @@ struct session {
     struct verifier *verifier;
     uint64_t verify_settings; /* hash of what decides verdicts, for the journal */
     struct problem_set problems, generated;
+    struct lease *lease; /* NULL: verdicts are not given while the model works */
+    bool background;     /* they are */
+    struct str hardware; /* of prompts */
     struct actor actor;
 };
 /* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On
@@ -23,6 +26,11 @@ struct session {
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
 void session_close(struct session *s);
+
+/* Verdicts go to this journal (NULL: none) from here on; what was being judged is forgotten. session_open begins with
+ * none. */
+void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel);
+void session_judging_close(struct session *s); /* before the journal is closed */
 
 /* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,

@@ -355,7 +355,8 @@ enum status update_policy(struct model *m, struct adamw *opt, struct model *refe
     out->groups_trained = n_kept;
     TRY(compare_with(m, reference, o, space, kept, n_kept, e));
     const int substeps = (int)i64_min(o->num_substeps, n_kept);
-    const int64_t before = *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */
+    const int64_t before =
+        *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */
     for (int epoch = 0; epoch < i64_max(1, o->update_epochs); epoch++) {
         struct rng r = rng_make((uint64_t)o->seed, UINT64_C(0x6d696e6900000000) + (uint64_t)(before + epoch));
         if (substeps > 1) rng_shuffle(&r, kept, (size_t)n_kept, sizeof(struct group *));

@@ -341,7 +341,8 @@ static void sampler_and_trainer_must_agree(void **state) {
         *logp = nextafterf(was, 0);
         o.learning_rate = 0.01;
         struct flat before = flatten(m, false);
-        CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
+        CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED,
+                    "must agree bit for bit");
         assert_true(s.kl_before > 0 && s.kl_before < 1e-5);
         struct flat after = flatten(m, false);
         assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));

@@ -65,9 +65,8 @@ void loss_grad(const struct loss_params *p, const struct loss_sequence *s, doubl
     ASSERT((likelihood || s->old) && (p->kl_coef == 0 || s->ref) && (p->entropy_coef == 0 || s->entropy));
     const float *sampled = s->sampled ? s->sampled : s->old;
     const double seq_ratio = p->kind == LOSS_GSPO ? exp(mean_difference(s->logp, s->old, s->n)) : 1;
-    const double rho_mean = p->correction == CORRECT_SEQUENCE_MASK && sampled && s->old
-                                ? exp(mean_difference(s->old, sampled, s->n))
-                                : 1;
+    const double rho_mean =
+        p->correction == CORRECT_SEQUENCE_MASK && sampled && s->old ? exp(mean_difference(s->old, sampled, s->n)) : 1;
     double gspo = 0; /* every token of the sequence moves its one ratio */
     for (int64_t i = 0; i < s->n; i++) {
         const double a = s->adv[i], logp = s->logp[i], d = s->old ? logp - (double)s->old[i] : 0;

@@ -19,11 +19,12 @@ enum loss_kind {
     LOSS_DRO,   /* -(A logp - beta/2 (logp - old)^2)               (2405.19107) */
     LOSS_CROSS_ENTROPY, /* -A logp; A is the weight of the token */
 };
-enum ratio_correction { /* the weight made of rho */
-    CORRECT_NONE,          /* 1 */
-    CORRECT_TRUNCATE,      /* min(rho, high): TIS */
-    CORRECT_MASK,          /* rho inside [low, high], else 0: IcePop */
-    CORRECT_SEQUENCE_MASK, /* of the whole sequence: 1 while its geometric mean of rho is inside [low, high], else 0 */
+enum ratio_correction {                        /* the weight made of rho */
+                        CORRECT_NONE,          /* 1 */
+                        CORRECT_TRUNCATE,      /* min(rho, high): TIS */
+                        CORRECT_MASK,          /* rho inside [low, high], else 0: IcePop */
+                        CORRECT_SEQUENCE_MASK, /* of the whole sequence: 1 while its geometric mean of rho is inside
+                                                  [low, high], else 0 */
 };
 /* Estimators of KL(policy || reference) from samples of the policy, d = logp - ref. */
 enum kl_estimator {

@@ -31,9 +31,7 @@ static double value(const struct loss_params *p, const double *x, const struct l
             loss = -(p->clip_dual > 0 && a < 0 ? fmax(surrogate, p->clip_dual * a) : surrogate);
             break;
         }
-        case LOSS_CISPO:
-            loss = -fmin(exp((double)s->logp[i] - (double)s->old[i]), 1 + p->clip_high) * a * x[i];
-            break;
+        case LOSS_CISPO: loss = -fmin(exp((double)s->logp[i] - (double)s->old[i]), 1 + p->clip_high) * a * x[i]; break;
         case LOSS_DRO: loss = -a * x[i] + 0.5 * p->dro_beta * d * d; break;
         case LOSS_REINFORCE:
         case LOSS_CROSS_ENTROPY: loss = -a * x[i]; break;
