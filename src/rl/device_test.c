@@ -239,10 +239,11 @@ static void d_gather(struct backend *be, struct tensor y, struct tensor x, const
     view(y), view(x), host(rows);
     RUN(gather_rows(IN, y, x, rows));
 }
-static void d_scatter(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+static void d_scatter(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows, const float *scale) {
     (void)be;
     view(y), view(x), host(rows);
-    RUN(scatter_add_rows(IN, y, x, rows));
+    if (scale) host(scale);
+    RUN(scatter_add_rows(IN, y, x, rows, scale));
 }
 static void d_adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                     const struct adamw_args *a) {
@@ -414,7 +415,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
 
     const struct segment seg = {0, 30, -1};
     const int32_t row = 29, target = 5;
-    const struct train_batch b = {g[0].prompt.p, 30, &seg, 1, &row, &target, 1};
+    const struct train_batch b = {g[0].prompt.p, 30, &seg, 1, &row, &target, 1, false};
     static float logits[30 * TINY_V], hidden[30 * 32], logp;
     CHECK(model_logits(again, &b, logits, &err));
     CHECK(model_forward(again, &b, &logp, NULL, hidden, &err));

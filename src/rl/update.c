@@ -192,7 +192,7 @@ static struct loss_params loss_params(const struct train_options *o) {
 
 static enum status micro_train(struct model *m, const struct train_options *o, struct micro *b, bool on_policy,
                                int64_t opt_step, struct update_stats *s, struct err *e) {
-    struct train_batch batch = {b->ids, b->T, b->seg, b->n_seg, b->rows, b->targets, b->N};
+    struct train_batch batch = {b->ids, b->T, b->seg, b->n_seg, b->rows, b->targets, b->N, false};
     TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
     for (int64_t i = 0; i < b->N; i++)
         if (!isfinite(b->logp[i])) return not_finite(m, "the log-probability of a token", opt_step, e);
@@ -385,7 +385,7 @@ enum status update_nll(struct model *m, const struct train_options *o, struct up
         next = micro_end(o, parts, i, n_parts);
         struct micro b;
         micro_build(o, parts + i, next - i, 1, 1, &space->micro, &b);
-        struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
+        struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N, true};
         TRY(explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e));
         for (int k = 0; k < b.n_piece; k++) {
             if (!b.piece[k].ep) continue;

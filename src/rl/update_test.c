@@ -498,7 +498,7 @@ static void nll(void **state) {
             memcpy(ids + n, s->ids, (size_t)s->n * sizeof *ids);
             for (int t = 0; t < s->n; t++) rows[t] = n - 1 + t;
             struct segment seg = {0, n + s->n, -1};
-            struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n};
+            struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n, false};
             CHECK(model_forward(m, &b, logp, NULL, NULL, &err));
             for (int t = 0; t < s->n; t++) want -= (double)logp[t];
             count += s->n;
