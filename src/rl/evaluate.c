@@ -52,7 +52,10 @@ static void join(struct config_schema *schema, struct config_key *all, const str
     memcpy(all, keys, n * sizeof *all);
     memcpy(all + n, train_schema.key, train_schema.count * sizeof *all);
     for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offsetof(struct eval_options, train);
-    *schema = (struct config_schema){all, n + train_schema.count, sizeof(struct eval_options)};
+    *schema = train_schema;
+    schema->key = all;
+    schema->count = n + train_schema.count;
+    schema->values_bytes = sizeof(struct eval_options);
 }
 
 enum { KEYS_MAX = 400 };
@@ -90,8 +93,10 @@ static char *run_of(const char *path) {
 static void forget_training(struct eval_options *o) {
     o->train.temperature = -1;
     o->train.load_checkpoint_path = NULL;
-    o->train.dataset_builder.level = o->train.dataset_builder.start_problem = o->train.dataset_builder.end_problem = 0;
+    o->train.dataset_builder.level = CONFIG_UNSET_INT;
+    o->train.dataset_builder.start_problem = o->train.dataset_builder.end_problem = 0;
     o->train.dataset_builder.generated_problems = 0;
+    o->train.kl_penalty_coef = 0; /* no reference model is needed */
 }
 
 enum status eval_configure(struct config *c, const struct config_schema *schema, struct eval_options *o, int argc,
@@ -115,7 +120,7 @@ enum status eval_configure(struct config *c, const struct config_schema *schema,
         o->train.temperature = 1;
     }
     if (o->train.temperature < 0) o->train.temperature = o->num_samples > 1 ? 1 : 0;
-    return train_options_check(c, &o->train, e);
+    return train_options_finish(c, &o->train, e);
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------------------*/
@@ -234,23 +239,22 @@ static enum status evaluation_open(const struct eval_options *o, const volatile 
     return choose_problems(o, &x->s, &x->problems, &x->n, &x->split_name, e);
 }
 
-/* Draws and judges all samples of problems [begin, end) and hands each to fn. */
-typedef enum status sampled_fn(void *ctx, int problem, int sample, const struct episode *ep, struct err *e);
+/* Draws and judges all samples of problems [begin, end) and hands each turn of each to fn. */
+typedef enum status sampled_fn(void *ctx, int problem, int sample, int turn, const struct episode *ep, struct err *e);
 static enum status sample_range(const struct evaluation *x, int begin, int end, sampled_fn *fn, void *ctx,
                                 struct err *e) {
-    const int n = end - begin;
-    struct group *groups = xcalloc((size_t)n, sizeof *groups);
-    const struct rollout_params p = {.group_size = (int)x->o->num_samples,
-                                     .max_tokens = (int)x->mine.max_tokens,
-                                     .first_group = begin,
-                                     .temperature = x->mine.temperature,
-                                     .seed = (uint64_t)x->mine.seed,
-                                     .stream = STREAM + (uint64_t)begin};
-    enum status st = rollout_run(&x->s.actor, x->problems + begin, n, &p, groups, NULL, e);
-    for (int i = 0; i < n && st == ST_OK; i++)
-        for (int j = 0; j < groups[i].n && st == ST_OK; j++) st = fn(ctx, begin + i, j, &groups[i].ep[j], e);
-    groups_free(groups, n);
-    free(groups);
+    struct rollout r = {0};
+    struct rollout_params p = session_rollout_params(&x->mine);
+    p.eval = true;
+    p.group_size = (int)x->o->num_samples;
+    p.first_task = begin;
+    p.stream = STREAM + (uint64_t)begin;
+    enum status st = rollout_run(&x->s.actor, x->problems + begin, end - begin, &p, &r, NULL, e);
+    for (int i = 0; i < r.n_trajectories && st == ST_OK; i++) {
+        const struct trajectory *t = &r.trajectory[i];
+        for (int k = 0; k < t->n_turns && st == ST_OK; k++) st = fn(ctx, begin + t->task, t->sample, k, t->turn[k], e);
+    }
+    rollout_free(&r);
     return st;
 }
 
@@ -262,12 +266,13 @@ struct keeping {
     const int *have; /* samples each problem has already */
 };
 
-static enum status keep(void *ctx, int problem, int sample, const struct episode *ep, struct err *e) {
+static enum status keep(void *ctx, int problem, int sample, int turn, const struct episode *ep, struct err *e) {
     struct keeping *k = ctx;
     (void)e;
     if (sample < k->have[problem]) return ST_OK; /* drawn again on the way to the ones that are missing */
     k->items[k->n++] = (struct eval_sample){.problem = problem,
                                             .sample = sample,
+                                            .turn = turn,
                                             .kernel = ep->kernel ? arena_strdup(&k->arena, ep->kernel) : NULL,
                                             .text = arena_strdup(&k->arena, ep->text),
                                             .tokens = ep->sample.n,
@@ -277,11 +282,13 @@ static enum status keep(void *ctx, int problem, int sample, const struct episode
     return ST_OK;
 }
 
+static int turns_of(const struct evaluation *x) { return x->mine.mode == MODE_MULTI_TURN ? (int)x->mine.max_turns : 1; }
+
 static enum status sample_missing(const struct evaluation *x, struct eval_samples *samples, struct err *e) {
     const int want = (int)x->o->num_samples, step = IN_FLIGHT / want > 0 ? IN_FLIGHT / want : 1;
     CLEANUP_FREE int *have = xcalloc((size_t)x->n + 1, sizeof *have);
     struct keeping k = {.samples = samples, .have = have};
-    k.items = xcalloc((size_t)step * (size_t)want, sizeof *k.items);
+    k.items = xcalloc((size_t)step * (size_t)want * (size_t)turns_of(x), sizeof *k.items);
     enum status st = ST_OK;
     int done = 0;
     for (int i = 0; i < x->n; i++) {
@@ -421,11 +428,11 @@ static enum status write_results(const struct evaluation *x, const struct eval_s
     device_name(&device);
     const struct report_config c = {.checkpoint_path = x->checkpoint ? x->checkpoint : "",
                                     .model_name = o->train.model_name,
-                                    .backend = "c",
+                                    .backend = backend_names[o->train.dataset_builder.backend],
                                     .problems = source.p,
-                                    .level = (int)o->train.dataset_builder.level,
+                                    .level = (int)i64_max(0, o->train.dataset_builder.level),
                                     .num_samples = (int)o->num_samples,
-                                    .turns = 1,
+                                    .turns = turns_of(x),
                                     .temperature = x->mine.temperature,
                                     .device = str_c(&device)};
     report_json(&c, samples, m, text);
@@ -462,15 +469,20 @@ out:
 
 /* ---- generate -----------------------------------------------------------------------------------------------------*/
 
+/* As KernelBench names them; its own backends are Python. */
+static const char *ending(const struct evaluation *x) {
+    return x->s.actor.backend->language == ANSWER_PYTHON ? "kernel.py" : "kernel.c";
+}
+
 static char *file_of(const char *dir, const struct problem *p, int sample, const char *ending) {
     struct str s = STR_INIT;
     str_addf(&s, "%s/level_%d_problem_%d_sample_%d_%s", dir, p->level, p->problem_id, sample, ending);
     return str_steal(&s);
 }
 
-static bool is_generated(const char *dir, const struct problem *p, int samples) {
-    for (int j = 0; j < samples; j++) {
-        CLEANUP_FREE char *path = file_of(dir, p, j, "kernel.c");
+static bool is_generated(const struct evaluation *x, const char *dir, const struct problem *p) {
+    for (int j = 0; j < (int)x->o->num_samples; j++) {
+        CLEANUP_FREE char *path = file_of(dir, p, j, ending(x));
         if (!fs_is_file(path)) return false;
     }
     return true;
@@ -479,12 +491,12 @@ static bool is_generated(const char *dir, const struct problem *p, int samples) 
 /* The kernel of one sample; without one there is no file, as in KernelBench. */
 static enum status write_kernel(const struct evaluation *x, const char *dir, const struct problem *p, int j,
                                 const struct sample *sample, int *written, struct err *e) {
-    CLEANUP_FREE char *path = file_of(dir, p, j, "kernel.c");
+    CLEANUP_FREE char *path = file_of(dir, p, j, ending(x));
     CLEANUP_STR struct str text = STR_INIT;
     struct parsed answer;
     if (fs_is_file(path)) return ST_OK;
     tokenizer_decode(x->s.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
-    parse_completion(str_c(&text), text.len, &answer);
+    parse_completion(str_c(&text), text.len, x->s.actor.backend->language, &answer);
     if (!answer.kernel.p) return ST_OK;
     ++*written;
     return fs_write_atomic(path, answer.kernel.p, answer.kernel.n, e);
@@ -550,7 +562,7 @@ enum status generate_run(const struct config *c, const struct eval_options *o, c
     config_dump(c, &yaml);
     TRY_GOTO(fs_write_atomic(path.p, str_c(&yaml), yaml.len, e), out);
     for (int i = 0; i < x.n && st == ST_OK; i++) {
-        if (is_generated(dir.p, x.problems[i], (int)o->num_samples)) continue;
+        if (is_generated(&x, dir.p, x.problems[i])) continue;
         st = generate_one(&x, i, dir.p, written, e);
         log_info("  %d of %d problems, %d kernels", i + 1, x.n, *written);
     }
