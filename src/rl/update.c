@@ -242,7 +242,7 @@ static enum status score(struct model *m, const struct train_options *o, struct 
         next = micro_end(o, parts, i, n_parts);
         struct micro b;
         micro_build(o, parts + i, next - i, 1, 1, &space->micro, &b);
-        struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N};
+        struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N, true};
         TRY(explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e));
         for (int k = 0; k < b.n_piece; k++) {
             struct piece *x = &b.piece[k];
