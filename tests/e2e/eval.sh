@@ -6,7 +6,7 @@ if [ ! -f models/tiny/model.safetensors ]; then
     echo "1..$tap_n"
     exit 0
 fi
-eval=("$KRL" eval max_tokens=300 num_correct_trials=2 level=1 end_problem=6)
+eval=("$KRL" eval model_name=models/tiny max_tokens=300 num_correct_trials=2 level=1 end_problem=6)
 lines() { [ "$(wc -l <"$1")" = "$2" ]; }
 
 check "two samples of six problems" "${eval[@]}" output_path="$tmp/a.json" num_samples=2 measure_performance=false
@@ -44,8 +44,20 @@ check "are the same three" cmp "$tmp/added" "$tmp/whole"
 refuses "other settings" 1 'other settings \("seed: 0", now "seed: 1"\)' \
     "${eval[@]}" output_path="$tmp/a.json" num_samples=3 measure_performance=false seed=1
 
+check "turns, with built-in examples" "${eval[@]}" output_path="$tmp/t.json" mode=multi_turn max_turns=2 num_samples=2 \
+    early_stop_on_correct=true prompt_option=one_shot
+check "a sample counts by the better of its turns" python3 - "$tmp/t" <<'PY'
+import json, sys
+rows = [json.loads(line) for line in list(open(sys.argv[1] + ".samples.jsonl"))[1:]]
+r = json.load(open(sys.argv[1] + ".json"))
+assert r["metrics"]["num_samples"] == 12 and r["config"]["turns"] == 2
+assert len(rows) == 12 + sum(not x["verdict"]["correct"] for x in rows if x["turn"] == 0), "wrong answers get a second turn"
+good = {(x["problem"], x["sample"]) for x in rows if x["verdict"]["correct"]}
+assert sum(p["counts"]["correct"] for p in r["results"]) == len(good)
+PY
+
 # Interrupted: nine problems of 20 samples are made three at a time.
-big=("$KRL" eval max_tokens=200 num_correct_trials=1 level=1 split=all num_samples=20 measure_performance=false)
+big=("$KRL" eval model_name=models/tiny max_tokens=200 num_correct_trials=1 level=1 split=all num_samples=20 measure_performance=false)
 "${big[@]}" end_problem=9 output_path="$tmp/cut.json" >"$tmp/out" 2>&1 &
 pid=$!
 for _ in $(seq 1200); do
@@ -62,7 +74,7 @@ check "to all" lines "$tmp/cut.samples.jsonl" 181
 check "without doubles" sh -c "test \$(cut -d, -f1,3 '$tmp/cut.samples.jsonl' | sort | uniq -d | wc -l) = 0"
 
 # A run and its checkpoint: the run's own configuration is where the keys start.
-check "a run" "$KRL" train log_path="$tmp/run" lora_rank=8 max_steps=1 max_tokens=64 batch_size=1 group_size=2 \
+check "a run" "$KRL" train model_name=models/tiny log_path="$tmp/run" lora_rank=8 max_steps=1 max_tokens=64 batch_size=1 group_size=2 \
     measure_performance=false num_correct_trials=1 seed=5
 check "eval checkpoint_path=RUN" "$KRL" eval checkpoint_path="$tmp/run" output_path="$tmp/r.json" level=1 end_problem=2
 check "takes its final checkpoint and its keys" sh -c "grep -q '\"checkpoint_path\": \".*run/checkpoints/final\"' '$tmp/r.json' &&
@@ -88,17 +100,17 @@ d = json.load(open('$tmp/same.json'))['differences']['correct']; assert d['chang
 refuses "comparing what is no report" 1 'config.json: results' "$KRL" eval --compare "$tmp/first.json" models/tiny/config.json
 refuses "comparing one file" 2 '^usage' "$KRL" eval --compare "$tmp/first.json"
 
-check "generate" "$KRL" generate run_name=gen runs_dir="$tmp/runs" level=1 end_problem=3 max_tokens=300 num_samples=2 \
+check "generate" "$KRL" generate model_name=models/tiny run_name=gen runs_dir="$tmp/runs" level=1 end_problem=3 max_tokens=300 num_samples=2 \
     log_prompt=true
 check "writes KernelBench's layout" sh -c "ls '$tmp'/runs/gen/level_1_problem_2_sample_1_kernel.c \
     '$tmp'/runs/gen/generation_config.yaml '$tmp'/runs/gen/level_1_problem_1_sample_0_prompt.txt"
 check "kernels and nothing else" sh -c "! grep -l '<KERNEL>' '$tmp'/runs/gen/*.c"
 touch -d 2020-01-01 "$tmp/runs/gen/"*.c
-check "again" "$KRL" generate run_name=gen runs_dir="$tmp/runs" level=1 end_problem=3 max_tokens=300 num_samples=2
+check "again" "$KRL" generate model_name=models/tiny run_name=gen runs_dir="$tmp/runs" level=1 end_problem=3 max_tokens=300 num_samples=2
 check "what is there is left" sh -c "test -z \"\$(find '$tmp/runs/gen' -name '*.c' -newermt 2021-01-01)\""
 refuses "generate without a name" 2 'run_name: expected' "$KRL" generate level=1
 
 refuses "an output folder that is not there" 1 '/nonexistent/.*No such file' "${eval[@]}" output_path=/nonexistent/x.json
-refuses "no problem left" 2 'no problem is left' "$KRL" eval output_path="$tmp/x.json" source=builtin level=4
+refuses "no problem left" 2 'no problem is left' "$KRL" eval model_name=models/tiny output_path="$tmp/x.json" source=builtin level=4
 refuses "an unknown key" 2 'num_sample' "$KRL" eval num_sample=2
 echo "1..$tap_n"
