@@ -388,12 +388,12 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     int64_t opt_step = 0, next;
     double nll;
     int64_t tokens;
-    CHECK(update_policy(m, opt, &o, &space, g, GROUPS, &opt_step, &s,
+    CHECK(update_policy(m, opt, NULL, &o, &space, g, GROUPS, &opt_step, &s,
                         &err)); /* checks: sampler == trainer, bit for bit */
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
-    CHECK(checkpoint_write(dir, 1, opt_step, m, lora, "f32", opt, NULL, &err));
+    CHECK(checkpoint_write(dir, 1, opt_step, NULL, m, lora, "f32", opt, NULL, &err));
 
     CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
@@ -408,7 +408,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
         }
     struct train_options plain = o;
     plain.loss_fn = 0;
-    CHECK(update_policy(again, opt2, &plain, &space, g, GROUPS, &opt_step, &s, &err));
+    CHECK(update_policy(again, opt2, NULL, &plain, &space, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
     CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
     note(t, nll);
