@@ -224,7 +224,7 @@ static enum status train_steps(struct model *m, struct adamw *opt, const struct 
         for (int i = 0; i < r->n_seq; i += r->micro) {
             const int n = (int)i64_min(r->micro, r->n_seq - i);
             const int64_t at = i * r->tokens, T = n * r->tokens;
-            const struct train_batch batch = {r->ids + at, T, r->seg, n, r->rows + at, r->targets + at, T};
+            const struct train_batch batch = {r->ids + at, T, r->seg, n, r->rows + at, r->targets + at, T, false};
             const double t0 = clock_now_s();
             TRY(model_forward(m, &batch, r->logp, NULL, NULL, e));
             const double t1 = clock_now_s();

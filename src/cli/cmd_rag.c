@@ -57,8 +57,8 @@ struct build_args {
     const volatile bool *cancel;
 };
 
-/* A right answer to each of n problems of the generator, in one of the four fastest styles by turns. Judged, unless v is
- * NULL; only those that pass are taken, with their speed. */
+/* A right answer to each of n problems of the generator, in one of the four fastest styles by turns. Judged, unless v
+ * is NULL; only those that pass are taken, with their speed. */
 static enum status add_generated(struct build_args *a, const struct generator *g, struct verifier *v, int64_t first,
                                  int n, struct rag_builder *b, struct err *e) {
     struct arena ar = ARENA_INIT;

@@ -262,7 +262,7 @@ static enum status read_solution(const char *path, char **out, struct err *e) {
     *out = text;
     if (str_has_suffix(path, ".c") || str_has_suffix(path, ".py") || str_has_suffix(path, ".cu")) return ST_OK;
     struct parsed p;
-    parse_completion(text, n, &p);
+    parse_completion(text, n, ANSWER_C, &p);
     *out = p.kernel.p ? xstrndup(p.kernel.p, p.kernel.n) : NULL;
     free(text);
     return ST_OK;

@@ -293,7 +293,7 @@ static void add_segment(struct pack *k, const struct request *q, const struct sa
 
 static enum status pack_flush(struct pack *k, struct model *m, struct bits_tally *t, struct err *e) {
     if (k->N == 0) return ST_OK;
-    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N};
+    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N, false};
     TRY(model_forward(m, &b, k->got, NULL, NULL, e));
     bits_compare(t, k->want, k->got, k->N);
     k->T = k->N = 0;

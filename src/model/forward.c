@@ -29,13 +29,29 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa) {
-    if (!l->a.w) return;
+void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                  float *xa) {
+    const struct weight *a = &l->a[input];
+    if (!a->w) return;
     struct backend *be = m->be;
-    struct tensor t = tensor_full(xa, x.rows, m->rank);
-    be->linear(be, t, x, &l->a, NULL, false);
+    struct tensor t = tensor_full(xa, x.rows, a->N);
+    be->linear(be, t, x, a, NULL, false);
     be->axpby(be, t, m->lora_scale, t, 0);
-    be->linear(be, y, t, &l->b, NULL, true);
+    int64_t row = 0, col = 0; /* of A and of y */
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        int64_t in, out;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        if (l->b[s].w) {
+            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, m->rank), &l->b[s], NULL, true);
+            row += m->rank;
+        }
+        col += out;
+    }
+}
+
+/* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
+static float *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
+    return a->xa[input] ? a->xa[input] : p->xa;
 }
 
 void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out) {
@@ -51,28 +67,25 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, &l->lora[LORA_Q], tensor_cols(qkv, 0, HK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_K], tensor_cols(qkv, HK, GK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_V], v, h, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
     be->rope(be, qk, qkv, &rope);
     if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     be->axpby(be, x_mid, 1.0f, x_in, 0);
     be->linear(be, x_mid, o, &l->wo, NULL, true);
-    lora_forward(m, &l->lora[LORA_O], x_mid, o, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, &l->lora[LORA_GATE], tensor_cols(gu, 0, F), h, p->xa);
-    lora_forward(m, &l->lora[LORA_UP], tensor_cols(gu, F, F), h, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
     if (!x_out) return;
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);
     be->axpby(be, out, 1.0f, x_mid, 0);
     be->linear(be, out, act, &l->wd, NULL, true);
-    lora_forward(m, &l->lora[LORA_DOWN], out, act, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
@@ -109,8 +122,8 @@ static enum status check_batch(const struct model *m, const struct train_batch *
     return ST_OK;
 }
 
-/* Activations of one batch when n_shared layers share theirs. */
-static void carve_train(struct model *m, struct carve *s, int64_t T, int n_shared) {
+/* Activations of a batch of T rows, N of which predict, when n_shared layers share theirs. */
+static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
     const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
@@ -123,6 +136,10 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int n_share
                                               .stats = carve(s, T * c->H * 2),
                                               .x_mid = carve(s, T * D),
                                               .gu = carve(s, T * 2 * F)};
+        const bool keep = m->train == TRAIN_LORA && !w->forward_only;
+        for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
+            if (m->layer[i].lora.a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
+                w->layer[i].xa[g] = carve(s, T * m->layer[i].lora.a[g].N);
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -130,11 +147,13 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int n_share
     w->p.h = carve(s, T * D);
     w->p.qk = carve(s, T * qk);
     w->p.a = carve(s, T * F);
-    w->p.xa = carve(s, T * m->rank);
+    w->p.xa = carve(s, T * lora_cols(m));
     w->hc = carve(s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
     w->logits = carve(s, w->chunk * c->V);
-    if (m->train == TRAIN_NOTHING) return;
+    w->dhn = NULL;
+    if (m->train == TRAIN_NOTHING || w->forward_only) return;
+    if (m->train == TRAIN_LORA) w->dhn = carve(s, N * D);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
     w->d_o = carve(s, T * HK);
@@ -143,19 +162,19 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int n_share
     w->dqkv = carve(s, T * Q);
 }
 
-static int64_t floats_for(struct model *m, int64_t T, int n_shared) {
+static int64_t floats_for(struct model *m, int64_t T, int64_t N, int n_shared) {
     struct carve s = {0};
-    carve_train(m, &s, T, n_shared);
+    carve_train(m, &s, T, N, n_shared);
     return s.used;
 }
 
 /* How many layers share their activations: as few as the memory allows, since each but one of them is computed twice.
  * Without a backward pass nothing is, and all do. */
-static enum status choose_shared(struct model *m, int64_t T, int *n_shared, struct err *e) {
+static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_shared, struct err *e) {
     const int64_t GB = 1000 * 1000 * 1000;
     const int L = m->cfg.L;
     *n_shared = L;
-    if (m->train == TRAIN_NOTHING) return ST_OK;
+    if (m->train == TRAIN_NOTHING || m->ts.forward_only) return ST_OK;
     const int64_t weights = model_memory(m).weight_bytes, held = m->ts.cap_floats * (int64_t)sizeof(float);
     int64_t budget = m->activation_memory;
     if (budget == 0) {
@@ -165,11 +184,11 @@ static enum status choose_shared(struct model *m, int64_t T, int *n_shared, stru
     }
     const int64_t floats = budget / (int64_t)sizeof(float);
     for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
-        if (floats_for(m, T, n) <= floats) {
+        if (floats_for(m, T, N, n) <= floats) {
             *n_shared = n;
             return ST_OK;
         }
-    const int64_t least = floats_for(m, T, L);
+    const int64_t least = floats_for(m, T, N, L);
     if (m->activation_memory == 0 || least <= floats) return ST_OK; /* if that is too much, allocation says so */
     return FAIL(e, ST_MEMORY, "a training batch's activations need %.3f GB, activation_memory is %.3f GB",
                 (double)least * 4e-9, (double)budget * 1e-9);
@@ -179,6 +198,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     struct train_space *w = &m->ts;
     const int64_t T = b->T;
     w->T = -1;
+    w->forward_only = b->forward_only;
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
      * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
@@ -187,12 +207,17 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
     int n_shared;
-    TRY(choose_shared(m, T, &n_shared, e));
-    TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, n_shared), "a training batch's activations", e));
+    TRY(choose_shared(m, T, b->N, &n_shared, e));
+    TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));
     struct carve s = {.base = w->mem};
-    carve_train(m, &s, T, n_shared);
+    carve_train(m, &s, T, b->N, n_shared);
     w->n_shared = n_shared;
     w->held = n_shared - 1; /* which forward computes last */
+    if (w->chunk > w->cap_chunk) {
+        w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
+        for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->ones[i] = 1;
+        w->cap_chunk = w->chunk;
+    }
     if (T > w->cap_T) {
         w->pos = xrealloc(w->pos, (size_t)T * sizeof *w->pos);
         w->cap_T = T;
@@ -253,6 +278,11 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
+        if (!w->dhn) continue;
+        /* The head is not trained: what backward needs of these logits is d logp / d hn, which it scales by g. They
+         * are not computed again. */
+        be->logprob_grad(be, lg, b->targets + i, w->ones);
+        be->linear_dx(be, tensor_full(w->dhn + i * D, n, D), lg, &m->head, false);
     }
     if (hidden) be->mem_get(be, hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
     w->T = b->T;
@@ -277,5 +307,6 @@ void train_space_free(struct model *m) {
     m->be->mem_free(m->be, m->ts.mem);
     free(m->ts.layer);
     free(m->ts.pos);
+    free(m->ts.ones);
     free(m->ts.seq);
 }

@@ -211,7 +211,7 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     w->p.h = carve(s, T * D);
     w->p.qk = carve(s, T * (HK + (int64_t)c->G * c->K));
     w->p.a = carve(s, T * c->F);
-    w->p.xa = carve(s, T * m->rank);
+    w->p.xa = carve(s, T * lora_cols(m));
 }
 
 /* One wave: `T` rows with positions, tokens and sequences set; writes the logits of the rows that end a sequence, in

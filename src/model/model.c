@@ -453,11 +453,10 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wgu);
             be->weight_pack(be, &l->wd);
         }
-        for (int s = 0; s < LORA_SITES; s++) {
-            if (!l->lora[s].a.w) continue;
-            be->weight_pack(be, &l->lora[s].a);
-            be->weight_pack(be, &l->lora[s].b);
-        }
+        for (int g = 0; g < LORA_INPUTS; g++)
+            if (l->lora.a[g].w) be->weight_pack(be, &l->lora.a[g]);
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->lora.b[s].w) be->weight_pack(be, &l->lora.b[s]);
     }
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;

@@ -46,7 +46,7 @@
     X(logprob_grad,      1e-5,  1e-5,  0,   ROWS | THREADS,         logits,    1) \
     X(axpby,             0,     0,     0,   ROWS | THREADS,         row,       7) \
     X(gather_rows,       0,     0,     0,   ROWS | THREADS,         table,     1) \
-    X(scatter_add_rows,  0,     1e-5,  0,   THREADS,                table,     1) \
+    X(scatter_add_rows,  0,     1e-5,  0,   THREADS,                table,     2) \
     X(adamw,             0,     0,     0,   THREADS,                length,    1) \
     X(sum_squares,       0,     0,     0,   THREADS,                length,    1)
 /* clang-format on */

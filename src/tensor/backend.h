@@ -101,9 +101,11 @@ struct backend {
     void (*logprob)(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets);
     void (*logprob_grad)(struct backend *be, struct tensor logits, const int32_t *targets, const float *g);
     void (*axpby)(struct backend *be, struct tensor y, float a, struct tensor x, float b);
-    /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i. */
+    /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i; scale (host, or NULL: 1) has a
+     * factor for each row of x. */
     void (*gather_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
-    void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                             const float *scale);
     /* The optimizer: one AdamW update of n parameters and their moments in place, and the sum of n squares (waits). */
     void (*adamw)(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                   const struct adamw_args *a);
@@ -113,7 +115,7 @@ struct backend {
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 3 };
+enum { BACKEND_ABI = 4 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -48,7 +48,8 @@
  *                 for the sign of zeros.
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
- * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], i ascending. E.
+ * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], or with scale
+ *                 scale[i] x[i,:], product and sum rounded each, i ascending. E.
  * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I.
  * adamw           g' = g*scale; w' = w*decay; m += (1-beta1)(g'-m); v = v*beta2 + (1-beta2) g' g';
  *                 w = w' - step_size*m / (sqrt(v)*inv_sqrt_bias2 + eps), each operation rounded once, none fused. E.

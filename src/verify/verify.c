@@ -260,8 +260,11 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
         }
         if (cancel && *cancel)
             st = FAIL(e, ST_CANCELLED, "cancelled");
-        else
+        else {
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, true);
             judge_timing(&v->judge, all[i].ref, timed, m);
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, false);
+        }
     }
     free(timed);
     return st;

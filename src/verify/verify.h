@@ -116,6 +116,10 @@ struct verify_options {
     uint64_t seed;                           /* secret; 0: from the system */
     bool measure;                            /* time correct kernels */
     bool allow_weaker;                       /* run without bubblewrap when it is missing */
+    /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
+     * NULL: nobody else works while verdicts are given. */
+    void (*quiet)(void *ctx, bool on);
+    void *quiet_ctx;
 };
 
 struct verifier;
