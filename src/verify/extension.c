@@ -69,7 +69,8 @@ enum status extension_open(struct extension_tools *t, struct jail *jail, const j
     }
     if (capability) {
         /* Hopper and later have instructions of their own, under the letter a. */
-        const char *a = atol(capability) >= 90 ? "a" : "";
+        int64_t number = 0;
+        const char *a = parse_i64(capability, &number) && number >= 90 ? "a" : "";
         snprintf(t->architecture, sizeof t->architecture, "arch=compute_%.8s%s,code=sm_%.8s%s", capability, a,
                  capability, a);
     }
