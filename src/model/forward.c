@@ -189,7 +189,7 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
         m->ts.keep_logits = true;
         *n_shared = 0;
         if (floats_for(m, T, N, 0) <= floats) return ST_OK;
-        m->ts.keep_logits = false;
+        m->ts.keep_logits = N <= m->ts.chunk; /* one chunk is there in any case */
     }
     for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
         if (floats_for(m, T, N, n) <= floats) {
