@@ -12,11 +12,11 @@ static void lora_backward(struct model *m, const struct lora *l, struct tensor d
     if (db) { /* dB = scale dy^T (x A^T) */
         be->linear(be, t, x, &l->a, NULL, false);
         be->axpby(be, t, m->lora_scale, t, 0);
-        be->linear_dw(be, db, dy, t, DT_F32);
+        be->linear_dw(be, db, dy, t, l->b.dt);
     }
     be->linear_dx(be, t, dy, &l->b, false); /* scale dy B, the gradient at x A^T */
     be->axpby(be, t, m->lora_scale, t, 0);
-    if (da) be->linear_dw(be, da, t, x, DT_F32);
+    if (da) be->linear_dw(be, da, t, x, l->a.dt);
     be->linear_dx(be, dx, t, &l->a, true);
 }
 
@@ -27,11 +27,11 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     const int64_t T = w->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const bool full = m->train == TRAIN_FULL;
     const float eps = c->rms_eps;
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(w->p.h, T, D);
-    struct tensor gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(w->p.a, T, F), o = tensor_full(a->o, T, HK);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
+    struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
     struct tensor da = tensor_full(w->da, T, F), dgu = tensor_full(w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
     struct tensor d_o = tensor_full(w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
-    struct tensor qk = tensor_full(w->p.qk, T, HK + GK), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
+    struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     be->swiglu(be, act, gu);
@@ -55,7 +55,7 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
     be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
     be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
-                       tensor_cols(qk, HK, GK), tensor_cols(qkv, HK + GK, GK), w->seq, w->p.n_seq,
+                       tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq, w->p.n_seq,
                        (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
     be->rmsnorm(be, h, x_in, l->ln1, eps);

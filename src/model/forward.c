@@ -29,13 +29,23 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa) {
-    if (!l->a.w) return;
+void lora_forward(struct model *m, const struct lora *l, int n, const struct tensor *y, struct tensor x, float *xa) {
     struct backend *be = m->be;
-    struct tensor t = tensor_full(xa, x.rows, m->rank);
-    be->linear(be, t, x, &l->a, NULL, false);
-    be->axpby(be, t, m->lora_scale, t, 0);
-    be->linear(be, y, t, &l->b, NULL, true);
+    if (be->lora && m->act == DT_BF16) {
+        struct lora_site_args site[LORA_SITES_MAX];
+        int used = 0;
+        for (int i = 0; i < n; i++)
+            if (l[i].a.w) site[used++] = (struct lora_site_args){&l[i].a, &l[i].b, y[i]};
+        if (used > 0) be->lora(be, x, site, used, m->lora_scale);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!l[i].a.w) continue;
+        struct tensor t = tensor_full(xa, x.rows, m->rank);
+        be->linear(be, t, x, &l[i].a, NULL, false);
+        be->axpby(be, t, m->lora_scale, t, 0);
+        be->linear(be, y[i], t, &l[i].b, NULL, true);
+    }
 }
 
 void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out) {
@@ -44,35 +54,35 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
     const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(p->h, T, D);
-    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
-    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK), v = tensor_cols(qkv, HK + GK, GK);
-    struct tensor o = tensor_full(a->o, T, HK), gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(p->a, T, F);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, p->h, T, D);
+    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = act_full(m, p->qk, T, qk_cols(m));
+    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK);
+    struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
+    struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
+    const struct tensor to_qkv[] = {tensor_cols(qkv, 0, HK), tensor_cols(qkv, HK, GK), tensor_cols(qkv, HK + GK, GK)};
+    const struct tensor to_gu[] = {tensor_cols(gu, 0, F), tensor_cols(gu, F, F)};
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, &l->lora[LORA_Q], tensor_cols(qkv, 0, HK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_K], tensor_cols(qkv, HK, GK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_V], v, h, p->xa);
+    lora_forward(m, &l->lora[LORA_Q], 3, to_qkv, h, p->xa);
     be->rope(be, qk, qkv, &rope);
     if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
-    be->axpby(be, x_mid, 1.0f, x_in, 0);
+    if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
     be->linear(be, x_mid, o, &l->wo, NULL, true);
-    lora_forward(m, &l->lora[LORA_O], x_mid, o, p->xa);
+    lora_forward(m, &l->lora[LORA_O], 1, &x_mid, o, p->xa);
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, &l->lora[LORA_GATE], tensor_cols(gu, 0, F), h, p->xa);
-    lora_forward(m, &l->lora[LORA_UP], tensor_cols(gu, F, F), h, p->xa);
+    lora_forward(m, &l->lora[LORA_GATE], 2, to_gu, h, p->xa);
     if (!x_out) return;
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);
-    be->axpby(be, out, 1.0f, x_mid, 0);
+    if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
     be->linear(be, out, act, &l->wd, NULL, true);
-    lora_forward(m, &l->lora[LORA_DOWN], out, act, p->xa);
+    lora_forward(m, &l->lora[LORA_DOWN], 1, &out, act, p->xa);
 }
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
@@ -113,23 +123,23 @@ static enum status check_batch(const struct model *m, const struct train_batch *
 static void carve_train(struct model *m, struct carve *s, int64_t T, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
-    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
+    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c);
     for (int i = 0; i < c->L; i++) {
         if (i > 0 && i < n_shared)
             w->layer[i] = w->layer[0];
         else
             w->layer[i] = (struct layer_acts){.qkv = carve(s, T * Q),
-                                              .o = carve(s, T * HK),
+                                              .o = carve_act(m, s, T * HK),
                                               .stats = carve(s, T * c->H * 2),
                                               .x_mid = carve(s, T * D),
-                                              .gu = carve(s, T * 2 * F)};
+                                              .gu = carve_act(m, s, T * 2 * F)};
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
     w->hn = carve(s, T * D);
-    w->p.h = carve(s, T * D);
-    w->p.qk = carve(s, T * qk);
-    w->p.a = carve(s, T * F);
+    w->p.h = carve_act(m, s, T * D);
+    w->p.qk = carve_act(m, s, T * qk_cols(m));
+    w->p.a = carve_act(m, s, T * F);
     w->p.xa = carve(s, T * m->rank);
     w->hc = carve(s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);

@@ -27,7 +27,8 @@ struct layer {
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
-    float *x_in, *qkv, *o, *stats, *x_mid, *gu;
+    float *x_in, *qkv, *stats, *x_mid;
+    void *o, *gu; /* of type model.act, as h, qk and a below */
 };
 struct pass {
     int64_t T;
@@ -36,7 +37,8 @@ struct pass {
     int n_seq;
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
-    float *h, *qk, *a, *xa;
+    void *h, *qk, *a;
+    float *xa;
 };
 
 struct train_space {
@@ -61,10 +63,15 @@ struct step_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts acts;
-    float *x_out, *rows, *logits;
+    float *rows, *logits;
     struct pass p;
     int32_t *pos, *ids, *last_row;
+    int32_t *last_seq; /* whose row that is; -1: nobody's */
     struct attn_seq *seq;
+    /* What became of the logits of a wave: drawn tokens, see model_step_draw. */
+    struct draw *draw;
+    int32_t *drawn;
+    float *logp, *entropy;
 };
 
 /* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
@@ -82,6 +89,7 @@ struct model {
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
     enum dtype dt;             /* of the products with base matrices */
+    enum dtype act;            /* of activations, where tensor/ops.h leaves a choice */
     bool bf16_only;            /* base matrices are not in w: `place` says where */
     int64_t activation_memory; /* as in model_options */
     float *final_norm;
@@ -117,8 +125,8 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
-/* y += scale (x A^T) B^T; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
-void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa);
+/* y[i] += scale (x A^T) B^T for n sites from `l` on; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
+void lora_forward(struct model *m, const struct lora *l, int n, const struct tensor *y, struct tensor x, float *xa);
 /* Extends the rotary tables to n positions. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
 /* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
@@ -153,6 +161,19 @@ static inline float *carve(struct carve *c, int64_t n) {
     float *p = c->base ? c->base + c->used : NULL;
     c->used += (n + 15) & ~(int64_t)15;
     return p;
+}
+
+/* n elements of the model's activation type. */
+static inline void *carve_act(const struct model *m, struct carve *c, int64_t n) {
+    return carve(c, m->act == DT_F32 ? n : (n + 1) / 2);
+}
+static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
+    return tensor_of(p, m->act, rows, cols);
+}
+/* Columns of what rope writes: with bfloat16 the values, too. */
+static inline int64_t qk_cols(const struct model *m) {
+    const struct model_config *c = &m->cfg;
+    return (int64_t)(c->H + (m->act == DT_F32 ? 1 : 2) * c->G) * c->K;
 }
 
 #endif

@@ -67,8 +67,8 @@ static enum status lora_new(struct model *m, int rank, float alpha, bool rslora,
                     continue;
                 }
                 struct lora *l = &m->layer[i].lora[s];
-                l->a = (struct weight){.w = a, .N = R, .K = in};
-                l->b = (struct weight){.w = b, .N = out, .K = R};
+                l->a = (struct weight){.w = a, .N = R, .K = in, .dt = m->act};
+                l->b = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
                 const char *base = arena_printf(&m->names, "base_model.model.model.layers.%d.%s", i, lora_site_name[s]);
                 struct param *p = m->lora_param + m->n_lora_param;
                 p[0] = (struct param){.name = arena_printf(&m->names, "%s.lora_A.weight", base),

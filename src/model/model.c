@@ -114,6 +114,10 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
     if (m->dt == DT_BF16 && !m->be->bf16)
         return FAIL(e, ST_UNSUPPORTED, "%s: dtype: bf16 is not supported on device %s, expected f32", where,
                     m->be->name);
+    m->act = m->dt == DT_BF16 ? m->be->act : DT_F32;
+    if (m->act == DT_BF16 && (m->cfg.K % 16 != 0 || m->cfg.K > 128))
+        return FAIL(e, ST_UNSUPPORTED, "%s: head_dim is %d: bf16 on device %s takes multiples of 16 up to 128; use f32",
+                    where, m->cfg.K, m->be->name);
     m->activation_memory = opt ? opt->activation_memory : 0;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
