@@ -78,13 +78,14 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
     if (w->T != T || w->N != b->N)
         return FAIL(e, ST_INVALID, "backward: this batch was not the last one forwarded with the present weights");
     const bool full = m->train == TRAIN_FULL;
-    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = tensor_full(w->hn, T, D);
+    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = act_full(m, w->hn, T, D);
 
+    if (be->pass_begin) be->pass_begin(be, 0);
     /* LM head: logits again in chunks, then g (onehot - softmax). */
     be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);
+        struct tensor hc = act_full(m, w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);
         be->gather_rows(be, hc, hn, b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob_grad(be, lg, b->targets + i, g + i);
@@ -99,5 +100,6 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         layer_backward(m, &m->layer[i], &w->layer[i], dx);
     }
     if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
+    if (be->pass_end) be->pass_end(be);
     return be->sync(be, e);
 }

@@ -73,7 +73,7 @@ static bool bad_activation(struct model *m, char *buf, size_t bytes) {
             if (say_of(m, parts[k].x, parts[k].dt, T * parts[k].cols, buf, bytes, layer, parts[k].name)) return true;
     }
     return say(m, w->x_last, T * c->D, buf, bytes, "activations of the last layer, ", "its output") ||
-           say(m, w->hn, T * c->D, buf, bytes, "activations of ", "the final norm");
+           say_of(m, w->hn, m->act, T * c->D, buf, bytes, "activations of ", "the final norm");
 }
 
 /* The backward pass spreads it downwards, so that the tensor nearest to the loss is where it began. */

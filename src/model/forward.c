@@ -136,12 +136,12 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int n_share
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
-    w->hn = carve(s, T * D);
+    w->hn = carve_act(m, s, T * D);
     w->p.h = carve_act(m, s, T * D);
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * F);
     w->p.xa = carve(s, T * m->rank);
-    w->hc = carve(s, w->chunk * D);
+    w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
     w->logits = carve(s, w->chunk * c->V);
     if (m->train == TRAIN_NOTHING) return;
@@ -244,11 +244,24 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     struct backend *be = m->be;
     const int64_t D = m->cfg.D;
     const int L = m->cfg.L;
+    if (be->pass_begin) be->pass_begin(be, 0);
     be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
     for (int i = 0; i < L; i++)
         model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
-    be->rmsnorm(be, tensor_full(w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    be->rmsnorm(be, act_full(m, w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    if (be->pass_end) be->pass_end(be);
     return ST_OK;
+}
+
+static void get_hidden(struct model *m, float *hidden, int64_t n) {
+    struct train_space *w = &m->ts;
+    if (m->act == DT_F32) {
+        m->be->mem_get(m->be, hidden, w->hn, (size_t)n * sizeof *hidden);
+        return;
+    }
+    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    m->be->mem_get(m->be, host, w->hn, (size_t)n * sizeof *host);
+    for (int64_t i = 0; i < n; i++) hidden[i] = st_bf16_to_f32(host[i]);
 }
 
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
@@ -259,12 +272,12 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
     const int64_t D = m->cfg.D, V = m->cfg.V;
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(w->logits, n, V);
-        be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
+        struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(w->logits, n, V);
+        be->gather_rows(be, hc, act_full(m, w->hn, b->T, D), b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
     }
-    if (hidden) be->mem_get(be, hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
+    if (hidden) get_hidden(m, hidden, b->T * D);
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);
@@ -275,9 +288,10 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
+    struct tensor hn = act_full(m, w->hn, b->T, D);
     for (int64_t i = 0; i < b->T; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->T - i);
-        be->linear(be, tensor_full(w->logits, n, V), tensor_full(w->hn + i * D, n, D), &m->head, NULL, false);
+        be->linear(be, tensor_full(w->logits, n, V), tensor_rows(hn, i, n), &m->head, NULL, false);
         be->mem_get(be, logits + i * V, w->logits, (size_t)(n * V) * sizeof(float));
     }
     return be->sync(be, e);

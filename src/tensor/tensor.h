@@ -35,5 +35,10 @@ static inline struct tensor tensor_cols(struct tensor t, int64_t c0, int64_t n) 
     ASSERT(c0 >= 0 && n >= 0 && c0 + n <= t.cols);
     return (struct tensor){(char *)t.data + (size_t)c0 * dtype_bytes(t.dt), t.dt, t.rows, n, t.ld};
 }
+/* Rows [r0, r0+n). */
+static inline struct tensor tensor_rows(struct tensor t, int64_t r0, int64_t n) {
+    ASSERT(r0 >= 0 && n >= 0 && r0 + n <= t.rows);
+    return (struct tensor){(char *)t.data + (size_t)(r0 * t.ld) * dtype_bytes(t.dt), t.dt, n, t.cols, t.ld};
+}
 
 #endif
