@@ -26,6 +26,7 @@ struct bench_options {
     int64_t tokens;                     /* of a sequence in prefill and training */
     int64_t repeat;                     /* 0: each measurement's own */
     int threads, lora_rank;
+    int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
     int64_t activation_memory;
 };
 

@@ -16,6 +16,8 @@
     X(cmd_sample, "sample", "sample answers to a prompt")                                        \
     X(cmd_problems, "problems", "list, show and generate problems")                              \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                    \
+    X(cmd_build_rag_index, "build-rag-index", "index solved problems, for examples in prompts")  \
+    X(cmd_query_rag_index, "query-rag-index", "what an index finds for a problem")               \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \

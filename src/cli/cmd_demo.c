@@ -143,7 +143,7 @@ int cmd_demo(int argc, char **argv) {
     config_init(&c, &train_schema, &o);
     enum status st = config_load(&c, path.p, &e);
     if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);
-    if (st == ST_OK) st = train_options_check(&c, &o, &e);
+    if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK) {
         config_dump(&c, &yaml);
         st = demo(&o, str_c(&yaml), &e);

@@ -36,7 +36,7 @@ int cmd_train(int argc, char **argv) {
     struct str yaml = STR_INIT;
     config_init(&c, &train_schema, &o);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
-    if (st == ST_OK) st = train_options_check(&c, &o, &e);
+    if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK) {
         config_dump(&c, &yaml);
         st = train_run(&o, str_c(&yaml), cli_interruptible(), &e);
@@ -163,7 +163,7 @@ int cmd_eval(int argc, char **argv) {
     struct err e = {0};
     config_init(&c, &train_schema, &o);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
-    if (st == ST_OK) st = train_options_check(&c, &o, &e);
+    if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK) st = evaluate(&o, &a, cli_interruptible(), &e);
     config_free(&c);
     return st == ST_OK ? 0 : cli_report(&e);

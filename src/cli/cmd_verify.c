@@ -13,15 +13,25 @@
 
 enum { MAX_ANSWER_BYTES = 4 << 20 };
 
-static const char usage[] = "verify --problem P --solution S [--backend c] [--source SRC] [--json] [--trials N]\n"
-                            "                [--threads N] [--timeout SECONDS] [--no-measure] [--allow-weaker]";
+static const char usage[] = "verify --problem P --solution S [--backend B] [--precision P] [--scoring S] [--device D]\n"
+                            "                [--source SRC] [--json] [--trials N] [--timed-calls N] [--threads N] "
+                            "[--timeout SECONDS] [--no-measure] [--allow-weaker]";
 static const char help[] =
     "\n"
     "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times it.\n"
     "\n"
     "  --problem P      a KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19)\n"
     "  --solution S     a .c file, or a text with the answer between <KERNEL> tags or in a code fence\n"
-    "  --backend c      one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); the only one so far\n"
+    "  --backend B      c: one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); torch_cpu, triton,\n"
+    "                   cuda: a KernelBench file with class ModelNew; cuda_native: a CUDA C++ unit with kernel() (c)\n"
+    "  --precision P    fp32, fp16 or bf16; what floating-point tensors are cast to (fp32)\n"
+    "  --scoring S      hardened, or compat: KernelBench's rule, seeds and trials (hardened)\n"
+    "  --device D       cpu, or cuda:N (what the backend needs)\n"
+    "  --compat-inputs  cpu: draw inputs on the CPU even for a GPU, exactly KernelBench's numbers\n"
+    "  --timed-calls N  ModelNew backends (100)\n"
+    "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
+    "  --budget S       seconds that timing one answer may take (20)\n"
+    "  --allow-library  do not ask a GPU answer for kernels of its own\n"
     "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
     "  --trials N       correctness trials over all input families (5)\n"
     "  --threads N      threads for the reference and the answer (all CPUs)\n"
@@ -45,13 +55,62 @@ static enum status parse_number(const char *name, const char *text, double low, 
     return FAIL(e, ST_USAGE, "--%s: expected a number in [%g, %g], got \"%s\"", name, low, high, text);
 }
 
+static const char *const precisions[] = {"fp32", "fp16", "bf16", NULL},
+                         *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL};
+
+/* *out: the entry of the list (NULL at its end) that the text equals. */
+static enum status one_of(const char *name, const char *text, const char *const *list, const char **out,
+                          struct err *e) {
+    CLEANUP_STR struct str all = STR_INIT;
+    for (; *list; list++) {
+        *out = *list;
+        if (strcmp(*list, text) == 0) return ST_OK;
+        str_addf(&all, "%s%s", all.len ? ", " : "", *list);
+    }
+    return FAIL(e, ST_USAGE, "--%s: expected one of %s, got \"%s\"", name, str_c(&all), text);
+}
+
+static bool is_cuda_device(const char *text) {
+    int64_t n;
+    return str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024;
+}
+
 /* ST_CANCELLED: help was asked for and given. */
 static enum status parse_args(int argc, char **argv, struct verify_args *a, struct err *e) {
-    enum { PROBLEM = 256, SOLUTION, BACKEND, SOURCE, JSON, TRIALS, THREADS, TIMEOUT, SEED, NO_MEASURE, WEAKER, HELP };
+    enum {
+        PROBLEM = 256,
+        SOLUTION,
+        BACKEND,
+        PRECISION,
+        SCORING,
+        DEVICE,
+        INPUTS,
+        CALLS,
+        INTERVAL,
+        BUDGET,
+        LIBRARY,
+        SOURCE,
+        JSON,
+        TRIALS,
+        THREADS,
+        TIMEOUT,
+        SEED,
+        NO_MEASURE,
+        WEAKER,
+        HELP
+    };
     static const struct option options[] = {
         {"problem", required_argument, NULL, PROBLEM},
         {"solution", required_argument, NULL, SOLUTION},
         {"backend", required_argument, NULL, BACKEND},
+        {"precision", required_argument, NULL, PRECISION},
+        {"scoring", required_argument, NULL, SCORING},
+        {"device", required_argument, NULL, DEVICE},
+        {"compat-inputs", required_argument, NULL, INPUTS},
+        {"timed-calls", required_argument, NULL, CALLS},
+        {"interval", required_argument, NULL, INTERVAL},
+        {"budget", required_argument, NULL, BUDGET},
+        {"allow-library", no_argument, NULL, LIBRARY},
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
         {"trials", required_argument, NULL, TRIALS},
@@ -72,9 +131,37 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         case PROBLEM: a->problem = optarg; break;
         case SOLUTION: a->solution = optarg; break;
         case BACKEND:
-            if (strcmp(optarg, "c") != 0)
-                return FAIL(e, ST_USAGE, "--backend: expected c (the only one so far), got \"%s\"", optarg);
+            if (!backend_from_name(optarg, &a->o.backend))
+                return FAIL(e, ST_USAGE,
+                            "--backend: expected c, torch_cpu, cuda, triton, cuda_native, tilelang, cute, hip or "
+                            "thunderkittens, got \"%s\"",
+                            optarg);
             break;
+        case PRECISION: TRY(one_of("precision", optarg, precisions, &a->o.precision, e)); break;
+        case SCORING: {
+            const char *scoring;
+            TRY(one_of("scoring", optarg, scorings, &scoring, e));
+            a->o.scoring = strcmp(scoring, "compat") == 0 ? SCORING_COMPAT : SCORING_HARDENED;
+            break;
+        }
+        case DEVICE:
+            if (strcmp(optarg, "cpu") != 0 && !is_cuda_device(optarg))
+                return FAIL(e, ST_USAGE, "--device: expected cpu or cuda:N, got \"%s\"", optarg);
+            a->o.device = optarg;
+            break;
+        case INPUTS: {
+            const char *where;
+            TRY(one_of("compat-inputs", optarg, inputs, &where, e));
+            a->o.compat_cpu_inputs = strcmp(where, "cpu") == 0;
+            break;
+        }
+        case CALLS:
+            TRY(parse_number("timed-calls", optarg, 1, 10000, &x, e));
+            a->o.timed_calls = (int)x;
+            break;
+        case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
+        case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
+        case LIBRARY: a->o.allow_library = true; break;
         case SOURCE: a->source = optarg; break;
         case JSON: a->json = true; break;
         case TRIALS:
@@ -119,9 +206,9 @@ static enum status read_solution(const char *path, char **out, struct err *e) {
     size_t n;
     TRY(fs_read(path, MAX_ANSWER_BYTES, &text, &n, e));
     *out = text;
-    if (str_has_suffix(path, ".c")) return ST_OK;
+    if (str_has_suffix(path, ".c") || str_has_suffix(path, ".py") || str_has_suffix(path, ".cu")) return ST_OK;
     struct parsed p;
-    parse_completion(text, n, &p);
+    parse_completion(text, n, ANSWER_C, &p);
     *out = p.kernel.p ? xstrndup(p.kernel.p, p.kernel.n) : NULL;
     free(text);
     return ST_OK;

@@ -23,7 +23,7 @@ int cmd_version(int argc, char **argv) {
 
 static void usage(FILE *f) {
     fprintf(f, "usage: kernelrl COMMAND [--config FILE]... [key=value]... [--flag]\n\ncommands:\n");
-    for (size_t i = 0; i < ARRAY_LEN(commands); i++) fprintf(f, "  %-12s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) fprintf(f, "  %-16s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nkernelrl COMMAND --help says more.\n");
 }
 

@@ -174,22 +174,30 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-void bf16_lora(struct backend *be, struct tensor x, const struct lora_site_args *site, int n, float scale) {
+void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
+               const struct lora_site_args *site, int n, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, &c->x16, 0, factor_bytes(x))) return;
-    ASSERT(n <= LORA_SITES_MAX);
-    const int64_t R = site[0].a->N, K = site[0].a->K;
-    struct cu_lora l = {.x = side(x.data, x.ld, 1), .n = n, .scale = scale, .T = x.rows, .K = K, .R = R};
+    const int64_t K = a->K, R = a->N / n;
+    ASSERT(n <= LORA_SITES_MAX && R * n == a->N && a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N);
+    struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                        .a = side(a->packed, K, 1),
+                        .xa = xa.data,
+                        .ld_xa = xa.ld,
+                        .n = n,
+                        .scale = scale,
+                        .T = x.rows,
+                        .K = K,
+                        .R = R};
     l.t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * n * R) * sizeof(uint16_t));
     if (!l.t) return;
     bool launch = true;
     for (int i = 0; i < n; i++) {
         const struct lora_site_args *s = &site[i];
-        ASSERT(s->a->N == R && s->a->K == K && s->b->K == R && s->b->N == s->y.cols && s->a->dt == DT_BF16);
-        l.site[i] = (struct cu_lora_site){side(s->a->packed, K, 1), side(s->b->packed, R, 1), s->y.data,
-                                          s->y.dt == DT_BF16,       s->y.ld,                  s->y.cols};
-        launch = NOTE(c, "lora", OF_TENSOR(x), OF_TENSOR(s->y), ADDRESS(s->a->packed), ADDRESS(s->b->packed),
-                      ADDRESS(l.t), (uint64_t)R);
+        ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
+        l.site[i] = (struct cu_lora_site){side(s->b->packed, R, 1), s->y.data, s->y.dt == DT_BF16, s->y.ld, s->y.cols};
+        launch = NOTE(c, "lora", OF_TENSOR(x), OF_TENSOR(s->y), ADDRESS(a->packed), ADDRESS(s->b->packed), ADDRESS(l.t),
+                      ADDRESS(xa.data));
     }
     if (launch) cuda_ok(c, "lora", cu_lora(&c->dev, &l));
 }

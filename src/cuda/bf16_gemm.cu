@@ -68,20 +68,19 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 
 enum { DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS };
 
-/* t = scale x A^T: a block has 16 rows and 8 of a site's ranks, its warps share k. */
+/* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
 static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
     __shared__ float part[DOWN_WARPS][32][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const int64_t per_site = ceil_div(l.R, 8), per_tile = per_site * l.n, m0 = blockIdx.x / per_tile * 16;
-    const int64_t at = blockIdx.x % per_tile, site = at / per_site, n0 = at % per_site * 8;
-    const struct cu_side16 a = l.site[site].a;
+    const int64_t cols = l.n * l.R, per_tile = ceil_div(cols, 8);
+    const int64_t m0 = blockIdx.x / per_tile * 16, n0 = blockIdx.x % per_tile * 8;
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
     const int64_t end = min64((warp + 1) * each, pieces) * 32;
     float acc[4] = {0, 0, 0, 0};
 #pragma unroll 4
     for (int64_t k = warp * each * 32; k < end; k += 32)
         mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K), load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
-                  load_eight(a, n0 + r, l.R, k + c * 8, l.K));
+                  load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
 #pragma unroll
     for (int e = 0; e < 4; e++) part[warp][lane][e] = acc[e];
     __syncthreads();
@@ -91,7 +90,9 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
 #pragma unroll
     for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][who][e];
     const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + who % 4 * 2 + e % 2;
-    if (m < l.T && n < l.R) l.t[(m * l.n + site) * l.R + n] = bf16_of(l.scale * s);
+    if (m >= l.T || n >= cols) return;
+    l.xa[m * l.ld_xa + n] = l.scale * s;
+    l.t[m * cols + n] = bf16_of(l.scale * s);
 }
 
 /* y += t B^T, all sites side by side. */
@@ -112,7 +113,7 @@ extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
     const int64_t tiles = ceil_div(l->T, 16);
     const int rc =
-        LAUNCH(lora_down_kernel, tiles * l->n * ceil_div(l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+        LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
     return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 

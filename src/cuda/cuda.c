@@ -392,7 +392,8 @@ static void op_embed(struct backend *be, struct tensor x, const struct weight *t
 
 /* Lists the rows that meet in one destination together, each list ascending, so that one block can add them in order.
  * c->slot[id] is the list of destination id, -1 between calls. */
-static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows) {
+static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows,
+                    const float *scale) {
     struct cuda_backend *c = begin(be, op);
     const int64_t n = x.rows;
     if (!c || n == 0 || x.cols == 0) return;
@@ -409,7 +410,8 @@ static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, s
     }
     struct stage s;
     const size_t bytes = (size_t)n * sizeof(int32_t);
-    if (!stage_begin(c, op, 3 * bytes + 128, &s)) return;
+    if (!stage_begin(c, op, 4 * bytes + 160, &s)) return;
+    const float *const d_scale = scale ? stage_add(&s, scale, bytes) : NULL;
     int32_t *const d_order = stage_add(&s, NULL, bytes);
     int32_t *const d_dst = stage_add(&s, NULL, bytes);
     int32_t *const d_start = stage_add(&s, NULL, bytes + sizeof(int32_t));
@@ -435,16 +437,17 @@ static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, s
     }
     start[lists] = (int32_t)n;
     if (!stage_send(c, op, &s)) return;
-    cuda_ok(c, op, cu_scatter_add_rows(&c->dev, y, ldy, mat_of(x), lists, d_dst, d_start, d_order));
+    cuda_ok(c, op, cu_scatter_add_rows(&c->dev, y, ldy, mat_of(x), d_scale, lists, d_dst, d_start, d_order));
 }
 
-static void op_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+static void op_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                                const float *scale) {
     ASSERT(x.cols == y.cols);
-    scatter(be, "scatter_add_rows", y.data, y.ld, x, rows);
+    scatter(be, "scatter_add_rows", y.data, y.ld, x, rows, scale);
 }
 
 static void op_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
-    scatter(be, "embed_grad", dtable, dx.cols, dx, ids);
+    scatter(be, "embed_grad", dtable, dx.cols, dx, ids, NULL);
 }
 
 static void op_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {

@@ -190,7 +190,8 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
-void bf16_lora(struct backend *be, struct tensor x, const struct lora_site_args *site, int n, float scale);
+void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
+               const struct lora_site_args *site, int n, float scale);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);

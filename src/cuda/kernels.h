@@ -72,9 +72,10 @@ int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t 
 /* simple.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
 int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows);
-/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. */
-int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, int64_t n_dst,
-                        const int32_t *dst, const int32_t *start, const int32_t *order);
+/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. With
+ * scale: += scale[order[i]] x[order[i],:]. */
+int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
+                        int64_t n_dst, const int32_t *dst, const int32_t *start, const int32_t *order);
 int cu_bias_grad(const struct cu_dev *d, float *db, struct cu_mat dy);
 struct cu_adamw {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
@@ -174,15 +175,17 @@ struct cu_gemm16 {
     int64_t M, N, K;
 };
 int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
-/* y_i += (scale x A_i^T rounded to bfloat16) B_i^T for n sites. t is scratch [T][n][R]. */
+/* xa = scale x A^T, A of n*R rows; y_i += (columns i*R.. of xa, rounded to bfloat16) B_i^T. t is scratch [T][n*R]. */
 struct cu_lora_site {
-    struct cu_side16 a, b;
+    struct cu_side16 b;
     void *y;
     int y16;
     int64_t ldy, N;
 };
 struct cu_lora {
-    struct cu_side16 x;
+    struct cu_side16 x, a;
+    float *xa;
+    int64_t ld_xa;
     uint16_t *t;
     struct cu_lora_site site[3];
     int n;

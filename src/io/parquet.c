@@ -26,7 +26,8 @@ static void child_close(struct child *c) {
     if (c->err >= 0) close(c->err);
 }
 
-static enum status child_start(struct child *c, const char *python, char *script, char *file, struct err *e) {
+static enum status child_start(struct child *c, const char *python, char *script, char *file, char *columns,
+                               struct err *e) {
     int fd[2];
     *c = (struct child){.out = -1, .err = memfd_create("parquet-stderr", MFD_CLOEXEC)};
     if (c->err < 0 || pipe2(fd, O_CLOEXEC) != 0) {
@@ -34,7 +35,7 @@ static enum status child_start(struct child *c, const char *python, char *script
         return FAIL(e, ST_WORKER, "parquet: %s", strerror(errno));
     }
     c->out = fd[0];
-    char *argv[] = {(char *)(uintptr_t)python, (char[]){"-B"}, script, file, NULL};
+    char *argv[] = {(char *)(uintptr_t)python, (char[]){"-B"}, script, file, columns, NULL};
     posix_spawn_file_actions_t a;
     posix_spawn_file_actions_init(&a);
     posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
@@ -83,9 +84,10 @@ static void last_line(const struct child *c, char *out, size_t size) {
     snprintf(out, size, "%s", line ? line + 1 : text);
 }
 
-enum status parquet_to_jsonl(const char *path, size_t max_bytes, struct str *out, struct err *e) {
+enum status parquet_to_jsonl(const char *path, const char *columns, size_t max_bytes, struct str *out, struct err *e) {
     struct arena a = ARENA_INIT;
-    char *script = arena_printf(&a, "%s/worker/kernelrl_worker/parquet.py", fs_home()), *file = arena_strdup(&a, path);
+    char *script = arena_printf(&a, "%s/worker/kernelrl_worker/parquet.py", fs_home()), *file = arena_strdup(&a, path),
+         *wanted = columns ? arena_strdup(&a, columns) : NULL;
     const char *given = getenv("KERNELRL_PYTHON");
     const char *const one[] = {given}, *const usual[] = {"./.venv/bin/python", "python3", "/usr/bin/python3"};
     const bool is_given = given && *given;
@@ -101,7 +103,7 @@ enum status parquet_to_jsonl(const char *path, size_t max_bytes, struct str *out
     for (size_t i = 0; i < n && st == ST_WORKER; i++) {
         struct child c;
         struct err ignored;
-        if (child_start(&c, pythons[i], script, file, &ignored) != ST_OK) continue;
+        if (child_start(&c, pythons[i], script, file, wanted, &ignored) != ST_OK) continue;
         const bool fits = child_read(&c, max_bytes, out);
         const int code = child_wait(&c);
         last_line(&c, why, sizeof why);

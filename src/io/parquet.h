@@ -7,9 +7,11 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Appends one JSON object a row, columns as keys. ST_WORKER when no Python has pyarrow (the message says what was
+/* Appends one JSON object a row, columns as keys: those among the comma-separated names in `columns` that the file has,
+ * all of them for NULL. ST_WORKER when no Python has pyarrow (the message says what was
  * tried and what to install), ST_PARSE when pyarrow cannot read the file, ST_INVALID when the rows are over max_bytes.
  */
-enum status parquet_to_jsonl(const char *path, size_t max_bytes, struct str *out, struct err *e) MUST_USE;
+enum status parquet_to_jsonl(const char *path, const char *columns, size_t max_bytes, struct str *out,
+                             struct err *e) MUST_USE;
 
 #endif

@@ -12,23 +12,29 @@
 enum lora_site { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_SITES };
 extern const char *const lora_site_name[LORA_SITES]; /* "self_attn.q_proj", ... */
 
-/* y += scale * (x A^T) B^T, A [R,in], B [out,R]; absent when a.w is NULL. */
+/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. The sites that read the same rows x have their A one under the other,
+ * as one matrix: x is read once for all of them. */
+enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_INPUTS }; /* q k v, o, gate up, down */
 struct lora {
-    struct weight a, b;
+    struct weight a[LORA_INPUTS]; /* [R * sites that there are, in]; absent when w is NULL */
+    struct weight b[LORA_SITES];  /* [out,R]; absent when w is NULL */
 };
+/* The sites of an input: [lora_first[i], lora_first[i+1]). */
+extern const int lora_first[LORA_INPUTS + 1];
 
 /* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
 struct layer {
     struct weight wqkv, wo, wgu, wd;
     float *bqkv;                /* [(H+2G)K] or NULL */
     float *ln1, *ln2, *qn, *kn; /* qn, kn [K] or NULL */
-    struct lora lora[LORA_SITES];
+    struct lora lora;
 };
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
     float *x_in, *qkv, *stats, *x_mid;
-    void *o, *gu; /* of type model.act, as h, qk and a below */
+    void *o, *gu;           /* of type model.act, as h, qk and a below */
+    float *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A]; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -38,19 +44,23 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
-    float *xa;
+    float *xa; /* scratch for any input of LoRA, lora_cols() wide */
 };
 
 struct train_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts *layer; /* [L] */
-    float *x_last;        /* [T,D] */
-    void *hn, *hc;        /* [T,D], and an LM-head chunk of it; of type model.act */
-    float *dhc, *logits;  /* LM-head chunks */
+    float *x_last;           /* [T,D] */
+    void *hn, *hc;           /* [T,D], and an LM-head chunk of it; of type model.act */
+    float *dhc, *logits;     /* LM-head chunks */
+    float *dhn;              /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
+    float *ones;             /* [chunk], host */
+    bool forward_only;       /* the last forward was */
     float *dx, *dh, *d_o, *da, *dgu, *dqkv;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
+    int64_t cap_chunk;
     /* The first n_shared layers keep their inputs alone and share the rest, which at present is of layer `held`. */
     int n_shared, held;
     int32_t *pos;
@@ -126,8 +136,11 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
-/* y[i] += scale (x A^T) B^T for n sites from `l` on; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
-void lora_forward(struct model *m, const struct lora *l, int n, const struct tensor *y, struct tensor x, float *xa);
+void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
+/* y += scale (x A^T) B^T for the sites of an input; y is what they write, side by side. xa gets scale (x A^T). Nothing
+ * happens at a site without LoRA. */
+void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                  float *xa);
 /* Extends the rotary tables to n positions. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
 /* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
@@ -149,6 +162,8 @@ static inline float *grad_of(const struct model *m, const float *w) {
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
 }
+/* Most rows that an A has. */
+static inline int64_t lora_cols(const struct model *m) { return 3 * (int64_t)m->rank; }
 /* The embedding table: the head's matrix when tied. */
 static inline const struct weight *model_table(const struct model *m) { return m->cfg.tied ? &m->head : &m->embed; }
 static inline int64_t qkv_cols(const struct model_config *c) { return (int64_t)(c->H + 2 * c->G) * c->K; }

@@ -116,6 +116,7 @@ struct train_batch {
      * (the last prompt row predicts the first token of every sample). */
     const int32_t *rows, *targets; /* [N] */
     int64_t N;
+    bool forward_only; /* no model_backward will follow: nothing is kept or prepared for one */
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
  * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. All host memory. */

@@ -30,7 +30,7 @@ static struct err err;
 static int32_t ids[T], rows[N], targets[N];
 static float g[N];
 static struct segment seg[3] = {{0, PROMPT, -1}, {PROMPT, ANSWER, 0}, {PROMPT + ANSWER, ANSWER, 0}};
-static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N};
+static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N, false};
 
 #define CHECK(x)                                   \
     do {                                           \
@@ -169,6 +169,18 @@ static void test_forward_only(void **state) {
     assert_memory_equal(logp, same, sizeof same);
     model_free(m);
     model_free(idle);
+    struct train_batch only = batch;
+    only.forward_only = true;
+    m = make(qwen2, "bf16", TRAIN_LORA, 0);
+    CHECK(model_forward(m, &only, logp, NULL, NULL, &err));
+    const int64_t bytes = model_memory(m).activation_bytes;
+    assert_int_equal(model_backward(m, &only, g, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "forward_only"));
+    CHECK(model_forward(m, &batch, same, NULL, NULL, &err));
+    assert_memory_equal(logp, same, sizeof same);
+    assert_true(bytes < model_memory(m).activation_bytes);
+    CHECK(model_backward(m, &batch, g, &err));
+    model_free(m);
 }
 
 int main(void) {

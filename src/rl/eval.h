@@ -30,6 +30,10 @@ struct eval_result {
 enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
                      double temperature, int max_tokens, uint64_t seed, struct eval_result *out,
                      struct err *e) MUST_USE;
+/* The same with turns and everything else that p says: a trajectory counts by its fastest correct turn. p's group_size
+ * is the number of samples; its stream and first_task are not read. */
+enum status eval_rollouts(const struct actor *a, const struct problem *const *problems, int n,
+                          const struct rollout_params *p, struct eval_result *out, struct err *e) MUST_USE;
 /* What eval_run is made of: an empty result; the judged samples of problem i (once a problem); rates and intervals. */
 void eval_begin(struct eval_result *r, int n_problems, int n_samples, double temperature);
 void eval_count(struct eval_result *r, int i, const struct group *g);

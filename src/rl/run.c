@@ -101,8 +101,9 @@ static enum status copy_file(const char *from_dir, const char *to_dir, const cha
     return fs_write_atomic(to, text, n, e);
 }
 
-enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                             const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                             const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                             const char *tokenizer_dir, struct err *e) {
     TRY(fs_mkdirs(dir, e));
     if (lora)
         TRY(model_lora_save(m, dir, e));
@@ -117,7 +118,8 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
     const struct param *p = model_params((struct model *)(uintptr_t)m, &n);
     if (opt) TRY(adamw_save(opt, p, opt_path, e));
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld}\n", (long long)next_step, (long long)opt_step);
+    str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld%s%s}\n", (long long)next_step, (long long)opt_step,
+             more && *more ? ", " : "", more ? more : "");
     return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
 }
 
@@ -137,14 +139,15 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
 
 /* The directory is written beside its place and moved there. Between the two renames of a replacement only DIR.old
  * exists; checkpoint_recover puts it back. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                               const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                               const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                               const char *tokenizer_dir, struct err *e) {
     CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
     str_addf(&tmp, "%s.tmp", dir);
     str_addf(&old, "%s.old", dir);
     TRY(checkpoint_recover(dir, e));
     TRY(fs_remove(tmp.p, e));
-    enum status st = checkpoint_write(tmp.p, next_step, opt_step, m, lora, dtype, opt, tokenizer_dir, e);
+    enum status st = checkpoint_write(tmp.p, next_step, opt_step, more, m, lora, dtype, opt, tokenizer_dir, e);
     if (st == ST_OK && fs_is_dir(dir) && rename(dir, old.p) != 0)
         st = FAIL(e, ST_IO, "%s: cannot rename: %s", dir, strerror(errno));
     if (st == ST_OK && rename(tmp.p, dir) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
@@ -164,12 +167,12 @@ enum status checkpoint_recover(const char *dir, struct err *e) {
     return ST_OK;
 }
 
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step, const char *more,
                                 const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
                                 struct err *e) {
     CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
     str_addf(&dir, "%s/checkpoints/%s", r->dir, name);
-    TRY(checkpoint_replace(dir.p, next_step, opt_step, m, lora, "f32", opt, tokenizer_dir, e));
+    TRY(checkpoint_replace(dir.p, next_step, opt_step, more, m, lora, "f32", opt, tokenizer_dir, e));
     js_begin(&line, NULL, '{');
     js_put_str(&line, "name", name);
     js_put_i64(&line, "next_step", next_step);
@@ -196,7 +199,8 @@ static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
            js_get_i64(state, path, "next_step", next_step, &ignored) == ST_OK;
 }
 
-enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
+/* The newest complete one; with `at` >= 0 the newest whose position is that. */
+static enum status find_checkpoint(const struct run *r, int64_t at, struct run_checkpoint *out, struct err *e) {
     *out = (struct run_checkpoint){0};
     CLEANUP_FREE char *path = in_dir(r->dir, "checkpoints.jsonl");
     if (!fs_is_file(path)) return ST_OK;
@@ -217,11 +221,46 @@ enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out,
         if (strchr(name, '/')) continue;
         if ((st = checkpoint_recover(dir, e)) != ST_OK) break;
         if (!is_complete(dir, strcmp(kind, "adapter") == 0, &next) || next < out->next_step) continue;
+        if (at >= 0 && next != at) continue;
         out->found = true;
         out->next_step = next;
         memcpy(out->path, dir, sizeof dir);
     }
     jsonl_close(reader);
+    return st;
+}
+
+enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
+    return find_checkpoint(r, -1, out, e);
+}
+
+enum status run_find_checkpoint(const struct run *r, int64_t step, struct run_checkpoint *out, struct err *e) {
+    TRY(find_checkpoint(r, step, out, e));
+    if (out->found) return ST_OK;
+    return FAIL(e, ST_CONFIG, "resume_from_batch: %s/checkpoints.jsonl has no complete checkpoint of step %lld", r->dir,
+                (long long)step);
+}
+
+static int by_name_descending(const void *a, const void *b) { return strcmp(*(char *const *)b, *(char *const *)a); }
+
+enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
+    CLEANUP_FREE char *dir = in_dir(r->dir, "checkpoints");
+    if (keep <= 0 || !fs_is_dir(dir)) return ST_OK;
+    char **names;
+    size_t n;
+    TRY(fs_list(dir, &names, &n, e));
+    qsort(names, n, sizeof *names, by_name_descending);
+    enum status st = ST_OK;
+    int64_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t step;
+        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) { /* all of six digits or more */
+            CLEANUP_FREE char *path = in_dir(dir, names[i]);
+            st = fs_remove(path, e);
+        }
+        free(names[i]);
+    }
+    free(names);
     return st;
 }
 
@@ -328,23 +367,49 @@ enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int
     return r->events ? tfevents_flush(r->events, e) : ST_OK;
 }
 
-enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
-                      const struct episode *ep, struct err *e) {
+void run_scalar(struct run *r, int64_t step, const char *tag, double value) {
+    if (r->events && isfinite(value)) tfevents_scalar(r->events, step, tag, value);
+}
+
+void run_histogram(struct run *r, int64_t step, const char *tag, const double *values, size_t n) {
+    if (r->events) tfevents_histogram(r->events, step, tag, values, n);
+}
+
+void run_text(struct run *r, int64_t step, const char *tag, const char *text) {
+    if (r->events) tfevents_text(r->events, step, tag, text);
+}
+
+enum status run_flush(struct run *r, struct err *e) { return r->events ? tfevents_flush(r->events, e) : ST_OK; }
+
+static void put_reward(struct str *line, const struct episode *ep) {
+    const struct reward *w = &ep->reward;
+    js_begin(line, "reward", '{');
+    js_put_f64(line, "total", ep->present ? w->total : (double)NAN);
+    js_put_f64(line, "format", w->format);
+    js_put_f64(line, "compile", w->compile);
+    js_put_f64(line, "correct", w->correct);
+    js_put_f64(line, "speed", w->speed);
+    js_put_f64(line, "think", w->think);
+    js_put_f64(line, "length", w->length);
+    js_put_f64(line, "overlong", w->overlong);
+    js_end(line, '}');
+}
+
+enum status run_trace(struct run *r, int64_t step, const struct group *g, int index, struct err *e) {
     CLEANUP_STR struct str line = STR_INIT, verdict = STR_INIT;
+    const struct episode *ep = &g->ep[index];
     js_begin(&line, NULL, '{');
     js_put_i64(&line, "step", step);
-    js_put_i64(&line, "group", group);
-    js_put_i64(&line, "sample", index);
-    js_put_str(&line, "problem", p->key);
+    js_put_i64(&line, "group", g->task);
+    js_put_i64(&line, "sample", g->first + index);
+    js_put_i64(&line, "turn", g->turn);
+    js_put_str(&line, "problem", g->problem->key);
     js_put_str(&line, "text", ep->text);
     js_put_str(&line, "stop", stop_reason_name(ep->sample.stop));
     js_put_i64(&line, "tokens", ep->sample.n);
     js_put_bool(&line, "format_ok", ep->format_ok);
-    js_begin(&line, "reward", '{');
-    js_put_f64(&line, "total", ep->present ? ep->reward.total : (double)NAN);
-    js_put_f64(&line, "correct", ep->reward.correct);
-    js_put_f64(&line, "speed", ep->reward.speed);
-    js_end(&line, '}');
+    put_reward(&line, ep);
+    js_put_f64(&line, "return", ep->has_return ? ep->ret : (double)NAN);
     js_put_f64(&line, "advantage", ep->advantage);
     verdict_to_json(&ep->verdict, &verdict);
     str_adds(&line, ",\"verdict\":");

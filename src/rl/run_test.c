@@ -63,7 +63,7 @@ static void assert_equal_state(struct model *a, const struct adamw *oa, struct m
 }
 
 static void save(struct run *r, const char *name, int64_t next, struct model *m, bool lora, const struct adamw *opt) {
-    CHECK(run_save_checkpoint(r, name, next, 10 * next, m, lora, opt, in_tmp("tokenizer"), &err));
+    CHECK(run_save_checkpoint(r, name, next, 10 * next, NULL, m, lora, opt, in_tmp("tokenizer"), &err));
 }
 
 static void round_trip(bool lora) {
@@ -181,7 +181,7 @@ static void position_is_that_of_the_files(void **state) {
     struct model *m = tiny_model(1, true);
     struct adamw *opt = make_state(m, 3), *other = make_state(m, 4);
     save(r, "final", 10, m, true, opt);
-    CHECK(checkpoint_replace(in_tmp("position/checkpoints/final"), 20, 200, m, true, "f32", opt, NULL, &err));
+    CHECK(checkpoint_replace(in_tmp("position/checkpoints/final"), 20, 200, NULL, m, true, "f32", opt, NULL, &err));
     struct run_checkpoint c;
     int64_t opt_step;
     CHECK(run_last_checkpoint(r, &c, &err));
@@ -202,7 +202,7 @@ static void failed_save_changes_nothing(void **state) {
     struct adamw *opt = make_state(m, 3);
     save(r, "final", 10, m, true, opt);
     write_file(in_tmp("failed/plain"), "");
-    assert_int_not_equal(run_save_checkpoint(r, "../plain/x", 20, 1, m, true, opt, NULL, &err), ST_OK);
+    assert_int_not_equal(run_save_checkpoint(r, "../plain/x", 20, 1, NULL, m, true, opt, NULL, &err), ST_OK);
     assert_last(r, 10);
     adamw_free(opt);
     model_free(m);
@@ -227,7 +227,8 @@ static void add_trace(struct run *r, int64_t step) {
                          .verdict = {.outcome = OUTCOME_COMPILE_ERROR, .message = "no \"x\""},
                          .reward = {.total = 1.25},
                          .advantage = -0.5};
-    CHECK(run_trace(r, step, 4, 7, &problem, &ep, &err));
+    const struct group g = {.problem = &problem, .ep = &ep, .n = 1, .task = 4, .first = 7};
+    CHECK(run_trace(r, step, &g, 0, &err));
 }
 
 static void truncate_drops_later_steps(void **state) {

@@ -79,7 +79,7 @@ static struct flat gradient(struct model *m, const struct train_options *o, stru
     struct adamw *opt;
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     int64_t opt_step = 0;
-    CHECK(update_policy(m, opt, o, &space, g, n, &opt_step, stats, &err));
+    CHECK(update_policy(m, opt, NULL, o, &space, g, n, &opt_step, stats, &err));
     adamw_free(opt);
     return flatten(m, true);
 }
@@ -205,7 +205,7 @@ static void who_takes_part(void **state) {
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     struct flat before = flatten(m, false);
     int64_t opt_step = 4;
-    CHECK(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err));
+    CHECK(update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &s, &err));
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
     assert_int_equal(opt_step, 4);
@@ -233,9 +233,11 @@ static struct flat train(int substeps, int calls, struct update_stats *s, int64_
     struct adamw *opt;
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     *opt_step = 0;
+    struct rng r = rng_make(0, UINT64_C(0x6d696e6900000000)); /* as update_policy shuffles before its first step */
+    if (calls > 1) rng_shuffle(&r, g, 4, sizeof *g);
     for (int c = 0; c < calls; c++) {
         int begin = 4 * c / calls, end = 4 * (c + 1) / calls;
-        CHECK(update_policy(m, opt, &o, &space, g + begin, end - begin, opt_step, s, &err));
+        CHECK(update_policy(m, opt, NULL, &o, &space, g + begin, end - begin, opt_step, s, &err));
         double want = o.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
         assert_true(fabs(s->learning_rate - want) < 1e-12);
     }
@@ -277,7 +279,7 @@ static void clipping(void **state) {
         CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         int64_t opt_step = 0;
         o.max_grad_norm = i ? 0.01 : 0;
-        CHECK(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err));
+        CHECK(update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &s, &err));
         assert_true(s.grad_norm > 0.01); /* reported as it was before clipping */
         double sum = 0;                  /* after one step the first moment is (1 - beta1) times the gradient */
         for (int k = 0; k < count; k++)
@@ -328,8 +330,8 @@ static void sampler_and_trainer_must_agree(void **state) {
         struct update_stats s;
 
         /* On policy every ratio is one, and the gradient is that of plain reinforce. */
-        CHECK(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err));
-        assert_true(s.kl_before == 0 && s.loss.kl == 0);
+        CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
+        assert_true(s.kl_before == 0 && s.loss.k3 == 0);
         assert_true(s.loss.ratio == (double)s.loss.n);
         struct flat importance = flatten(m, true), plain = gradient(m, &base, g, 2, &s);
         assert_true(distance(importance, plain, 1) == 0);
@@ -339,7 +341,8 @@ static void sampler_and_trainer_must_agree(void **state) {
         *logp = nextafterf(was, 0);
         o.learning_rate = 0.01;
         struct flat before = flatten(m, false);
-        CHECK_FAILS(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "must agree bit for bit");
+        CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED,
+                    "must agree bit for bit");
         assert_true(s.kl_before > 0 && s.kl_before < 1e-5);
         struct flat after = flatten(m, false);
         assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
@@ -348,11 +351,11 @@ static void sampler_and_trainer_must_agree(void **state) {
 
         /* The second substep is off policy, which is as it should be. */
         o.num_substeps = 2;
-        CHECK(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err));
-        assert_true(s.kl_before == 0 && s.loss.kl > 0);
+        CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
+        assert_true(s.kl_before == 0 && s.loss.k3 > 0);
         assert_int_equal(opt_step, 3);
         /* And a batch of old samples is refused. */
-        CHECK_FAILS(update_policy(m, opt, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
+        CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED, "before any update");
         free(importance.p);
         free(plain.p);
         free(before.p);
@@ -378,7 +381,7 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     struct update_stats s;
     struct flat before = flatten(m, false);
     CHECK_FAILS(
-        update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
+        update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
         "the gradient is not finite at optimizer step 8: gradient of model.norm.weight: element 0 of 32 is NaN");
     struct flat after = flatten(m, false);
     assert_memory_equal(before.p, after.p, (size_t)before.n * sizeof(float));
@@ -389,7 +392,7 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     for (int i = 0; i < count; i++)
         if (strcmp(p[i].name, "model.layers.1.self_attn.o_proj.weight") == 0) p[i].w[3] = INFINITY;
     model_params_changed(m);
-    CHECK_FAILS(update_policy(m, opt, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
+    CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &s, &err), ST_FAILED,
                 "log-probability of a token is not finite at optimizer step 8: weight "
                 "model.layers.1.self_attn.o_proj.weight: element 3 of 1024 is infinite");
     assert_int_equal(opt_step, 8);
@@ -424,8 +427,8 @@ static void micro_batches_reuse_memory(void **state) {
         struct update_stats s[2];
         for (int i = 0; i < n; i++) g[i] = make_group((uint64_t)(step % 4 * 10 + i), 5 + 7 * i, 2 + step % 3);
         struct update_space fresh = {0};
-        CHECK(update_policy(m[0], opt[0], &o, &kept, g, n, &opt_step[0], &s[0], &err));
-        CHECK(update_policy(m[1], opt[1], &o, &fresh, g, n, &opt_step[1], &s[1], &err));
+        CHECK(update_policy(m[0], opt[0], NULL, &o, &kept, g, n, &opt_step[0], &s[0], &err));
+        CHECK(update_policy(m[1], opt[1], NULL, &o, &fresh, g, n, &opt_step[1], &s[1], &err));
         update_space_free(&fresh);
         assert_true(s[0].loss.loss == s[1].loss.loss && s[0].grad_norm == s[1].grad_norm);
         const size_t now = arena_bytes(&kept.step) + arena_bytes(&kept.micro);
@@ -495,7 +498,7 @@ static void nll(void **state) {
             memcpy(ids + n, s->ids, (size_t)s->n * sizeof *ids);
             for (int t = 0; t < s->n; t++) rows[t] = n - 1 + t;
             struct segment seg = {0, n + s->n, -1};
-            struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n};
+            struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n, false};
             CHECK(model_forward(m, &b, logp, NULL, NULL, &err));
             for (int t = 0; t < s->n; t++) want -= (double)logp[t];
             count += s->n;

@@ -48,12 +48,15 @@
  * kv_write        puts own keys and values of each sequence behind its past in the cache (layout below). E.
  * attention       softmax(q k^T) v per query head over the keys of its sequence (struct attn_seq). A score is a dot
  *                 product over d; then the maximum of the row's scores, exp(s - max), their sum l, sum_k p v over
- *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
+ *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I where v is finite: a
+ *                 tile may multiply values that a row does not see by zero.
  * attention_grad: P recomputed from stats; dq overwritten; dk and dv accumulated over the users of a key in order of
- *                 (sequence, query row, head). E.
+ *                 (sequence, query row, head). E where q, k, v and d_o are finite, for the same reason, but
+ *                 for the sign of zeros.
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
- * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], i ascending. E.
+ * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], or with scale
+ *                 scale[i] x[i,:], product and sum rounded each, i ascending. E.
  * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I.
  * adamw           g' = g*scale; w' = w*decay; m += (1-beta1)(g'-m); v = v*beta2 + (1-beta2) g' g';
  *                 w = w' - step_size*m / (sqrt(v)*inv_sqrt_bias2 + eps), each operation rounded once, none fused. E.

@@ -147,6 +147,37 @@ static int build_run_filter(scmp_filter_ctx c) {
     return r;
 }
 
+/* For an answer in Python (selfjail.py): torch and its libraries call too much for a list of what is allowed, so this
+ * is one of what is not, on top of the namespaces. Reaching for another process ends it; a network that is not there,
+ * and processes of its own, are refused. */
+static int build_python_filter(scmp_filter_ctx c, bool gpu) {
+    static const int hostile[] = {SCMP_SYS(ptrace),           SCMP_SYS(process_vm_writev), SCMP_SYS(bpf),
+                                  SCMP_SYS(kexec_load),       SCMP_SYS(init_module),       SCMP_SYS(finit_module),
+                                  SCMP_SYS(open_by_handle_at)};
+    static const int refused[] = {SCMP_SYS(mount),          SCMP_SYS(umount2),
+                                  SCMP_SYS(pivot_root),     SCMP_SYS(chroot),
+                                  SCMP_SYS(keyctl),         SCMP_SYS(add_key),
+                                  SCMP_SYS(request_key),    SCMP_SYS(perf_event_open),
+                                  SCMP_SYS(userfaultfd),    SCMP_SYS(unshare),
+                                  SCMP_SYS(setns),          SCMP_SYS(io_uring_setup),
+                                  SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register),
+                                  SCMP_SYS(reboot),         SCMP_SYS(swapon),
+                                  SCMP_SYS(quotactl),       SCMP_SYS(acct)};
+    static const int no_gpu[] = {SCMP_SYS(socket),   SCMP_SYS(socketpair),      SCMP_SYS(connect),
+                                 SCMP_SYS(bind),     SCMP_SYS(listen),          SCMP_SYS(accept),
+                                 SCMP_SYS(fork),     SCMP_SYS(vfork),           SCMP_SYS(execve),
+                                 SCMP_SYS(execveat), SCMP_SYS(process_vm_readv)};
+    int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
+    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
+    if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
+    if (r == 0 && !gpu)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+    return r;
+}
+
 /* Turns a filter into its BPF program, in the jail's arena. */
 static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out, size_t *bytes, struct err *e) {
     CLEANUP_FD int fd = process_memfd("filter", NULL, 0);
@@ -160,18 +191,24 @@ static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out,
 
 static enum status build_filters(struct jail *j, struct err *e) {
     enum status st;
-    scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW);
-    if (!run || !comp || seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
-        build_run_filter(run) != 0 ||
+    scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW),
+                    python = seccomp_init(SCMP_ACT_ALLOW), gpu = seccomp_init(SCMP_ACT_ALLOW);
+    if (!run || !comp || !python || !gpu || build_python_filter(python, false) != 0 ||
+        build_python_filter(gpu, true) != 0 ||
+        seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
         add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
         goto done;
     }
     TRY_GOTO(export_filter(&j->arena, run, &j->run_filter, &j->run_filter_bytes, e), done);
     TRY_GOTO(export_filter(&j->arena, comp, &j->compile_filter, &j->compile_filter_bytes, e), done);
+    TRY_GOTO(export_filter(&j->arena, python, &j->python_filter, &j->python_filter_bytes, e), done);
+    TRY_GOTO(export_filter(&j->arena, gpu, &j->gpu_filter, &j->gpu_filter_bytes, e), done);
 done:
     if (run) seccomp_release(run);
     if (comp) seccomp_release(comp);
+    if (python) seccomp_release(python);
+    if (gpu) seccomp_release(gpu);
     return st;
 }
 

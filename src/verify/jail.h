@@ -13,8 +13,8 @@ struct jail {
     bool weak;       /* no bubblewrap: seccomp, rlimits and, where the kernel has it, Landlock */
     bool drop_root;
     struct arena arena;
-    void *run_filter, *compile_filter; /* BPF programs */
-    size_t run_filter_bytes, compile_filter_bytes;
+    void *run_filter, *compile_filter, *python_filter, *gpu_filter; /* BPF programs */
+    size_t run_filter_bytes, compile_filter_bytes, python_filter_bytes, gpu_filter_bytes;
 };
 
 /* Finds bubblewrap (KERNELRL_BWRAP, else bwrap in PATH) and really starts a jail with it. Without one: ST_SANDBOX with

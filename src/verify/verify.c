@@ -16,6 +16,7 @@
 #include "base/pool.h"
 #include "verify/judge.h"
 #include "verify/lint.h"
+#include "verify/module.h"
 #include "verify/unit.h"
 
 enum { CACHE_SLOTS = 4096 };
@@ -33,7 +34,8 @@ struct verifier {
     struct refworker worker;
     struct references references;
     struct judge judge;
-    struct cache_slot *cache; /* direct-mapped: a newer verdict replaces an older one */
+    struct module_judge module; /* ModelNew backends; then worker is not running */
+    struct cache_slot *cache;   /* direct-mapped: a newer verdict replaces an older one */
     char runner[PATH_MAX];
 };
 
@@ -64,6 +66,10 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     v->o = *o;
     v->worker = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1};
     if (v->o.threads <= 0) v->o.threads = pool_cpu_count();
+    if (!v->o.device) v->o.device = v->o.backend == BACKEND_c || v->o.backend == BACKEND_torch_cpu ? "cpu" : "cuda:0";
+    if (!v->o.precision) v->o.precision = "fp32";
+    if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
+    if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
     if (v->o.trials <= 0) v->o.trials = 5;
     if (v->o.compile_timeout_s <= 0) v->o.compile_timeout_s = 20;
     if (v->o.run_timeout_s <= 0) v->o.run_timeout_s = 10;
@@ -80,7 +86,10 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     TRY_GOTO(
         compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
         fail);
-    TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, e), fail);
+    if (v->o.backend == BACKEND_c)
+        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, false, e), fail);
+    else
+        TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
     v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
@@ -93,6 +102,7 @@ fail:
 
 void verifier_close(struct verifier *v) {
     if (!v) return;
+    module_close(&v->module);
     references_free(&v->references);
     refworker_close(&v->worker);
     compiler_close(&v->compiler);
@@ -123,7 +133,8 @@ struct work {
     struct compile_job job;
     struct str unit;
     bool decided;
-    bool untimed; /* correct, but not timed yet */
+    bool is_module; /* a ModelNew answer */
+    bool untimed;   /* correct, but not timed yet */
     int64_t fastest_ns;
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
@@ -167,6 +178,11 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     if (slot->used && same_key(&slot->key, &w->key)) {
         *out = slot->verdict;
         out->cached = true;
+        return;
+    }
+    if (v->o.backend != BACKEND_c) {
+        w->is_module = true;
+        w->decided = false;
         return;
     }
     struct err e = {0};
@@ -236,8 +252,11 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
         }
         if (cancel && *cancel)
             st = FAIL(e, ST_CANCELLED, "cancelled");
-        else
+        else {
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, true);
             judge_timing(&v->judge, all[i].ref, timed, m);
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, false);
+        }
     }
     free(timed);
     return st;
@@ -252,7 +271,12 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
     for (size_t i = 0; i < n; i++) {
         all[i].item = &items[i];
         prepare_work(v, all, i);
-        if (!all[i].decided) jobs[n_jobs++] = &all[i].job;
+        if (!all[i].decided && !all[i].is_module) jobs[n_jobs++] = &all[i].job;
+    }
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        if (!all[i].is_module || all[i].decided) continue;
+        if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
+        if (st == ST_OK) module_verify(&v->module, items[i].problem, items[i].source, &items[i].verdict);
     }
     if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
     if (st == ST_OK && n_jobs > 0) st = judge_all(v, all, n, jobs, n_jobs, cancel, e);

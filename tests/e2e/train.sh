@@ -8,7 +8,7 @@ if [ ! -f models/tiny/model.safetensors ]; then
 fi
 
 # An array, not a function: the process id of `"${train[@]}" &` must be that of the program, for signals.
-train=("$KRL" train lora_rank=0 max_tokens=400 batch_size=4 group_size=4 reward_speed_weight=0.3 num_correct_trials=2)
+train=("$KRL" train model_name=models/tiny lora_rank=0 max_tokens=400 batch_size=4 group_size=4 reward_speed_weight=0.3 num_correct_trials=2)
 steps() { grep -c '"reward/mean":' "$1/metrics.jsonl"; } # how many steps a run has written
 value() { sed -n "$2p" "$1/metrics.jsonl" | grep -o "\"$3\":[^,}]*" | cut -d: -f2; }
 same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
