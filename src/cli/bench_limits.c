@@ -118,8 +118,7 @@ static enum status device_random(struct backend *be, int64_t n, enum dtype dt, v
         host[i] = 0x3c003c00u | ((uint32_t)rng_next(&r) & 0x81ff81ffu);
     int64_t have = i64_min(bytes, (int64_t)(PERIOD * sizeof *host));
     be->mem_put(be, *out, host, (size_t)have);
-    for (; have < bytes; have *= 2)
-        be->mem_copy(be, (char *)*out + have, *out, (size_t)i64_min(have, bytes - have));
+    for (; have < bytes; have *= 2) be->mem_copy(be, (char *)*out + have, *out, (size_t)i64_min(have, bytes - have));
     return be->sync(be, e);
 }
 

@@ -123,7 +123,8 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
-    const double bytes = (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
+    const double bytes =
+        (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
     js_put_f64(&line, "gb_per_s", bytes / t.median * 1e-9);
     bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:

@@ -1,10 +1,10 @@
 /* kernelrl selfcheck onpolicy is in onpolicy.c, kernelrl selfcheck ops in ops.c. kernelrl selfcheck golden DIR
- * [--device NAME] [--dtype f32|bf16]: the engine against numbers of another implementation. DIR holds config.json, model.safetensors,
- * adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final norm, optional),
- * greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME, after.NAME for
- * LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is either checked or reported as unknown; one
- * line each group with the largest error and its limit. The limits of bf16 say that nothing is wrong at large: the
- * expected numbers are float32's. */
+ * [--device NAME] [--dtype f32|bf16]: the engine against numbers of another implementation. DIR holds config.json,
+ * model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final
+ * norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME,
+ * after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is either checked or reported as
+ * unknown; one line each group with the largest error and its limit. The limits of bf16 say that nothing is wrong at
+ * large: the expected numbers are float32's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

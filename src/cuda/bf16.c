@@ -90,10 +90,9 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
             const size_t row = (size_t)p.m * out;
             if (!(p.d = cuda_scratch(c, op, &c->y32, (size_t)p.n * row))) return;
             p.ldd = p.m;
-            if (p.accumulate &&
-                !cuda_ok(c, op,
-                         cudaMemcpy2DAsync(p.d, row, wanted.d, (size_t)wanted.ldd * out, row, (size_t)p.n,
-                                           cudaMemcpyDeviceToDevice, c->stream)))
+            if (p.accumulate && !cuda_ok(c, op,
+                                         cudaMemcpy2DAsync(p.d, row, wanted.d, (size_t)wanted.ldd * out, row,
+                                                           (size_t)p.n, cudaMemcpyDeviceToDevice, c->stream)))
                 return;
         }
         if (!lt_run(c, op, &p, &done)) return;
@@ -164,8 +163,8 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
                                  .a = x.data,
                                  .b = dy.data,
                                  .d = dw};
-    const struct cu_gemm16 own = {side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1,
-                                  dy.cols, x.cols, x.rows};
+    const struct cu_gemm16 own = {
+        side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows};
     /* Here the rows of the inputs are what is summed over: their widths must line up, their number need not. */
     if (x.cols % 8 == 0 && dy.cols % 8 == 0 && lined_up(dw, x.cols, 4)) {
         bool done;
@@ -234,8 +233,7 @@ void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, cons
 }
 
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
-    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu)))
-        cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu)));
+    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu))) cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu)));
 }
 
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n) {
@@ -263,8 +261,8 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
     if (p && NOTE(c, "kv_write", OF_TENSOR(k), OF_TENSOR(v), ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task),
                   (uint64_t)p->n_kv))
         cuda_ok(c, "kv_write",
-                cu_kv_write16(&c->dev, mat16(k), mat16(v), p->kv_task, p->n_kv, s.G, s.K,
-                              (uint16_t *)(void *)s.kv, 2 * s.kv_stride));
+                cu_kv_write16(&c->dev, mat16(k), mat16(v), p->kv_task, p->n_kv, s.G, s.K, (uint16_t *)(void *)s.kv,
+                              2 * s.kv_stride));
 }
 
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,

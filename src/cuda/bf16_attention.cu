@@ -36,8 +36,10 @@ template <int DP> struct query_tile {
             for (int i = 0; i < DP / 32; i++) {
                 const bool there = in && i * 32 + c * 8 < a.K;
                 const uint4 v = there ? load16(q + i * 32 + c * 8) : zero4();
-                if (half) y[i] = v;
-                else x[i] = v;
+                if (half)
+                    y[i] = v;
+                else
+                    x[i] = v;
             }
         }
     }
@@ -230,7 +232,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(
     if (q.c == 0)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) = make_float2(w.m[half], w.l[half]);
+            *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
+                make_float2(w.m[half], w.l[half]);
 }
 
 /* A block a task; its threads share pairs times pairs of dimensions. */

@@ -45,7 +45,8 @@ static __device__ void product_tile(const struct cu_gemm16 &g, int64_t m0, int64
     for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
 #pragma unroll 2
     for (int64_t k = 0; k < g.K; k += 32) {
-        const uint4 x = load_eight(g.a, m0 + r, g.M, k + c * 8, g.K), y = load_eight(g.a, m0 + r + 8, g.M, k + c * 8, g.K);
+        const uint4 x = load_eight(g.a, m0 + r, g.M, k + c * 8, g.K),
+                    y = load_eight(g.a, m0 + r + 8, g.M, k + c * 8, g.K);
 #pragma unroll
         for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(g.b, n0 + i * 8 + r, g.N, k + c * 8, g.K));
     }
@@ -112,8 +113,7 @@ extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
     const int64_t tiles = ceil_div(l->T, 16);
-    const int rc =
-        LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    const int rc = LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
     return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 

@@ -1,7 +1,8 @@
 /* Work lists of attention over bfloat16 caches. Sequences with few query rows are split over their keys, a warp a unit;
  * the others are walked, a warp a tile of query pairs. In training the keys and values of a layer are first written to
- * a cache of the moment, in which a sequence shares the full blocks of its prefix and has copies of what follows. A list
- * is made once a pass. While a pass may be recorded its sizes are rounded up, so that a recording serves for a while. */
+ * a cache of the moment, in which a sequence shares the full blocks of its prefix and has copies of what follows. A
+ * list is made once a pass. While a pass may be recorded its sizes are rounded up, so that a recording serves for a
+ * while. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +22,12 @@ void plan16_free(struct plan16 *p) {
     cudaFree(p->own_kv.p);
 }
 
-#define ROOM(array, n, cap)                                       \
-    do {                                                          \
-        if ((n) >= (cap)) {                                       \
-            (cap) = 2 * (n) + 64;                                 \
+#define ROOM(array, n, cap)                                               \
+    do {                                                                  \
+        if ((n) >= (cap)) {                                               \
+            (cap) = 2 * (n) + 64;                                         \
             (array) = xrealloc((array), (size_t)(cap) * sizeof *(array)); \
-        }                                                         \
+        }                                                                 \
     } while (0)
 
 /* 1, 2, 3, 4, 6, 8, 12, 16, ... */

@@ -133,11 +133,11 @@ static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu
     ELEMENT_LOOP(i, y.rows * per_row) {
         const int64_t t = i / per_row, j = i % per_row * 8;
         const uint4 g = load16(gu.p + t * gu.ld + j), u = load16(gu.p + t * gu.ld + F + j);
-        const uint4 out = make_uint4(
-            bf16_pair(gate16(low_float(g.x), low_float(u.x)), gate16(high_float(g.x), high_float(u.x))),
-            bf16_pair(gate16(low_float(g.y), low_float(u.y)), gate16(high_float(g.y), high_float(u.y))),
-            bf16_pair(gate16(low_float(g.z), low_float(u.z)), gate16(high_float(g.z), high_float(u.z))),
-            bf16_pair(gate16(low_float(g.w), low_float(u.w)), gate16(high_float(g.w), high_float(u.w))));
+        const uint4 out =
+            make_uint4(bf16_pair(gate16(low_float(g.x), low_float(u.x)), gate16(high_float(g.x), high_float(u.x))),
+                       bf16_pair(gate16(low_float(g.y), low_float(u.y)), gate16(high_float(g.y), high_float(u.y))),
+                       bf16_pair(gate16(low_float(g.z), low_float(u.z)), gate16(high_float(g.z), high_float(u.z))),
+                       bf16_pair(gate16(low_float(g.w), low_float(u.w)), gate16(high_float(g.w), high_float(u.w))));
         *reinterpret_cast<uint4 *>(y.p + t * y.ld + j) = out;
     }
 }

@@ -528,8 +528,9 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     struct cuda_backend *c = begin(be, "swiglu_grad");
     if (c && gu.dt == DT_BF16)
-        cuda_ok(c, "swiglu_grad",
-                cu_swiglu_grad16(&c->dev, mat_of(dgu), mat_of(dy), (struct cu_mat16){gu.data, gu.rows, gu.cols, gu.ld}));
+        cuda_ok(
+            c, "swiglu_grad",
+            cu_swiglu_grad16(&c->dev, mat_of(dgu), mat_of(dy), (struct cu_mat16){gu.data, gu.rows, gu.cols, gu.ld}));
     else if (c)
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
@@ -553,16 +554,14 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
     struct cuda_backend *c = cuda_begin(be, "draw");
     const size_t n = (size_t)logits.rows, bytes = n * sizeof(struct cu_row_stats);
     struct stage s;
-    if (!c || !n || !results_room(c, "draw", bytes, 1) ||
-        !stage_begin(c, "draw", n * sizeof(struct cu_draw) + 16, &s))
+    if (!c || !n || !results_room(c, "draw", bytes, 1) || !stage_begin(c, "draw", n * sizeof(struct cu_draw) + 16, &s))
         return;
     struct cu_draw *const dev = stage_add(&s, NULL, n * sizeof *dev), *const host = stage_host(&s, dev);
     for (size_t i = 0; i < n; i++)
         host[i] = (struct cu_draw){how[i].temperature > 0 ? 1.0f / how[i].temperature : 0.0f, how[i].min_p, how[i].u};
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
-    if (stage_send(c, "draw", &s) &&
-        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats)))
+    if (stage_send(c, "draw", &s) && NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats)))
         cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev));
 }
 

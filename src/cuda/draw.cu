@@ -151,8 +151,10 @@ static __global__ void __launch_bounds__(THREADS)
             int low = 0, high = THREADS - 1;
             while (low < high) {
                 const int mid = (low + high) / 2;
-                if (cum[mid] > target) high = mid;
-                else low = mid + 1;
+                if (cum[mid] > target)
+                    high = mid;
+                else
+                    low = mid + 1;
             }
             double sum = low ? cum[low - 1] : 0.0;
             int at = -1;

@@ -152,8 +152,8 @@ struct cu_mat mat_of(struct tensor t);
 
 /* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
 bool pass_note(struct cuda_backend *c, const char *op, const uint64_t *values, int n);
-#define NOTE(c, op, ...)                                              \
-    pass_note((c), (op), (const uint64_t[]){__VA_ARGS__},             \
+#define NOTE(c, op, ...)                                  \
+    pass_note((c), (op), (const uint64_t[]){__VA_ARGS__}, \
               (int)(sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)))
 #define ADDRESS(p) ((uint64_t)(uintptr_t)(p))
 #define OF_TENSOR(t) ADDRESS((t).data), (uint64_t)(t).rows, (uint64_t)(t).cols, (uint64_t)(t).ld, (uint64_t)(t).dt

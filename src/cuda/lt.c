@@ -1,11 +1,11 @@
 /* bf16 products through cuBLASLt, which is looked for when the backend opens: no build needs it, and where it is
  * missing an own kernel does the work.
  *
- * Exact numerics. A row's bits must not depend on how many rows there are, while the fastest algorithm does. So for each
- * kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for REFERENCE_ROWS
- * rows, is the reference; for each range of row counts the fastest of those without a split is taken whose rows, spread
- * over the output, have the reference's bits. On Hopper all of them have. The reference itself remains when none is
- * faster or has its bits: its tiles do not know of each other. */
+ * Exact numerics. A row's bits must not depend on how many rows there are, while the fastest algorithm does. So for
+ * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
+ * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
+ * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
+ * remains when none is faster or has its bits: its tiles do not know of each other. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -72,8 +72,7 @@ static bool symbols(struct lt *l) {
            symbol(l->library, "cublasLtMatmulPreferenceInit_internal", &l->pref_init) &&
            symbol(l->library, "cublasLtMatmulPreferenceSetAttribute", &l->pref_set) &&
            symbol(l->library, "cublasLtMatmulAlgoGetHeuristic", &l->heuristic) &&
-           symbol(l->library, "cublasLtMatmulAlgoCheck", &l->check) &&
-           symbol(l->library, "cublasLtMatmul", &l->matmul);
+           symbol(l->library, "cublasLtMatmulAlgoCheck", &l->check) && symbol(l->library, "cublasLtMatmul", &l->matmul);
 }
 
 /* The version these declarations are from: opaque structs are laid out for it. */
@@ -84,8 +83,7 @@ static bool symbols(struct lt *l) {
 struct lt *lt_open(void) {
     struct lt *l = xcalloc(1, sizeof *l);
     const char *named = getenv("KERNELRL_CUBLASLT"); /* a path; "none": do without */
-    const char *const places[] = {named && *named ? named : LIBRARY,
-                                  "/usr/local/cuda/lib64/" LIBRARY,
+    const char *const places[] = {named && *named ? named : LIBRARY, "/usr/local/cuda/lib64/" LIBRARY,
                                   "/usr/local/cuda/targets/x86_64-linux/lib/" LIBRARY};
     for (size_t i = 0; i < (named && *named ? 1 : ARRAY_LEN(places)) && !l->library; i++)
         l->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
@@ -289,9 +287,8 @@ static struct group *group_of(struct cuda_backend *c, const struct lt_product *p
 }
 
 static int64_t range_end(int64_t n) {
-    static const int64_t ends[] = {1,   2,   4,   8,    16,   24,   32,   48,   64,   96,   128,  160,
-                                   192, 224, 256, 320,  384,  512,  768,  1024, 1536, 2048, 3072, 4096,
-                                   6144, 8192};
+    static const int64_t ends[] = {1,   2,   4,   8,   16,  24,  32,   48,   64,   96,   128,  160,  192,
+                                   224, 256, 320, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
     for (size_t i = 0; i < ARRAY_LEN(ends); i++)
         if (n <= ends[i]) return ends[i];
     int64_t end = 8192;
@@ -343,7 +340,9 @@ const char *lt_text(const struct lt *l, char *buf, size_t size) {
 
 #else
 
-struct lt *lt_open(void) { return NULL; }
+struct lt *lt_open(void) {
+    return NULL;
+}
 void lt_close(struct lt *l) { (void)l; }
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
     (void)c, (void)op, (void)p;

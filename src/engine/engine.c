@@ -54,8 +54,8 @@ struct engine {
     int32_t *token_slab;
     float *logp_slab;
     int32_t *step_ids;
-    float *logits, *kept_logits;  /* [cap, V], [V] */
-    struct step_want *want;       /* [cap], where the device draws */
+    float *logits, *kept_logits; /* [cap, V], [V] */
+    struct step_want *want;      /* [cap], where the device draws */
     struct step_drawn *drawn;
     const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
 };

@@ -65,8 +65,8 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
     be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
     be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
-                       tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq, w->p.n_seq,
-                       (struct attn_shape){c->H, c->G, K, NULL, 0});
+                       tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
+                       w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
     be->rmsnorm(be, h, x_in, l->ln1, eps);
     be->linear_dx(be, dh, dqkv, &l->wqkv, false);

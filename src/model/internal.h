@@ -51,12 +51,12 @@ struct train_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts *layer; /* [L] */
-    float *x_last;           /* [T,D] */
-    void *hn, *hc;           /* [T,D], and an LM-head chunk of it; of type model.act */
-    float *dhc, *logits;     /* LM-head chunks */
-    float *dhn;              /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
-    float *ones;             /* [chunk], host */
-    bool forward_only;       /* the last forward was */
+    float *x_last;            /* [T,D] */
+    void *hn, *hc;            /* [T,D], and an LM-head chunk of it; of type model.act */
+    float *dhc, *logits;      /* LM-head chunks */
+    float *dhn;               /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
+    float *ones;              /* [chunk], host */
+    bool forward_only;        /* the last forward was */
     float *dx, *dh, *d_o, *da, *dgu, *dqkv;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */

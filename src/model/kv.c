@@ -8,7 +8,6 @@
 #include "model/blocks.h"
 #include "model/internal.h"
 
-
 struct kv_seq {
     int64_t len;      /* tokens */
     int32_t n_blocks; /* in its table: begun, or reserved */
@@ -189,8 +188,7 @@ static enum status check_step(const struct model *m, struct kv_cache *kv, int co
     for (int i = 0; i < count; i++) {
         if (seq[i] < 0 || seq[i] >= kv->n_seqs)
             return FAIL(e, ST_INVALID, "step: sequence %d outside a cache of %d", seq[i], kv->n_seqs);
-        if (kv->seq[seq[i]].step == step)
-            return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
+        if (kv->seq[seq[i]].step == step) return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
         kv->seq[seq[i]].step = step;
         if (n[i] < 1) return FAIL(e, ST_INVALID, "step: sequence %d: expected at least one token", seq[i]);
         if (kv->seq[seq[i]].len + n[i] > kv->max_len)
@@ -284,9 +282,9 @@ static uint64_t pad_wave(struct model *m, int64_t *T, int *n_seq, int *n_last) {
     *T = rows;
     *n_seq = *n_last = (int)rows;
     return hash_bytes(&(const struct {
-                          const void *m;
-                          int64_t rows;
-                      }){m, rows},
+        const void *m;
+        int64_t rows;
+    }){m, rows},
                       sizeof(void *) + sizeof rows, 0);
 }
 
@@ -337,8 +335,8 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     if (total == 0) return ST_OK;
     TRY(model_rope_tables(m, longest, e));
     /* Worth recording: one row each, again and again. */
-    const bool record = m->be->pass_begin && m->act == DT_BF16 && total == count && out->want &&
-                        recorded_rows(total) <= step_rows(m);
+    const bool record =
+        m->be->pass_begin && m->act == DT_BF16 && total == count && out->want && recorded_rows(total) <= step_rows(m);
     const int64_t most = record ? recorded_rows(total) : step_rows(m);
     const int64_t rows = record ? most : i64_min(total, most), most_last = record ? most : i64_min(count, most);
     struct carve s = {0};
