@@ -153,6 +153,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_survey", c);
     js_put_i64(&q, "seed", (int64_t)secret(c, 6, 0));
+    js_put_i64(&q, "wanted", n);
     js_begin(&q, "families", '[');
     for (int i = -1; i < (int)ARRAY_LEN(families); i++) {
         js_begin(&q, NULL, '[');
