@@ -12,7 +12,7 @@
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
 /* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read. */
-static const int64_t cpu_slot_bytes = 64 << 20, gpu_slot_bytes = 256 << 20;
+static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20;
 enum { MAX_SLOTS = 64 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }
