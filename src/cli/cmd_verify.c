@@ -7,6 +7,7 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
+#include "cli/verify_run.h"
 #include "problem/problem.h"
 #include "rl/parse.h"
 #include "verify/verify.h"
@@ -41,11 +42,18 @@ static const char help[] =
     "  --allow-weaker   go on without bubblewrap, with seccomp and resource limits only\n"
     "  --json           the verdict as one JSON object\n"
     "\n"
+    "verify --run-dir DIR --level L [--baseline FILE] [--pass-k 1,5]\n"
+    "  Judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py, into DIR/eval_results.json\n"
+    "  (KernelBench's layout) and DIR/verdicts.jsonl; goes on where it was stopped.\n"
+    "verify baseline --level L --out FILE [--compile MODE]\n"
+    "  Times the references of a level (with torch.compile: MODE default, max-autotune, ...) in KernelBench's layout.\n"
+    "\n"
     "Exit status: 0 correct, 1 not correct or failed, 2 usage.\n";
 
 struct verify_args {
     const char *problem, *solution, *source;
-    bool json;
+    bool json, is_baseline;
+    struct verify_run run;
     struct verify_options o;
 };
 
@@ -75,6 +83,22 @@ static bool is_cuda_device(const char *text) {
     return str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024;
 }
 
+static const char *const compile_modes[] = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs",
+                                            NULL};
+
+static enum status parse_pass_k(const char *text, struct verify_run *r, struct err *e) {
+    CLEANUP_FREE char *copy = xstrdup(text);
+    char *rest = copy;
+    r->n_pass_k = 0;
+    for (char *one; (one = strsep(&rest, ","));) {
+        int64_t k;
+        if (!parse_i64(one, &k) || k < 1 || k > 10000 || r->n_pass_k == (int)ARRAY_LEN(r->pass_k))
+            return FAIL(e, ST_USAGE, "--pass-k: expected up to 8 numbers of at least 1, got \"%s\"", text);
+        r->pass_k[r->n_pass_k++] = (int)k;
+    }
+    return ST_OK;
+}
+
 /* ST_CANCELLED: help was asked for and given. */
 static enum status parse_args(int argc, char **argv, struct verify_args *a, struct err *e) {
     enum {
@@ -89,6 +113,12 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         INTERVAL,
         BUDGET,
         LIBRARY,
+        RUN_DIR,
+        LEVEL,
+        BASELINE,
+        OUT,
+        COMPILE,
+        PASS_K,
         SOURCE,
         JSON,
         TRIALS,
@@ -111,6 +141,12 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         {"interval", required_argument, NULL, INTERVAL},
         {"budget", required_argument, NULL, BUDGET},
         {"allow-library", no_argument, NULL, LIBRARY},
+        {"run-dir", required_argument, NULL, RUN_DIR},
+        {"level", required_argument, NULL, LEVEL},
+        {"baseline", required_argument, NULL, BASELINE},
+        {"out", required_argument, NULL, OUT},
+        {"compile", required_argument, NULL, COMPILE},
+        {"pass-k", required_argument, NULL, PASS_K},
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
         {"trials", required_argument, NULL, TRIALS},
@@ -162,6 +198,15 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
         case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
         case LIBRARY: a->o.allow_library = true; break;
+        case RUN_DIR: a->run.run_dir = optarg; break;
+        case LEVEL:
+            TRY(parse_number("level", optarg, 1, 9, &x, e));
+            a->run.level = (int)x;
+            break;
+        case BASELINE: a->run.baseline = optarg; break;
+        case OUT: a->run.out = optarg; break;
+        case COMPILE: TRY(one_of("compile", optarg, compile_modes, &a->run.compile, e)); break;
+        case PASS_K: TRY(parse_pass_k(optarg, &a->run, e)); break;
         case SOURCE: a->source = optarg; break;
         case JSON: a->json = true; break;
         case TRIALS:
@@ -184,7 +229,16 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         default: return FAIL(e, ST_USAGE, "verify: bad option or missing value: %s", argv[optind - 1]);
         }
     }
+    if (optind < argc && strcmp(argv[optind], "baseline") == 0) {
+        a->is_baseline = true;
+        optind++;
+    }
     if (optind < argc) return FAIL(e, ST_USAGE, "verify: unexpected argument \"%s\"", argv[optind]);
+    if (a->is_baseline || a->run.run_dir) {
+        if (a->run.level == 0) return FAIL(e, ST_USAGE, "verify: --level is needed");
+        if (a->is_baseline && !a->run.out) return FAIL(e, ST_USAGE, "verify baseline: --out is needed");
+        return ST_OK;
+    }
     if (!a->problem || !a->solution) return FAIL(e, ST_USAGE, "verify: --problem and --solution are needed");
     return ST_OK;
 }
@@ -264,6 +318,13 @@ int cmd_verify(int argc, char **argv) {
     if (st == ST_USAGE) {
         cli_report(&e);
         return cli_usage(usage);
+    }
+    a.run.o = a.o;
+    a.run.source = a.source;
+    if (a.run.n_pass_k == 0) a.run.pass_k[a.run.n_pass_k++] = 1;
+    if (a.is_baseline || a.run.run_dir) {
+        st = a.is_baseline ? verify_baseline(&a.run, &e) : verify_run_dir(&a.run, &e);
+        return st == ST_OK ? 0 : cli_report(&e);
     }
     st = verify_one(&a, &correct, &e);
     if (st != ST_OK) return cli_report(&e);

@@ -78,7 +78,7 @@ static enum status pass(struct embedder *em, const struct ids *ids, const struct
                         struct err *e) {
     const int64_t D = model_cfg(em->model)->D;
     CLEANUP_FREE float *hidden = xmalloc(ids->len * (size_t)D * sizeof *hidden);
-    const struct train_batch b = {.ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n};
+    const struct train_batch b = {.ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n, .forward_only = true};
     TRY(model_forward(em->model, &b, NULL, NULL, hidden, e));
     for (int i = 0; i < n; i++) {
         const float *h = hidden + (seg[i].start + seg[i].len - 1) * D;

@@ -9,16 +9,12 @@
 
 enum { BOOTSTRAP_DRAWS = 2000, EVAL_BATCH = 64 /* samples in flight */ };
 
-/* A statistic of a multiset of problems, given as indices. */
-typedef double statistic(const void *ctx, const int *pick, int n);
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Percentile bootstrap over n items. */
-static struct interval bootstrap(statistic *f, const void *ctx, int n) {
+struct interval bootstrap(statistic_fn *f, const void *ctx, int n) {
     struct interval r = {NAN, NAN, NAN};
     if (n == 0) return r;
     int *pick = xmalloc((size_t)n * sizeof *pick);

@@ -9,6 +9,12 @@
 struct interval {
     double mean, low, high;
 };
+/* A statistic of a multiset of items, given by their numbers. */
+typedef double statistic_fn(const void *ctx, const int *pick, int n);
+/* The statistic of all n items and its 95 % percentile bootstrap over them (2,000 draws, fixed seed). Draws that are
+ * not finite do not count; NaN without items. */
+struct interval bootstrap(statistic_fn *f, const void *ctx, int n);
+
 struct eval_problem { /* per problem, over its samples */
     const struct problem *problem;
     int n;                                  /* samples with a verdict */

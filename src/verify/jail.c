@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "verify/wire.h"
 
 /* ---- seccomp ---- */
@@ -256,13 +257,29 @@ static void jail_words(const struct jail *j, struct words *w) {
 static void compiler_words(const struct jail *j, struct words *w) {
     jail_words(j, w);
     words(w, "--ro-bind", "/usr/bin", "/usr/bin", "--ro-bind-try", "/usr/libexec", "/usr/libexec", "--ro-bind-try",
-          "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", NULL);
+          "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", "--dev-bind",
+          "/dev/null", "/dev/null", NULL);
     system_dir(w, "/bin", "usr/bin");
-    words(w, "--size", "268435456", "--tmpfs", "/tmp", NULL);
+    for (int i = 0; i < j->n_more; i++) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
+    words(w, "--size", j->n_more ? "1073741824" : "268435456", "--tmpfs", "/tmp", NULL);
 }
 
-static void compiler_limits(struct process_start *s, double timeout_s) {
-    s->address_bytes = 2ull << 30;
+void jail_show(struct jail *j, const char *directory) {
+    static const char *const seen[] = {"/usr/bin/", "/usr/lib/", "/usr/lib64/", "/usr/include/", "/usr/libexec/"};
+    for (size_t i = 0; i < ARRAY_LEN(seen); i++)
+        if (str_has_prefix(directory, seen[i])) return;
+    for (int i = 0; i < j->n_more; i++) {
+        size_t n = strlen(j->more[i]);
+        if (strncmp(directory, j->more[i], n) == 0 && (directory[n] == '/' || directory[n] == 0)) return;
+    }
+    struct stat sb;
+    if (j->n_more == (int)ARRAY_LEN(j->more) || stat(directory, &sb) != 0 || !S_ISDIR(sb.st_mode)) return;
+    snprintf(j->more[j->n_more++], sizeof j->more[0], "%s", directory);
+}
+
+static void compiler_limits(const struct jail *j, struct process_start *s, double timeout_s) {
+    /* nvcc's and torch's headers take more than C does. */
+    s->address_bytes = (j->n_more ? 12ull : 2ull) << 30;
     s->file_bytes = 64u << 20;
     s->cpu_s = (uint64_t)timeout_s + 2;
 }
@@ -344,7 +361,7 @@ enum status jail_start_compiler(const struct jail *j, const char *script, char *
     s.path = j->weak ? "/bin/sh" : j->bwrap;
     s.argv = w.v;
     s.envp = envp;
-    compiler_limits(&s, timeout_s);
+    compiler_limits(j, &s, timeout_s);
     return process_start(&s, out, e);
 }
 
@@ -381,7 +398,7 @@ enum status jail_start_shell(const struct jail *j, const char *runner_path, int 
     }
     words(&w, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", "4", "--", "/runner", "--shell", NULL);
     s.argv = w.v;
-    compiler_limits(&s, timeout_s);
+    compiler_limits(j, &s, timeout_s);
     enum status st = process_start(&s, out, e);
     for (int i = 0; i < JAIL_EXTRA_FILES; i++)
         if (again[i] >= 0) close(again[i]);

@@ -40,7 +40,31 @@ static bool on_gpu(const struct module_judge *j) { return strncmp(j->o->device, 
 
 /* ---- opening ---- */
 
-enum status module_open(struct module_judge *j, const struct verify_options *o, const struct jail *jail,
+/* Which GPU it is, from the referee. */
+static enum status ask_device(struct module_judge *j, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    const char *name, *capability;
+    str_addf(&q, "{\"op\":\"module_device\",\"device\":\"%s\"}", j->o->device);
+    if (refworker_call(&j->referee, &q, -1, 120, &reply, e) != ST_OK)
+        return err_note(e, "%s: this backend needs a GPU that PyTorch sees", j->o->device);
+    TRY(js_get_str(reply, "referee", "name", &name, e));
+    TRY(js_get_str(reply, "referee", "capability", &capability, e));
+    TRY(js_get_i64(reply, "referee", "l2_bytes", &j->l2_bytes, e));
+    snprintf(j->gpu_name, sizeof j->gpu_name, "%s", name);
+    snprintf(j->capability, sizeof j->capability, "%s", capability);
+    return ST_OK;
+}
+
+static enum status open_tools(struct module_judge *j, struct jail *jail, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *paths = NULL;
+    str_addf(&q, "{\"op\":\"paths\",\"gpu\":%s}", on_gpu(j) ? "true" : "false");
+    TRY(refworker_call(&j->zygote.worker, &q, -1, 60, &paths, e));
+    return extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
+}
+
+enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
@@ -49,6 +73,8 @@ enum status module_open(struct module_judge *j, const struct verify_options *o, 
     /* The same Python: a module built by one version and adopted by another would be a false rejection. */
     enum status st = refworker_open(&j->referee, j->zygote.worker.python, o->threads, false, e);
     j->referee_open = st == ST_OK;
+    if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
+    if (st == ST_OK) st = open_tools(j, jail, e);
     if (st != ST_OK) module_close(j);
     return st;
 }
@@ -65,6 +91,7 @@ void module_close(struct module_judge *j) {
     modcases_free(&j->cases);
     if (j->referee_open) refworker_close(&j->referee);
     zygote_close(&j->zygote);
+    extension_close(&j->tools);
     j->o = NULL;
 }
 
@@ -160,18 +187,50 @@ static void put_load(struct str *q, const struct module_judge *j, const char *co
     js_put_i64(q, "seed", 42);
 }
 
-/* The answer's modules in memory: its code has run, and compilers have done their part. */
+/* Compiles what a loading answer asks for, and hands it the object. */
+static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
+    struct compile_job job;
+    bool standin;
+    CLEANUP_STR struct str q = STR_INIT;
+    extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
+    CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
+    free(job.object);
+    js_begin(&q, NULL, '{');
+    js_put_bool(&q, "ok", fd >= 0);
+    js_put_bool(&q, "standin", standin);
+    if (fd < 0) js_put_str(&q, "error", job.message);
+    js_end(&q, '}');
+    return modrun_send(&r->r, &q, fd);
+}
+
+/* The answer's module in memory: its code has run, and compilers have done their part. */
 static bool load_answer(struct run *r, const char *code, bool is_answer) {
     CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
     double t0 = clock_now_s(), timeout_s = r->j->o->compile_timeout_s;
     put_load(&q, r->j, code, is_answer);
-    bool good = simple(r, &q, -1, timeout_s, "");
-    r->out->compile_s = clock_now_s() - t0;
-    if (!good && r->out->outcome == OUTCOME_TIMEOUT) {
-        r->out->outcome = OUTCOME_COMPILE_TIMEOUT;
-        SAY(r->out, "loading took more than %.0f s", timeout_s);
+    enum modrun_result result = modrun_call(&r->r, &q, -1, timeout_s, &reply, NULL);
+    for (int builds = 0; result == MODRUN_OK; builds++) {
+        const char *op = json_string_value(json_object_get(reply, "op"));
+        double left = t0 + timeout_s - clock_now_s();
+        if (!op || strcmp(op, "build") != 0) break;
+        bool sent = builds < 32 && left > 0 && serve_build(r, reply, left);
+        json_decref(reply);
+        reply = NULL;
+        left = t0 + timeout_s - clock_now_s();
+        result = !sent ? MODRUN_LATE : modrun_receive(&r->r, left > 0.1 ? left : 0.1, &reply);
     }
-    return good;
+    r->out->compile_s = clock_now_s() - t0;
+    if (result == MODRUN_FAILED) judge_failure(r, reply, "");
+    json_decref(reply);
+    if (result == MODRUN_OK) return true;
+    if (result == MODRUN_FAILED) return false;
+    judge_loss(r, result, "while it was loaded", timeout_s);
+    if (r->out->outcome == OUTCOME_TIMEOUT) {
+        r->out->outcome = OUTCOME_COMPILE_TIMEOUT;
+        SAY(r->out, "compiling and loading took more than %.0f s", timeout_s);
+    }
+    return false;
 }
 
 static bool attach(struct run *r, enum modcase_lane lane) {
@@ -210,12 +269,13 @@ static bool build(struct run *r, int param_set) {
 
 static enum status fork_run(struct run *r, struct err *e) {
     const struct verify_options *o = r->j->o;
+    bool gpu = on_gpu(r->j);
     struct modrun_options mo = {
         .device = o->device,
         .threads = o->threads,
-        .memory_bytes = on_gpu(r->j) ? 0 : o->memory_bytes + r->c->lane_bytes,
+        .memory_bytes = gpu ? 0 : o->memory_bytes + r->c->lane_bytes,
         .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
-        .interpret = o->backend == BACKEND_triton && !on_gpu(r->j),
+        .interpret = o->backend == BACKEND_triton && !gpu,
     };
     enum status st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
     if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
@@ -537,17 +597,76 @@ static bool run_trial(struct run *r, int t) {
     return true;
 }
 
+/* ---- whose kernels ---- */
+
+/* Kernels of PyTorch and NVIDIA's libraries, mangled or not. */
+static bool is_library_kernel(const char *name) {
+    static const char *const marks[] = {"2at6native", "at::native", "at_cuda_detail", "cublas", "cudnn",
+                                        "nvjet",      "cusparse",   "3cub",           "cub::",  "thrust",
+                                        "sm90_xmma",  "sm80_xmma",  "ampere_",        "volta_", "sm100_xmma",
+                                        "magma",      "cutlass_8",  "cutlass_9",      "nccl",   "c10::"};
+    for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+        if (strstr(name, marks[i])) return true;
+    return false;
+}
+
+static bool is_own(const char *name, const json_t *own) {
+    for (size_t i = 0; i < json_array_size(own); i++) {
+        const char *mine = json_string_value(json_array_get(own, i));
+        if (mine && *mine && strstr(name, mine)) return true;
+    }
+    return false;
+}
+
+/* GPU backends: what share of the device time of a call is spent in kernels from the answer's own source. None, or next
+ * to none, means that it has handed its work to somebody else. */
+static bool account_kernels(struct run *r) {
+    static const double least_share = 0.01;
+    struct modset set = r->c->trials[0];
+    int slot = 0;
+    struct err e = {0};
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    enum status st = modcase_stage(&r->j->cases, r->c, LANE_ANSWER, &set, &slot, 1, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    if (!ready(r, &slot, 1, "between calls")) return false;
+    open_request(&q, "kernels");
+    js_put_i64(&q, "param_set", 0);
+    js_begin(&q, "slots", '[');
+    js_put_i64(&q, NULL, slot);
+    js_end(&q, ']');
+    if (!request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", &reply, NULL)) return false;
+    const json_t *kernels = json_object_get(reply, "kernels"), *own = json_object_get(reply, "own");
+    double all = 0, mine = 0;
+    for (size_t i = 0; i < json_array_size(kernels); i++) {
+        const json_t *k = json_array_get(kernels, i);
+        const char *name = json_string_value(json_array_get(k, 0));
+        double ns = (double)(json_integer_value(json_array_get(k, 2)) - json_integer_value(json_array_get(k, 1)));
+        all += ns;
+        if (name && is_own(name, own) && !is_library_kernel(name)) mine += ns;
+    }
+    r->out->own_share = all > 0 ? mine / all : 0;
+    if (r->j->o->allow_library || mine > least_share * all) return true;
+    r->out->outcome = OUTCOME_NO_KERNEL_RAN;
+    SAY(r->out, "%zu kernels ran, %.2f %% of the device time in kernels of the answer's own", json_array_size(kernels),
+        100 * r->out->own_share);
+    return false;
+}
+
 /* ---- timing ---- */
 
 static bool empty_requests(struct run *r) {
-    double times[5];
-    for (int i = 0; i < 5; i++) {
+    r->empty_ns = INT64_MAX;
+    for (int i = 0; i < 9; i++) {
         int64_t ns = 0;
         CLEANUP_JSON json_t *reply = NULL;
         if (!call(r, NULL, 0, &r->c->trials[0], r->j->o->run_timeout_s, "between calls", &reply, &ns)) return false;
-        times[i] = (double)ns;
+        /* The least: what more there was is somebody else's, and must not be taken off. */
+        if (ns < r->empty_ns) r->empty_ns = ns;
     }
-    r->empty_ns = (int64_t)timing_median(times, 5);
     return true;
 }
 
@@ -633,6 +752,18 @@ static int calls_for(double seconds_per_call, int limit) {
     return (int)fmax(1, fmin(n, limit));
 }
 
+/* No call can take less time than its output takes to be written. Inputs are not counted: what of them has to be read
+ * is not known. 8 TB/s is more than any single GPU has; 400 GB/s more than two threads of a processor get. */
+static bool below_floor(struct run *r, double seconds) {
+    const double bytes_per_s = on_gpu(r->j) ? 8e12 : 4e11;
+    double bytes = 0;
+    for (int k = 0; k < r->c->n_outputs; k++) bytes += (double)r->c->output_bytes[k];
+    if (bytes < 64e6 || seconds >= bytes / bytes_per_s) return false; /* small outputs may stay in a cache */
+    r->out->outcome = OUTCOME_TOO_FAST;
+    SAY(r->out, "%.4g ms for a call that writes %.4g MB", seconds * 1e3, bytes * 1e-6);
+    return true;
+}
+
 /* Eager and the answer in turns. Warm-up first, then rounds until the calls asked for are made; on until the interval
  * is narrow, if that was asked for; never beyond the budget, but at least three rounds. */
 static void measure(struct run *r) {
@@ -709,6 +840,7 @@ static void measure(struct run *r) {
         return;
     }
     struct verdict *v = r->out;
+    if (hardened(j) && below_floor(r, timing_median(mine, rounds))) return;
     v->speedup = ratio.ratio;
     v->speedup_low = ratio.low;
     v->speedup_high = ratio.high;
@@ -726,41 +858,148 @@ static bool run_tests(struct run *r) {
     for (int t = 0; t < r->c->n_trials; t++) both |= r->c->trials[t].param_set == 1;
     if (good && both) good = build(r, 1);
     for (int t = 0; t < r->c->n_trials && good; t++) good = run_trial(r, t);
+    if (good && hardened(r->j) && on_gpu(r->j)) good = account_kernels(r);
     return good;
 }
 
-void module_verify(struct module_judge *j, const struct problem *p, const char *source, struct verdict *out) {
+/* With a loaded answer: trials, timing, end. */
+static void judge_loaded(struct run *r) {
+    struct module_judge *j = r->j;
+    struct verdict *out = r->out;
+    double t0 = clock_now_s();
+    out->tests_total = r->c->n_trials;
+    r->deadline_s = t0 + j->o->run_timeout_s;
+    bool good = run_tests(r);
+    double t1 = clock_now_s();
+    out->run_s = t1 - t0;
+    if (good && j->o->measure) {
+        measure(r);
+        out->time_s = clock_now_s() - t1;
+    }
+}
+
+/* The problem and the answer's memory. */
+static bool prepare_case(struct run *r, const struct problem *p) {
+    struct module_judge *j = r->j;
     struct err e = {0};
-    struct run r = {.j = j, .out = out};
-    out->outcome = OUTCOME_INFRASTRUCTURE;
-    enum status st = modcase_get(&j->cases, p->code, &r.c, &e);
-    if (st == ST_OK && r.c != j->current) {
+    enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
+    if (st == ST_OK && r->c != j->current) {
         drop_reference(j);
-        modcase_drop_others(&j->cases, r.c);
+        modcase_drop_others(&j->cases, r->c);
     }
-    r.random = rng_u64(j->seed, hash_str(source), 2);
-    if (st == ST_OK) st = modcase_open_lane(&j->cases, r.c, LANE_ANSWER, &e);
-    if (st == ST_OK) st = fork_run(&r, &e);
-    if (st != ST_OK) {
-        judge_trouble(out, st, &e);
-        return;
-    }
-    out->outcome = OUTCOME_CORRECT; /* until something else turns out */
-    out->max_error = 0;
-    if (load_answer(&r, source, true)) {
-        double t0 = clock_now_s();
-        out->tests_total = r.c->n_trials;
-        r.deadline_s = t0 + j->o->run_timeout_s;
-        bool good = run_tests(&r);
-        double t1 = clock_now_s();
-        out->run_s = t1 - t0;
-        if (good && j->o->measure) {
-            measure(&r);
-            out->time_s = clock_now_s() - t1;
-        }
-    }
+    if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    return st == ST_OK;
+}
+
+static void finish(struct run *r) {
+    struct verdict *out = r->out;
     if (out->tests_passed == 0 && out->outcome != OUTCOME_WRONG_OUTPUT && out->outcome != OUTCOME_NOT_FINITE)
         out->max_error = (double)NAN;
-    if (r.up) modrun_end(&r.r, NULL, NULL, NULL, 0);
-    if (on_gpu(j)) modcase_close_lane(&j->cases, r.c, LANE_ANSWER);
+    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (on_gpu(r->j) && r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
+}
+
+static void init_run(struct run *r, struct module_judge *j, const char *source, struct verdict *out) {
+    *r = (struct run){.j = j, .out = out, .random = rng_u64(j->seed, hash_str(source), 2)};
+    out->outcome = OUTCOME_CORRECT; /* until something else turns out */
+    out->max_error = 0;
+}
+
+static void fork_and_load(struct run *r, const char *source) {
+    struct err e = {0};
+    enum status st = fork_run(r, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    if (st == ST_OK && !load_answer(r, source, true) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* ---- a batch ---- */
+
+/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
+ * while the GPU works. On a CPU there are no such threads, because what is timed wants the processors for itself. */
+struct loading {
+    struct module_judge *j;
+    struct module_item *items;
+    struct run *runs;
+    size_t n, next, judged, ahead;
+    bool *loaded, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+static void *load_main(void *v) {
+    struct loading *l = v;
+    pthread_mutex_lock(&l->lock);
+    while (l->next < l->n && !l->stop) {
+        if (l->next >= l->judged + l->ahead) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        size_t i = l->next++;
+        pthread_mutex_unlock(&l->lock);
+        fork_and_load(&l->runs[i], l->items[i].source);
+        pthread_mutex_lock(&l->lock);
+        l->loaded[i] = true;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static void judge_next(struct loading *l, size_t i, bool threads) {
+    struct run *r = &l->runs[i];
+    /* The problem first: the reference runs while compilers do. */
+    bool known = prepare_case(r, l->items[i].problem);
+    if (threads) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        pthread_mutex_unlock(&l->lock);
+    } else if (known)
+        fork_and_load(r, l->items[i].source);
+    if (known && r->up) judge_loaded(r);
+    finish(r);
+}
+
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) {
+    enum { MAX_LOADERS = 64 };
+    pthread_t threads[MAX_LOADERS];
+    struct loading l = {.j = j, .items = items, .n = n};
+    enum status st = ST_OK;
+    int started = 0, wanted = on_gpu(j) ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.changed, NULL);
+    l.runs = xcalloc(n + 1, sizeof *l.runs);
+    l.loaded = xcalloc(n + 1, sizeof *l.loaded);
+    for (size_t i = 0; i < n; i++) init_run(&l.runs[i], j, items[i].source, items[i].verdict);
+    l.ahead = (size_t)wanted + 4;
+    while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
+    size_t i = 0;
+    for (; i < n && st == ST_OK; i++) {
+        if (cancel && *cancel) {
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+            break;
+        }
+        judge_next(&l, i, started > 0);
+        pthread_mutex_lock(&l.lock);
+        l.judged = i + 1;
+        pthread_cond_broadcast(&l.changed);
+        pthread_mutex_unlock(&l.lock);
+    }
+    pthread_mutex_lock(&l.lock);
+    l.stop = true;
+    pthread_cond_broadcast(&l.changed);
+    pthread_mutex_unlock(&l.lock);
+    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
+    for (; i < n; i++)
+        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+    free(l.runs);
+    free(l.loaded);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    return st;
 }

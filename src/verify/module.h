@@ -5,12 +5,14 @@
 #define KERNELRL_MODULE_H
 
 #include "verify/compile.h"
+#include "verify/extension.h"
 #include "verify/modcase.h"
 #include "verify/modrun.h"
 
 struct module_judge {
     const struct verify_options *o;
     struct compiler *compiler;
+    struct extension_tools tools;
     struct zygote zygote;
     struct modcases cases;
     struct modrun reference; /* runs eager calls of `current` */
@@ -18,15 +20,24 @@ struct module_judge {
     uint64_t seed;
     bool referee_open;
     struct refworker referee;
+    /* the GPU */
+    char gpu_name[128], capability[16];
     int64_t l2_bytes;
 };
 
 /* Starts the warm Python and the referee. o, jail and compiler must outlive it. */
-enum status module_open(struct module_judge *j, const struct verify_options *o, const struct jail *jail,
+enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) MUST_USE;
 void module_close(struct module_judge *j);
 
-/* Judges one answer. Its own failures are verdicts; so is our trouble (INFRASTRUCTURE). */
-void module_verify(struct module_judge *j, const struct problem *p, const char *source, struct verdict *out);
+struct module_item {
+    const struct problem *problem;
+    const char *source;
+    struct verdict *verdict; /* out */
+};
+/* Judges answers in order. Their own failures are verdicts; so is our trouble (INFRASTRUCTURE). ST_CANCELLED when
+ * *cancel became true in between. */
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) MUST_USE;
 
 #endif

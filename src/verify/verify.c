@@ -71,8 +71,10 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
     if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
     if (v->o.trials <= 0) v->o.trials = 5;
-    if (v->o.compile_timeout_s <= 0) v->o.compile_timeout_s = 20;
-    if (v->o.run_timeout_s <= 0) v->o.run_timeout_s = 10;
+    /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
+    bool gpu = strncmp(v->o.device, "cuda", 4) == 0;
+    if (v->o.compile_timeout_s <= 0) v->o.compile_timeout_s = gpu ? 180 : 20;
+    if (v->o.run_timeout_s <= 0) v->o.run_timeout_s = gpu ? 90 : 10;
     if (v->o.memory_bytes <= 0) v->o.memory_bytes = (int64_t)2 << 30;
     if (v->o.seed == 0 && getrandom(&v->o.seed, sizeof v->o.seed, 0) != (ssize_t)sizeof v->o.seed) {
         st = FAIL(e, ST_IO, "getrandom: %s", strerror(errno));
@@ -120,6 +122,12 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
     }
     *out = &ref->spec;
     return ST_OK;
+}
+
+void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
+                       size_t device_size) {
+    snprintf(device, device_size, "%s", v->o.device);
+    snprintf(hardware, hardware_size, "%s", v->module.gpu_name[0] ? v->module.gpu_name : "CPU");
 }
 
 /* ---- a batch ---- */
@@ -262,6 +270,18 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
     return st;
 }
 
+static enum status judge_modules(struct verifier *v, struct work *all, size_t n, const volatile bool *cancel,
+                                 struct err *e) {
+    struct module_item *items = xcalloc(n + 1, sizeof *items);
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++)
+        if (all[i].is_module && !all[i].decided)
+            items[m++] = (struct module_item){all[i].item->problem, all[i].item->source, &all[i].item->verdict};
+    enum status st = module_verify(&v->module, items, m, cancel, e);
+    free(items);
+    return st;
+}
+
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) {
     struct work *all = xcalloc(n + 1, sizeof *all);
@@ -273,12 +293,8 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
         prepare_work(v, all, i);
         if (!all[i].decided && !all[i].is_module) jobs[n_jobs++] = &all[i].job;
     }
-    for (size_t i = 0; i < n && st == ST_OK; i++) {
-        if (!all[i].is_module || all[i].decided) continue;
-        if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
-        if (st == ST_OK) module_verify(&v->module, items[i].problem, items[i].source, &items[i].verdict);
-    }
-    if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
+    if (v->o.backend != BACKEND_c) st = judge_modules(v, all, n, cancel, e);
+    if (st == ST_OK && cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
     if (st == ST_OK && n_jobs > 0) st = judge_all(v, all, n, jobs, n_jobs, cancel, e);
     for (size_t i = 0; i < n; i++) {
         if (all[i].same_as >= 0)

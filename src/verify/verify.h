@@ -67,6 +67,7 @@ struct verdict {
     double prepare_ms;                /* the answer's optional prepare(), once per parameter set; 0 without one */
     double max_error;                 /* largest error normalised by output scale; NaN when not compared */
     double compile_s, run_s, time_s;  /* wall time of each stage */
+    double own_share;                 /* GPU: device time in kernels of the answer's own; 0 when not looked at */
     struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
     bool cached;                      /* taken from the verdict cache */
     char message[2000];               /* compiler text, or what differs; for feedback */
@@ -129,6 +130,10 @@ void verifier_close(struct verifier *v); /* NULL is fine; kills all children */
 /* The interface of a problem, from the reference worker; cached by the code's hash for the verifier's life.
  * The spec lives as long as the verifier. */
 enum status verifier_spec(struct verifier *v, const struct problem *p, const struct spec **out, struct err *e) MUST_USE;
+
+/* What answers run on, as KernelBench's files call it: the GPU's name and "cuda:0", or the processor's and "cpu". */
+void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
+                       size_t device_size);
 
 struct verify_item {
     const struct problem *problem;

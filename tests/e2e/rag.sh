@@ -97,7 +97,7 @@ if [ -f models/tiny/model.safetensors ]; then
     check "an index by a model" "$KRL" build-rag-index --output "$tmp/neural" --model models/tiny --corpus generator \
         --count 8 --no-verify --batch-size 3
     check "is asked by it" query --index "$tmp/neural" --problem 1/1 -k 2
-    train=("$KRL" train max_steps=1 max_tokens=16 group_size=2 batch_size=2 measure_performance=false
+    train=("$KRL" train model_name=models/tiny max_steps=1 max_tokens=16 group_size=2 batch_size=2 measure_performance=false
         num_correct_trials=1 lora_rank=0 prompt_option=raicl)
     check "training with examples" "${train[@]}" log_path="$tmp/run" rag_index_path="$tmp/gen"
     check "says where they come from" grep -q 'gen: 96 records, embedded by lexical' "$tmp/run/logs.log"

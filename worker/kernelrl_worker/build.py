@@ -1,8 +1,14 @@
 """What an answer's compilation goes through: load_inline and load are handed to the verifier, which compiles outside of
 this process, in a jail of its own and through its cache, and hands back a shared object."""
 
+import ctypes
+import importlib.machinery
+import importlib.util
 import os
+import re
 import sys
+
+import torch
 
 from kernelrl_worker import tensors
 
@@ -20,6 +26,11 @@ def own_kernels():
     return _own
 
 
+def note_triton(code):
+    """Names of functions that Triton compiles; its kernels are called as they are."""
+    _own.extend(re.findall(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)", code))
+
+
 def kind_of(error, otherwise="compile"):
     """Which outcome an exception stands for."""
     text = str(error)
@@ -35,16 +46,14 @@ def kind_of(error, otherwise="compile"):
 
 
 def _request(channel, message):
-    """Asks the verifier for a shared object; it arrives as a descriptor."""
+    """Asks the verifier for a shared object. Returns its path and the reply."""
     channel.send(message)
     reply = channel.receive()
     if reply is None:
         os._exit(0)
     if not reply["ok"]:
         raise BuildError(reply["error"])
-    fd = channel.take_fd()
-    _own.extend(reply.get("kernels", []))
-    return f"/proc/self/fd/{fd}"
+    return f"/proc/self/fd/{channel.take_fd()}", reply
 
 
 def _text(sources):
@@ -110,26 +119,50 @@ def intercept(channel):
     cpp_extension.load = load
 
 
-def _build(channel, name, cpp, cuda, functions, cflags, cuda_cflags, ldflags):
-    import importlib.machinery  # noqa: PLC0415
-    import importlib.util  # noqa: PLC0415
+class Extension:
+    """What load_inline gives back: functions as attributes."""
 
-    path = _request(
-        channel,
-        {
-            "op": "build",
-            "cpp": cpp,
-            "cuda": cuda,
-            "functions": functions,
-            "cflags": cflags,
-            "cuda_cflags": cuda_cflags,
-            "ldflags": ldflags,
-        },
-    )
+
+def _build(channel, name, cpp, cuda, functions, cflags, cuda_cflags, ldflags):
+    _own.extend(re.findall(r"__global__[^;{}]*?\b(\w+)\s*\(", re.sub(r"__launch_bounds__\s*\([^)]*\)", "", cuda + cpp)))
+    message = {
+        "op": "build",
+        "cpp": cpp,
+        "cuda": cuda,
+        "functions": functions,
+        "cflags": cflags,
+        "cuda_cflags": cuda_cflags,
+        "ldflags": ldflags,
+    }
+    path, reply = _request(channel, message)
+    if reply["standin"]:
+        return _standin(path, functions)
     loader = importlib.machinery.ExtensionFileLoader("kernelrl_extension", path)
     spec = importlib.util.spec_from_file_location("kernelrl_extension", path, loader=loader)
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     module.__name__ = name
     sys.modules.pop("kernelrl_extension", None)
+    return module
+
+
+def _standin(path, functions):
+    """An object compiled with the stand-in for torch's headers: functions that take a tuple of Python objects."""
+    library = ctypes.PyDLL(path)
+    module = Extension()
+
+    def entry(symbol):
+        function = getattr(library, symbol)
+        function.restype = ctypes.py_object
+        function.argtypes = [ctypes.py_object]
+        return function
+
+    if functions:
+        for name in functions:
+            function = entry("kernelrl_call_" + name)
+            setattr(module, name, lambda *arguments, call=function: call(arguments))
+        return module
+    by_name = entry("kernelrl_module")
+    for name in by_name((None,)):
+        setattr(module, name, lambda *arguments, key=name: by_name((key, arguments)))
     return module

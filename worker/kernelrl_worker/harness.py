@@ -15,7 +15,7 @@ import traceback
 
 import torch
 
-from kernelrl_worker import build, tensors
+from kernelrl_worker import build, cupti, tensors
 from kernelrl_worker.channel import Channel
 
 libc = ctypes.CDLL(None)
@@ -27,6 +27,8 @@ MAX_OUTPUTS = 64
 def explain(error):
     """The exception in one line, with the answer's own line it came from, and without the traceback."""
     text = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, build.BuildError):
+        return str(error)[:6000]
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}" + (
             f"\n{error.text.rstrip()}" if error.text else ""
@@ -57,10 +59,8 @@ class Harness:
         """Executes the answer's module. Its class must be there afterwards."""
         self.dtype = tensors.PRECISIONS[request["precision"]]
         tensors.seed_everything(request["seed"])
-        if request["backend"] == "cuda_native":
-            self.cls = build.native_module(self.channel, request, self.device)
-            return {}
         build.intercept(self.channel)
+        build.note_triton(request["code"])
         with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
             f.write(request["code"])
         sys.dont_write_bytecode = True
@@ -213,18 +213,16 @@ class Harness:
         return {"threads": threading.active_count()}
 
     def kernels(self, request, _):
-        """The names of kernels that ran in one call, with their device times, from CUPTI."""
-        from kernelrl_worker import cupti  # noqa: PLC0415
-
+        """The names of the kernels that ran in one call, with their device times, from CUPTI. `own`: names of kernels
+        in the answer's source."""
         trace = cupti.Trace()
         try:
-            module = self.models[request["param_set"]]
             with torch.no_grad():
-                module(*self.inputs[request["slots"][0]])
+                self.models[request["param_set"]](*self.inputs[request["slots"][0]])
             self.cuda.synchronize()
         finally:
             records = trace.stop()
-        return {"kernels": records, "own": build.own_kernels()}
+        return {"kernels": [[name, start, end] for name, start, end in records[:4096]], "own": build.own_kernels()}
 
     def handle(self, request):
         op = request["op"]

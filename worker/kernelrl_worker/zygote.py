@@ -6,8 +6,29 @@ operator or touch a GPU either: thread pools and CUDA contexts do not survive a 
 
 import gc
 import os
+import sysconfig
 
 from kernelrl_worker import harness, selfjail
+
+
+def compiler_paths(gpu):
+    """Where a torch extension's compiler and linker look."""
+    from torch.utils import cpp_extension  # noqa: PLC0415
+
+    def of(function):
+        try:
+            return function("cuda" if gpu else "cpu")
+        except Exception:  # older versions take a bool; one without a toolkit has no CUDA paths
+            try:
+                return function(gpu)
+            except Exception:
+                return function(False)
+
+    include = of(cpp_extension.include_paths) + [sysconfig.get_paths()["include"]]
+    library = of(cpp_extension.library_paths)
+    if not any(os.path.isfile(p + "/torch/extension.h") for p in include):
+        include = []  # a torch without its headers
+    return {"include": [p for p in include if os.path.isdir(p)], "library": [p for p in library if os.path.isdir(p)]}
 
 
 class Zygote:
@@ -30,6 +51,8 @@ class Zygote:
         if op == "filter":
             self.filters[request["name"]] = bytes.fromhex(request["program"])
             return {}
+        if op == "paths":
+            return compiler_paths(request["gpu"])
         if op == "fork":
             fds = [channel.take_fd() for _ in range(2)]
             return self.fork(request, fds, channel)
