@@ -303,6 +303,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     js_put_i64(&line, "weight_bytes", mem.weight_bytes);
     js_put_i64(&line, "activation_bytes", mem.activation_bytes);
     js_put_i64(&line, "recomputed_layers", mem.recomputed_layers);
+    js_put_bool(&line, "logits_kept", mem.logits_kept);
     if (peak > 0) js_put_i64(&line, "peak_resident_bytes", peak);
     snprintf(label, sizeof label, "%d x %lld tokens, peak %.2f GB", n_seq, (long long)tokens, (double)peak * 1e-9);
     bench_line_end(b, &line, label, &step, (double)T / step.median, "token", limit);

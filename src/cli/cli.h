@@ -9,6 +9,7 @@
 #define COMMAND_LIST(X)                                                                          \
     X(cmd_demo, "demo", "train the embedded model and show it learning")                         \
     X(cmd_train, "train", "reinforcement learning")                                              \
+    X(cmd_runs, "runs", "list, watch, stop, resume and compare runs")                            \
     X(cmd_sft, "sft", "supervised fine-tuning")                                                  \
     X(cmd_eval, "eval", "how good a model is on held-out problems")                              \
     X(cmd_generate, "generate", "kernels for problems, in KernelBench's layout")                 \

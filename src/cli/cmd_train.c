@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fs.h"
 #include "cli/cli.h"
+#include "cli/detach.h"
 #include "cli/interrupt.h"
 #include "rl/loop.h"
 #include "rl/sft.h"
@@ -20,17 +22,44 @@ static int print_help(const char *usage, const struct config_schema *schema) {
     return 0;
 }
 
+/* In the background: the parent says where to look, the child goes on. */
+static enum status detach(const struct train_options *o, bool *is_parent, struct err *e) {
+    struct str path = STR_INIT;
+    pid_t child;
+    TRY(fs_mkdirs(o->log_path, e));
+    str_addf(&path, "%s/console.log", o->log_path);
+    enum status st = cli_detach(path.p, 2, &child, e);
+    if (st != ST_OK) err_note(e, "%s", o->log_path);
+    *is_parent = st == ST_OK && child > 0;
+    if (*is_parent)
+        printf("%s: training in the background, process %d\n"
+               "  kernelrl runs watch %s    what it does\n"
+               "  kernelrl runs logs %s     what it says; all of it is in %s\n"
+               "  kernelrl runs stop %s     stops it behind the step it is in; resume goes on from there\n",
+               o->log_path, (int)child, o->log_path, o->log_path, path.p, o->log_path);
+    str_free(&path);
+    return st;
+}
+
 int cmd_train(int argc, char **argv) {
-    static const char usage[] = "train [--config FILE]... [key=value]...";
+    static const char usage[] = "train [--detach] [--config FILE]... [key=value]...";
     if (wants_help(argc, argv)) return print_help(usage, &train_schema);
     struct train_options o;
     struct config c;
     struct err e = {0};
     struct str yaml = STR_INIT;
+    bool background = false, is_parent = false;
+    int kept = 1;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--detach") == 0)
+            background = true;
+        else
+            argv[kept++] = argv[i];
     config_init(&c, &train_schema, &o);
-    enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    enum status st = config_args(&c, kept - 1, argv + 1, &e);
     if (st == ST_OK) st = train_options_finish(&c, &o, &e);
-    if (st == ST_OK) {
+    if (st == ST_OK && background) st = detach(&o, &is_parent, &e);
+    if (st == ST_OK && !is_parent) {
         config_dump(&c, &yaml);
         st = train_run(&o, str_c(&yaml), cli_interruptible(), &e);
     }

@@ -92,17 +92,19 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
 
     be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
     if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);
-    /* A head that is trained: logits again in chunks, then g (onehot - softmax). */
+    /* A head that is trained: logits in chunks, kept or once more, then g (onehot - softmax). */
     for (int64_t i = 0; full && i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);
+        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
+        struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, hn, b->rows + i);
-        be->linear(be, lg, hc, &m->head, NULL, false);
+        if (!w->keep_logits) be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob_grad(be, lg, b->targets + i, g + i);
         be->linear_dx(be, dhc, lg, &m->head, false);
         be->scatter_add_rows(be, dh, dhc, b->rows + i, NULL);
         be->linear_dw(be, grad_of(m, m->head.w), lg, hc, m->dt);
     }
+    w->keep_logits = false; /* they are gradients now: another backward pass computes them once more */
     be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
                      false);
     for (int i = m->cfg.L - 1; i >= 0; i--) {

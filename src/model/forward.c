@@ -150,7 +150,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->p.xa = carve(s, T * lora_cols(m));
     w->hc = carve(s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
-    w->logits = carve(s, w->chunk * c->V);
+    w->logits = carve(s, (w->keep_logits ? i64_max(N, w->chunk) : w->chunk) * c->V);
     w->dhn = NULL;
     if (m->train == TRAIN_NOTHING || w->forward_only) return;
     if (m->train == TRAIN_LORA) w->dhn = carve(s, N * D);
@@ -169,11 +169,13 @@ static int64_t floats_for(struct model *m, int64_t T, int64_t N, int n_shared) {
 }
 
 /* How many layers share their activations: as few as the memory allows, since each but one of them is computed twice.
- * Without a backward pass nothing is, and all do. */
+ * What memory is left then may keep the logits, which a head that is trained needs again. Without a backward pass
+ * nothing is kept. */
 static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_shared, struct err *e) {
     const int64_t GB = 1000 * 1000 * 1000;
     const int L = m->cfg.L;
     *n_shared = L;
+    m->ts.keep_logits = false;
     if (m->train == TRAIN_NOTHING || m->ts.forward_only) return ST_OK;
     const int64_t weights = model_memory(m).weight_bytes, held = m->ts.cap_floats * (int64_t)sizeof(float);
     int64_t budget = m->activation_memory;
@@ -183,11 +185,18 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
         if (have < budget - held) budget = have / 10 * 9 + held;
     }
     const int64_t floats = budget / (int64_t)sizeof(float);
+    if (m->train == TRAIN_FULL) {
+        m->ts.keep_logits = true;
+        *n_shared = 0;
+        if (floats_for(m, T, N, 0) <= floats) return ST_OK;
+        m->ts.keep_logits = N <= m->ts.chunk; /* one chunk is there in any case */
+    }
     for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
         if (floats_for(m, T, N, n) <= floats) {
             *n_shared = n;
             return ST_OK;
         }
+    *n_shared = L;
     const int64_t least = floats_for(m, T, N, L);
     if (m->activation_memory == 0 || least <= floats) return ST_OK; /* if that is too much, allocation says so */
     return FAIL(e, ST_MEMORY, "a training batch's activations need %.3f GB, activation_memory is %.3f GB",
@@ -212,6 +221,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     struct carve s = {.base = w->mem};
     carve_train(m, &s, T, b->N, n_shared);
     w->n_shared = n_shared;
+    w->logits_kept = w->keep_logits;
     w->held = n_shared - 1; /* which forward computes last */
     if (w->chunk > w->cap_chunk) {
         w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
@@ -274,7 +284,7 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
     const int64_t D = m->cfg.D, V = m->cfg.V;
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(w->logits, n, V);
+        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);

@@ -54,6 +54,8 @@ struct train_space {
     float *dhn;               /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
     float *ones;              /* [chunk], host */
     bool forward_only;        /* the last forward was */
+    bool keep_logits;         /* logits has all N rows, and backward finds them there */
+    bool logits_kept;         /* as model_memory says */
     float *dx, *dh, *d_o, *da, *dgu, *dqkv;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
@@ -152,6 +154,10 @@ static inline float *grad_of(const struct model *m, const float *w) {
 }
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
+}
+/* Where the chunk of logits from wanted row i on goes. */
+static inline float *logits_of(const struct train_space *w, int64_t i, int64_t V) {
+    return w->logits + (w->keep_logits ? i * V : 0);
 }
 /* Most rows that an A has. */
 static inline int64_t lora_cols(const struct model *m) { return 3 * (int64_t)m->rank; }

@@ -333,7 +333,8 @@ struct model_memory model_memory(const struct model *m) {
     for (int i = 0; i < m->n_param; i++) n += m->param[i].n * (m->param[i].w ? (int)sizeof(float) : 2);
     return (struct model_memory){.weight_bytes = n,
                                  .activation_bytes = m->ts.cap_floats * (int64_t)sizeof(float),
-                                 .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0};
+                                 .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0,
+                                 .logits_kept = m->ts.logits_kept};
 }
 
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) {

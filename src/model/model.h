@@ -59,6 +59,7 @@ struct model_memory {
     int64_t weight_bytes;     /* parameters of the base, as they are stored: two or four bytes each */
     int64_t activation_bytes; /* of training passes, so far at most */
     int recomputed_layers;    /* in the backward pass of the last batch */
+    bool logits_kept;         /* for it; otherwise a head that is trained computed them twice */
 };
 struct model_memory model_memory(const struct model *m);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */

@@ -37,7 +37,16 @@ enum status run_lock(const char *dir, int *fd, struct err *e) {
     CLEANUP_FREE char *path = in_dir(dir, ".lock");
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(errno));
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return ST_OK;
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+        char pid[32]; /* whoever holds the lock is this process: `kernelrl runs stop` asks the file, and no process list
+                       */
+        const int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+        if (ftruncate(*fd, 0) == 0 && pwrite(*fd, pid, (size_t)n, 0) == n) return ST_OK;
+        const int failed = errno;
+        close(*fd);
+        *fd = -1;
+        return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(failed));
+    }
     close(*fd);
     *fd = -1;
     return FAIL(e, ST_IO, "%s: another process is training in this run directory", dir);

@@ -10,8 +10,8 @@
 #include "rl/rollout.h"
 #include "train/adamw.h"
 
-/* Takes the lock of a directory that is trained in; it holds until *fd is closed. ST_IO when another process has it;
- * *fd is -1 then. */
+/* Takes the lock of a directory that is trained in and writes this process's id into it; it holds until *fd is closed.
+ * ST_IO when another process has it; *fd is -1 then. */
 enum status run_lock(const char *dir, int *fd, struct err *e) MUST_USE;
 
 struct run;
