@@ -28,6 +28,9 @@ static double weight_limit_s(const struct bench *b, const struct model *m, doubl
 /* Floating point operations of one layer's attention for `pairs` pairs of a query and a key it sees. */
 static double attention_flop(const struct model_config *c, double pairs) { return 4.0 * c->H * c->K * pairs; }
 
+/* Of one cached token, in all layers. */
+static double kv_bytes(const struct model *m) { return (double)kv_block_bytes(m) / KV_BLOCK; }
+
 /* One sampling step: `rows` rows of n_seq sequences whose queries and keys make `pairs` pairs, over `cached` keys in
  * memory. The head runs for one row a sequence. */
 static double step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
@@ -37,7 +40,7 @@ static double step_limit_s(const struct bench *b, const struct model *m, double 
     const double layer = weight_limit_s(b, m, rows, D * (c->H + 2 * c->G) * K) +
                          weight_limit_s(b, m, rows, D * c->H * K) + weight_limit_s(b, m, rows, 2 * D * c->F) +
                          weight_limit_s(b, m, rows, D * c->F) +
-                         bench_limit_s(&b->limits, 8 * cached * c->G * K, attention_flop(c, pairs));
+                         bench_limit_s(&b->limits, cached * kv_bytes(m) / c->L, attention_flop(c, pairs));
     return c->L * layer + weight_limit_s(b, m, n_seq, head_params(c));
 }
 
@@ -54,6 +57,8 @@ struct step_buffers {
     int *seq, *n;
     int32_t *ids;
     float *logits;
+    struct step_want *want;
+    struct step_drawn *drawn;
     double *t;
 };
 
@@ -62,6 +67,8 @@ static void step_buffers_free(struct step_buffers *s) {
     free(s->n);
     free(s->ids);
     free(s->logits);
+    free(s->want);
+    free(s->drawn);
     free(s->t);
 }
 
@@ -70,9 +77,21 @@ static struct step_buffers step_buffers(const struct model_config *c, int n_seq,
                              .n = xcalloc((size_t)n_seq, sizeof(int)),
                              .ids = random_ids(n_ids, c->V, (uint64_t)n_seq),
                              .logits = xmalloc((size_t)n_seq * (size_t)c->V * sizeof(float)),
+                             .want = xcalloc((size_t)n_seq, sizeof(struct step_want)),
+                             .drawn = xcalloc((size_t)n_seq, sizeof(struct step_drawn)),
                              .t = xcalloc((size_t)n_times, sizeof(double))};
-    for (int i = 0; i < n_seq; i++) s.seq[i] = i;
+    for (int i = 0; i < n_seq; i++) {
+        s.seq[i] = i;
+        s.want[i] = (struct step_want){STEP_DRAW, {1, 0, (i + 0.5) / n_seq}};
+    }
     return s;
+}
+
+/* A step as the engine makes it: where the device draws the tokens, logits stay there. */
+static enum status bench_step(struct model *m, struct kv_cache *kv, int n_seq, const struct step_buffers *s,
+                              const int32_t *ids, struct err *e) {
+    if (!model_can_draw(m)) return model_step(m, kv, n_seq, s->seq, s->n, ids, s->logits, e);
+    return model_step_draw(m, kv, n_seq, s->seq, s->n, ids, s->want, model_cfg(m)->V, s->drawn, s->logits, e);
 }
 
 static enum status decode(struct bench *b, struct model *m, int n_seq, struct err *e) {
@@ -86,12 +105,12 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
-    TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+    TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = 1;
     for (int64_t k = 0; k < steps; k++) { /* the prompts have warmed up */
         if (k == steps / 2) TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
         const double t0 = clock_now_s();
-        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids + k * n_seq, s.logits, e), out);
+        TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids + k * n_seq, e), out);
         s.t[k] = clock_now_s() - t0;
     }
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
@@ -104,6 +123,9 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
+    const double bytes =
+        (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
+    js_put_f64(&line, "gb_per_s", bytes / t.median * 1e-9);
     bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:
     step_buffers_free(&s);
@@ -138,7 +160,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
         for (int i = 0; i < n_seq; i++) kv_reset(kv, i);
         const double t0 = clock_now_s();
-        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+        TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
         if (k >= 0) s.t[k] = clock_now_s() - t0;
     }
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);

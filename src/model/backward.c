@@ -27,7 +27,7 @@ static void lora_backward(struct model *m, const struct lora *l, enum lora_input
         row += m->rank;
     }
     be->axpby(be, dt, m->lora_scale, dt, 0); /* scale dy B, the gradient at x A^T */
-    if (train) be->linear_dw(be, lora_grad_of(m, a->w), dt, x, DT_F32);
+    if (train) be->linear_dw(be, lora_grad_of(m, a->w), dt, x, a->dt);
     be->linear_dx(be, dx, dt, a, true);
 }
 
@@ -38,11 +38,11 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     const int64_t T = w->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const bool full = m->train == TRAIN_FULL;
     const float eps = c->rms_eps;
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(w->p.h, T, D);
-    struct tensor gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(w->p.a, T, F), o = tensor_full(a->o, T, HK);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
+    struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
     struct tensor da = tensor_full(w->da, T, F), dgu = tensor_full(w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
     struct tensor d_o = tensor_full(w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
-    struct tensor qk = tensor_full(w->p.qk, T, HK + GK), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
+    struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     be->swiglu(be, act, gu);
@@ -65,8 +65,8 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
     be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
     be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
-                       tensor_cols(qk, HK, GK), tensor_cols(qkv, HK + GK, GK), w->seq, w->p.n_seq,
-                       (struct attn_shape){c->H, c->G, K, NULL, 0});
+                       tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
+                       w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
     be->rmsnorm(be, h, x_in, l->ln1, eps);
     be->linear_dx(be, dh, dqkv, &l->wqkv, false);
@@ -88,14 +88,15 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
     if (w->forward_only)
         return FAIL(e, ST_INVALID, "backward: the batch was forwarded with forward_only, which keeps nothing for it");
     const bool full = m->train == TRAIN_FULL;
-    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = tensor_full(w->hn, T, D);
+    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = act_full(m, w->hn, T, D);
 
+    if (be->pass_begin) be->pass_begin(be, 0);
     be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
     if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);
     /* A head that is trained: logits in chunks, kept or once more, then g (onehot - softmax). */
     for (int64_t i = 0; full && i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
+        struct tensor hc = act_full(m, w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
         struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, hn, b->rows + i);
         if (!w->keep_logits) be->linear(be, lg, hc, &m->head, NULL, false);
@@ -112,5 +113,6 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         layer_backward(m, &m->layer[i], &w->layer[i], dx);
     }
     if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
+    if (be->pass_end) be->pass_end(be);
     return be->sync(be, e);
 }

@@ -29,12 +29,31 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
+/* The same by the backend's op for it. */
+static void lora_at_once(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                         struct tensor xa) {
+    struct lora_site_args site[LORA_SITES_MAX];
+    int n = 0;
+    int64_t col = 0;
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        int64_t in, out;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
+        col += out;
+    }
+    m->be->lora(m->be, x, &l->a[input], xa, site, n, m->lora_scale);
+}
+
 void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
                   float *xa) {
     const struct weight *a = &l->a[input];
     if (!a->w) return;
     struct backend *be = m->be;
     struct tensor t = tensor_full(xa, x.rows, a->N);
+    if (be->lora && m->act == DT_BF16) {
+        lora_at_once(m, l, input, y, x, t);
+        return;
+    }
     be->linear(be, t, x, a, NULL, false);
     be->axpby(be, t, m->lora_scale, t, 0);
     int64_t row = 0, col = 0; /* of A and of y */
@@ -60,10 +79,11 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
     const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(p->h, T, D);
-    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
-    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK), v = tensor_cols(qkv, HK + GK, GK);
-    struct tensor o = tensor_full(a->o, T, HK), gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(p->a, T, F);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, p->h, T, D);
+    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = act_full(m, p->qk, T, qk_cols(m));
+    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK);
+    struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
+    struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
@@ -72,7 +92,7 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
-    be->axpby(be, x_mid, 1.0f, x_in, 0);
+    if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
     be->linear(be, x_mid, o, &l->wo, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
@@ -83,7 +103,7 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);
-    be->axpby(be, out, 1.0f, x_mid, 0);
+    if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
     be->linear(be, out, act, &l->wd, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
@@ -126,16 +146,16 @@ static enum status check_batch(const struct model *m, const struct train_batch *
 static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
-    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
+    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c);
     for (int i = 0; i < c->L; i++) {
         if (i > 0 && i < n_shared)
             w->layer[i] = w->layer[0];
         else
             w->layer[i] = (struct layer_acts){.qkv = carve(s, T * Q),
-                                              .o = carve(s, T * HK),
+                                              .o = carve_act(m, s, T * HK),
                                               .stats = carve(s, T * c->H * 2),
                                               .x_mid = carve(s, T * D),
-                                              .gu = carve(s, T * 2 * F)};
+                                              .gu = carve_act(m, s, T * 2 * F)};
         const bool keep = m->train == TRAIN_LORA && !w->forward_only;
         for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
             if (m->layer[i].lora.a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
@@ -143,12 +163,12 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
-    w->hn = carve(s, T * D);
-    w->p.h = carve(s, T * D);
-    w->p.qk = carve(s, T * qk);
-    w->p.a = carve(s, T * F);
+    w->hn = carve_act(m, s, T * D);
+    w->p.h = carve_act(m, s, T * D);
+    w->p.qk = carve_act(m, s, T * qk_cols(m));
+    w->p.a = carve_act(m, s, T * F);
     w->p.xa = carve(s, T * lora_cols(m));
-    w->hc = carve(s, w->chunk * D);
+    w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
     w->logits = carve(s, (w->keep_logits ? i64_max(N, w->chunk) : w->chunk) * c->V);
     w->dhn = NULL;
@@ -269,11 +289,24 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     struct backend *be = m->be;
     const int64_t D = m->cfg.D;
     const int L = m->cfg.L;
+    if (be->pass_begin) be->pass_begin(be, 0);
     be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
     for (int i = 0; i < L; i++)
         model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
-    be->rmsnorm(be, tensor_full(w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    be->rmsnorm(be, act_full(m, w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    if (be->pass_end) be->pass_end(be);
     return ST_OK;
+}
+
+static void get_hidden(struct model *m, float *hidden, int64_t n) {
+    struct train_space *w = &m->ts;
+    if (m->act == DT_F32) {
+        m->be->mem_get(m->be, hidden, w->hn, (size_t)n * sizeof *hidden);
+        return;
+    }
+    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    m->be->mem_get(m->be, host, w->hn, (size_t)n * sizeof *host);
+    for (int64_t i = 0; i < n; i++) hidden[i] = st_bf16_to_f32(host[i]);
 }
 
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
@@ -284,8 +317,8 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
     const int64_t D = m->cfg.D, V = m->cfg.V;
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
-        be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
+        struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
+        be->gather_rows(be, hc, act_full(m, w->hn, b->T, D), b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
         if (!w->dhn) continue;
@@ -294,7 +327,7 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         be->logprob_grad(be, lg, b->targets + i, w->ones);
         be->linear_dx(be, tensor_full(w->dhn + i * D, n, D), lg, &m->head, false);
     }
-    if (hidden) be->mem_get(be, hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
+    if (hidden) get_hidden(m, hidden, b->T * D);
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);
@@ -305,9 +338,10 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
+    struct tensor hn = act_full(m, w->hn, b->T, D);
     for (int64_t i = 0; i < b->T; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->T - i);
-        be->linear(be, tensor_full(w->logits, n, V), tensor_full(w->hn + i * D, n, D), &m->head, NULL, false);
+        be->linear(be, tensor_full(w->logits, n, V), tensor_rows(hn, i, n), &m->head, NULL, false);
         be->mem_get(be, logits + i * V, w->logits, (size_t)(n * V) * sizeof(float));
     }
     return be->sync(be, e);

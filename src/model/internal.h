@@ -32,7 +32,8 @@ struct layer {
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
-    float *x_in, *qkv, *o, *stats, *x_mid, *gu;
+    float *x_in, *qkv, *stats, *x_mid;
+    void *o, *gu;           /* of type model.act, as h, qk and a below */
     float *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A]; NULL: not kept */
 };
 struct pass {
@@ -42,15 +43,17 @@ struct pass {
     int n_seq;
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
-    float *h, *qk, *a, *xa; /* xa: scratch for any input of LoRA, lora_cols() wide */
+    void *h, *qk, *a;
+    float *xa; /* scratch for any input of LoRA, lora_cols() wide */
 };
 
 struct train_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts *layer; /* [L] */
-    float *x_last, *hn;       /* [T,D] */
-    float *hc, *dhc, *logits; /* LM-head chunks */
+    float *x_last;            /* [T,D] */
+    void *hn, *hc;            /* [T,D], and an LM-head chunk of it; of type model.act */
+    float *dhc, *logits;      /* LM-head chunks */
     float *dhn;               /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
     float *ones;              /* [chunk], host */
     bool forward_only;        /* the last forward was */
@@ -73,10 +76,15 @@ struct step_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts acts;
-    float *x_out, *rows, *logits;
+    float *rows, *logits;
     struct pass p;
     int32_t *pos, *ids, *last_row;
+    int32_t *last_seq; /* whose row that is; -1: nobody's */
     struct attn_seq *seq;
+    /* What became of the logits of a wave: drawn tokens, see model_step_draw. */
+    struct draw *draw;
+    int32_t *drawn;
+    float *logp, *entropy;
 };
 
 /* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
@@ -94,6 +102,7 @@ struct model {
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
     enum dtype dt;             /* of the products with base matrices */
+    enum dtype act;            /* of activations, where tensor/ops.h leaves a choice */
     bool bf16_only;            /* base matrices are not in w: `place` says where */
     int64_t activation_memory; /* as in model_options */
     float *final_norm;
@@ -174,6 +183,19 @@ static inline float *carve(struct carve *c, int64_t n) {
     float *p = c->base ? c->base + c->used : NULL;
     c->used += (n + 15) & ~(int64_t)15;
     return p;
+}
+
+/* n elements of the model's activation type. */
+static inline void *carve_act(const struct model *m, struct carve *c, int64_t n) {
+    return carve(c, m->act == DT_F32 ? n : (n + 1) / 2);
+}
+static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
+    return tensor_of(p, m->act, rows, cols);
+}
+/* Columns of what rope writes: with bfloat16 the values, too. */
+static inline int64_t qk_cols(const struct model *m) {
+    const struct model_config *c = &m->cfg;
+    return (int64_t)(c->H + (m->act == DT_F32 ? 1 : 2) * c->G) * c->K;
 }
 
 #endif

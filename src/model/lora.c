@@ -61,13 +61,13 @@ static void lora_carve(struct model *m, struct carve *slab, const bool use[LORA_
             lora_site_dims(&m->cfg, lora_first[g], &in, &out);
             struct lora *l = &m->layer[i].lora;
             float *a = carve(slab, n * R * in);
-            if (slab->base) l->a[g] = (struct weight){.w = a, .N = n * R, .K = in};
+            if (slab->base) l->a[g] = (struct weight){.w = a, .N = n * R, .K = in, .dt = m->act};
             for (int s = lora_first[g]; s < lora_first[g + 1]; s++) {
                 if (!use[s]) continue;
                 lora_site_dims(&m->cfg, s, &in, &out);
                 float *b = carve(slab, out * R);
                 if (!slab->base) continue;
-                l->b[s] = (struct weight){.w = b, .N = out, .K = R};
+                l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
                 m->lora_param[m->n_lora_param++] = matrix_param(m, a, R, in, i, s, "lora_A");
                 m->lora_param[m->n_lora_param++] = matrix_param(m, b, out, R, i, s, "lora_B");
                 a += R * in;

@@ -114,6 +114,10 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
     if (m->dt == DT_BF16 && !m->be->bf16)
         return FAIL(e, ST_UNSUPPORTED, "%s: dtype: bf16 is not supported on device %s, expected f32", where,
                     m->be->name);
+    m->act = m->dt == DT_BF16 ? m->be->act : DT_F32;
+    if (m->act == DT_BF16 && (m->cfg.K % 16 != 0 || m->cfg.K > 128))
+        return FAIL(e, ST_UNSUPPORTED, "%s: head_dim is %d: bf16 on device %s takes multiples of 16 up to 128; use f32",
+                    where, m->cfg.K, m->be->name);
     m->activation_memory = opt ? opt->activation_memory : 0;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
@@ -292,6 +296,17 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
     return ST_OK;
 }
 
+/* A matrix held in bf16 alone of the same `period` random numbers over and over. */
+static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
+    const struct place *at = place_of(m, p);
+    const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
+    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    for (int64_t j = 0; j < n; j++)
+        host[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : host[j - period];
+    for (int64_t row = 0; row < p->dim[0]; row += rows)
+        m->be->weight_put(m->be, at->in, at->row + row, i64_min(rows, p->dim[0] - row), host + row * K % period);
+}
+
 enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
                        struct model **out, struct err *e) {
     json_t *config = NULL;
@@ -307,6 +322,10 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     for (int i = 0; i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
+        if (place_of(m, p) && p->n > period) {
+            put_repeated(m, p, &r, period);
+            continue;
+        }
         const bool bias = strstr(p->name, ".bias") != NULL;
         for (int64_t j = 0; j < i64_min(p->n, period); j++)
             host[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;

@@ -5,6 +5,7 @@
 #define KERNELRL_MODEL_H
 
 #include "base/err.h"
+#include "tensor/ops.h"
 
 struct backend; /* tensor/backend.h */
 
@@ -165,5 +166,23 @@ int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n);
  * ST_MEMORY when there are too few blocks: the cache is then as it was. */
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) MUST_USE;
+
+/* The same where the device itself can draw tokens, so that logits need not travel. want[i] says what is to become of
+ * sequence i's last row: nothing; its logits in logits[i,:] as above; or a token below `limit`, drawn as `draw` says,
+ * with its log-probability at temperature 1 over all V ids and the entropy, in drawn[i] (id -1: the logits are not
+ * finite). */
+enum step_what { STEP_NOTHING, STEP_LOGITS, STEP_DRAW };
+struct step_want {
+    enum step_what what;
+    struct draw draw;
+};
+struct step_drawn {
+    int32_t id;
+    float logp, entropy;
+};
+bool model_can_draw(const struct model *m);
+enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_want *want, int32_t limit, struct step_drawn *drawn,
+                            float *logits, struct err *e) MUST_USE;
 
 #endif
