@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dotenv.h"
+#include "base/str.h"
 #include "cli/cli.h"
+#include "rl/options.h"
 
 static const struct {
     const char *name, *help;
@@ -27,8 +30,26 @@ static void usage(FILE *f) {
     fprintf(f, "\nkernelrl COMMAND --help says more.\n");
 }
 
+/* kernelrl help KEY: what a key of train, or of sft, means. */
+static int help_key(const char *key) {
+    static const struct config_schema *const schemas[] = {&train_schema, &sft_schema};
+    struct str s = STR_INIT;
+    struct err e;
+    for (size_t i = 0; i < ARRAY_LEN(schemas); i++) {
+        if (config_help(schemas[i], key, &s, &e) != ST_OK) continue;
+        printf("%s%s", i == 0 ? "" : "sft: ", str_c(&s));
+        str_free(&s);
+        return 0;
+    }
+    fprintf(stderr, "kernelrl: help: unknown command or key \"%s\"\n\n", key);
+    usage(stderr);
+    return 2;
+}
+
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
+    struct err e;
+    if (dotenv_load(".env", &e) != ST_OK) return cli_report(&e);
     if (argc < 2) {
         usage(stderr);
         return 2;
@@ -40,13 +61,11 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) return cmd_version(0, NULL);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].fn(argc - 1, argv + 1);
-    if (strcmp(argv[1], "help") == 0) { /* kernelrl help COMMAND */
+    if (strcmp(argv[1], "help") == 0) { /* kernelrl help COMMAND, or KEY */
         char *help[] = {argv[2], (char[]){"--help"}, NULL};
         for (size_t i = 0; i < ARRAY_LEN(commands); i++)
             if (strcmp(argv[2], commands[i].name) == 0) return commands[i].fn(2, help);
-        fprintf(stderr, "kernelrl: help: unknown command \"%s\"\n\n", argv[2]);
-        usage(stderr);
-        return 2;
+        return help_key(argv[2]);
     }
     fprintf(stderr, "kernelrl: unknown command \"%s\"\n\n", argv[1]);
     usage(stderr);

@@ -172,6 +172,8 @@ static const struct config_key train_keys[] = {
             "Problems of the generator to add to the training set."),
     KEY_INT_OPT(T, dataset_builder.level, "null", "[0,4]",
                 "Only problems of this level. 0: all. null: 1 of KernelBench, all of other sources."),
+    KEY_INT_OPT(T, dataset_builder.difficulty, "null", "[1,3]",
+                "Only problems of this label: 1 single operator, 2 fusion, 3 block. null: all."),
     KEY_ENUM(T, dataset_builder.backend, "c", "c|torch_cpu|cuda|triton|cuda_native|tilelang|cute|hip|thunderkittens",
              "What answers are written in: a C function (c) or a CUDA one (cuda_native), or a Python module with "
              "ModelNew."),

@@ -177,8 +177,13 @@ static int64_t wanted_level(const struct train_options *o, const char *source) {
     return source && strstr(source, "KernelBench") ? 1 : 0;
 }
 
+static bool has_label(const struct train_options *o, const struct problem *p) {
+    return o->dataset_builder.difficulty == CONFIG_UNSET_INT || p->difficulty == o->dataset_builder.difficulty;
+}
+
 static bool wanted(const struct train_options *o, int64_t level, const struct problem *p) {
     if (level > 0 && p->level != level) return false;
+    if (!has_label(o, p)) return false;
     if (o->dataset_builder.start_problem > 0 && p->problem_id < o->dataset_builder.start_problem) return false;
     return o->dataset_builder.end_problem == 0 || p->problem_id <= o->dataset_builder.end_problem;
 }
@@ -247,7 +252,8 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     if (!has_split && o->dataset_builder.test_fraction > 0 && *n_train > 1 && held == 0) held = 1;
     for (int i = *n_train - held; i < *n_train; i++) (*test)[(*n_test)++] = (*train)[i];
     *n_train -= held;
-    for (size_t i = 0; i < s->generated.count; i++) (*train)[(*n_train)++] = &s->generated.items[i];
+    for (size_t i = 0; i < s->generated.count; i++)
+        if (has_label(o, &s->generated.items[i])) (*train)[(*n_train)++] = &s->generated.items[i];
     if (*n_train == 0)
         return FAIL(e, ST_CONFIG,
                     "dataset_builder: no problem is left to train on (source \"%s\", level %lld, problems "
