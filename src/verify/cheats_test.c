@@ -74,8 +74,9 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
                                .allow_weaker = false,
                                .seed = 20261120,
                                .run_timeout_s = 3,
-                               .timed_calls = 20,
-                               .timing_budget_s = 1.5};
+                               .timed_calls = 10,
+                               .timing_budget_s = 0.3,
+                               .memory_bytes = 512 << 20};
     struct verifier *v = NULL;
     struct err e = {0};
     if (verifier_open(&o, &v, &e) != ST_OK) {

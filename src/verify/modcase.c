@@ -12,7 +12,7 @@
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
 /* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read. */
-static const int64_t cpu_slot_bytes = 64 << 20, gpu_slot_bytes = 256 << 20;
+static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20;
 enum { MAX_SLOTS = 64 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }
@@ -153,6 +153,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_survey", c);
     js_put_i64(&q, "seed", (int64_t)secret(c, 6, 0));
+    js_put_i64(&q, "wanted", n);
     js_begin(&q, "families", '[');
     for (int i = -1; i < (int)ARRAY_LEN(families); i++) {
         js_begin(&q, NULL, '[');

@@ -17,6 +17,7 @@
 enum { MAX_CALLS = 64, CHECKED_CALLS = 2, SHAPE_RANK = 12 };
 /* A timed request takes at least this long, so that the messages around it are a small part. */
 static const double request_s = 2e-3;
+static const int64_t large_output_bytes = 256 << 20;
 static const double min_rounds = 5, max_round_count = 15; /* TIMING_MAX_ROUNDS is 16 */
 
 /* One answer on its way. */
@@ -688,6 +689,9 @@ static bool turn(struct run *r, enum modcase_lane lane, const struct modset *set
     *seconds = fmax((double)(ns - r->empty_ns), (double)n) * 1e-9 / n;
     if (lane == LANE_REFERENCE) return true;
     int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
+    /* Looking at gigabytes takes longer than making them: one call of four then, which four is decided only now. */
+    bool large = r->c->output_bytes[0] > large_output_bytes;
+    if (large && n == 1 && r->next_set > 4 && rng_u64(r->random, 8, ++r->random_step) % 4 != 0) checked = 0;
     for (int i = 0; i < checked; i++) {
         int pick = n <= CHECKED_CALLS ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
@@ -698,7 +702,7 @@ static bool turn(struct run *r, enum modcase_lane lane, const struct modset *set
             }
         last_with[i] = pick;
     }
-    if (!check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
+    if (checked > 0 && !check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
         enum outcome o = r->out->outcome;
         if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
         return false;

@@ -7,20 +7,22 @@ of any size fit; expected outputs are kept while there is room.
 
 Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
 signs at random, `scaled` and `small` also multiply by 3 and 0.01, `negated` takes the negative, `offset` adds 50 to what
-is not zero, `unit` draws values next to 1 of both signs, `spikes` multiplies a few elements by 100, `probe` changes one
+is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
 element by so much that the reference's output must change, and asks for that change.
 """
 
 import copy
 import math
+import resource
 
 import torch
 
 from kernelrl_worker import reference, tensors
 from kernelrl_worker.tensors import Fault
 
-CHUNK = 1 << 25  # elements compared at a time
+CHUNK = 1 << 26  # elements compared at a time
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
+DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
 # A family on which the reference itself is this far from float64 says nothing about an answer.
 BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -30,52 +32,65 @@ PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some 
 
 
 def rms_of(t):
+    """Root mean square of the finite elements; 0 for integers."""
     if not t.is_floating_point() or t.numel() == 0:
         return 0.0
     total, count = 0.0, 0
     for part in t.reshape(-1).split(CHUNK):
-        part = part.double()
-        finite = torch.isfinite(part)
-        total += float(torch.where(finite, part * part, torch.zeros_like(part)).sum())
-        count += int(finite.sum())
+        norm = float(torch.linalg.vector_norm(part, dtype=torch.float64))
+        if math.isfinite(norm):
+            total, count = total + norm * norm, count + part.numel()
+        else:
+            finite = part[torch.isfinite(part)].double()
+            total, count = total + float((finite * finite).sum()), count + finite.numel()
     return math.sqrt(total / count) if count else 0.0
 
 
 def compare(want, got, tolerance, compatible):
     """compare.h's rules on torch tensors of equal shape. tolerance of the normalised error (None: not applied);
-    compatible: that of allclose (None: not applied)."""
+    compatible: that of allclose (None: not applied). Figures stay on the device until the end: asking for one between
+    any two pieces would cost more than the pieces."""
     result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
     rms = max(rms_of(want), RMS_FLOOR)
     want, got = want.reshape(-1), got.reshape(-1)
+    figures, masks = [], []
     for start in range(0, want.numel(), CHUNK):
         w, g = want[start : start + CHUNK], got[start : start + CHUNK]
         if w.is_floating_point():
-            w, g = w.double(), g.double()
-            finite = torch.isfinite(w)
+            if w.dtype != torch.float32 or w.device.type == "cpu":
+                w, g = w.double(), g.double()
+            finite, known = torch.isfinite(w), torch.isfinite(g)
+            size = w.abs()
             difference = (g - w).abs()
-            error = difference / (rms + w.abs())
-            bad = torch.zeros_like(finite)
+            error = difference / (size + rms)
+            bad = finite & ~known
             if tolerance is not None:
                 bad |= ~(error <= tolerance)
             if compatible is not None:
-                bad |= ~(difference <= compatible + compatible * w.abs())
-            same = (w == g) | (torch.isnan(w) & torch.isnan(g))
-            bad = torch.where(finite, bad, ~same)
-            known = finite & torch.isfinite(g)
-            if bool(known.any()):
-                result["max_error"] = max(result["max_error"], float(torch.where(known, error, 0 * rms).max()))
-            result["not_finite"] += int((finite & ~torch.isfinite(g)).sum())
+                bad |= ~(difference <= compatible * size + compatible)
+            # Where the reference is not finite: the same infinity, or any NaN.
+            bad = torch.where(finite, bad, ~((w == g) | (torch.isnan(w) & torch.isnan(g))))
+            worst = torch.where(finite & known, error, torch.zeros_like(error)).max()
+            figures.append(torch.stack([bad.sum().double(), (finite & ~known).sum().double(), worst.double()]))
         else:
             bad = w != g
-            if bool(bad.any()):
-                result["max_error"] = 1.0
-        count = int(bad.sum())
+            count = bad.sum().double()
+            figures.append(torch.stack([count, torch.zeros_like(count), (count > 0).double()]))
+        masks.append((start, bad) if len(masks) < 8 else None)
+    for index, (count, not_finite, worst) in enumerate(torch.stack(figures).tolist() if figures else []):
         if count and result["first"] < 0:
-            index = int(torch.nonzero(bad)[0])
-            result.update(first=start + index, got=float(g[index]), want=float(w[index]))
-        result["different"] += count
+            start = index * CHUNK
+            if masks[index] is None:
+                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible)
+                result.update(first=start + max(again["first"], 0), got=again["got"], want=again["want"])
+            else:
+                at = start + int(torch.nonzero(masks[index][1])[0])
+                result.update(first=at, got=float(got[at]), want=float(want[at]))
+        result["different"] += int(count)
+        result["not_finite"] += int(not_finite)
+        result["max_error"] = max(result["max_error"], worst)
     for key in ("got", "want", "max_error"):
-        if not math.isfinite(result[key]):
+        if isinstance(result[key], float) and not math.isfinite(result[key]):
             result[key] = repr(result[key])
     return result
 
@@ -217,7 +232,8 @@ class Case:
             return torch.where(x != 0, x * signs + OFFSET, x)
         if family == "spikes":
             chosen = torch.rand(x.shape, generator=generator, device=x.device) < min(0.5, 8 / x.numel() + 1e-4)
-            return torch.where(mirrored(chosen.to(torch.int8)).bool(), x * 100 + 1, x)
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
+            return torch.where(mirrored(chosen.to(torch.int8)).bool(), (x * 100 + 1) * mirrored(signs), x)
         raise Fault(f"unknown family {family}")
 
     def _probe(self, values, param_set, seed, generator):
@@ -277,7 +293,8 @@ class Case:
                 self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
             except Exception:
                 self.doubles[param_set] = False
-        if not self.doubles[param_set]:
+        big = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
+        if not self.doubles[param_set] or big > DOUBLE_BYTES[self.kind]:
             return 0.0
         try:
             wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
@@ -297,15 +314,19 @@ class Case:
                 worst = max(worst, error)
         return worst
 
-    def survey(self, families, seed):
-        """For each (family, parameter set): may it be used, and with which tolerance."""
+    def survey(self, families, seed, wanted):
+        """For each (family, parameter set): may it be used, and with which tolerance. Until `wanted` may."""
         result = []
         for family, param_set in families:
+            if sum(r["usable"] for r in result) >= wanted:
+                break
             key = (family, param_set)
             if key not in self.tolerances:
                 self.tolerances[key] = self._survey_one(family, param_set, seed)
             usable, noise = self.tolerances[key]
             result.append({"usable": usable, "noise": noise})
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()  # others need the room more
         return result
 
     def _survey_one(self, family, param_set, seed):
@@ -452,7 +473,9 @@ class Referee:
         return {}
 
     def do_device(self, request, _):
-        """What the GPU is, for the record."""
+        """What the GPU is. Also the sign that this process works on one, where address space says nothing."""
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         properties = torch.cuda.get_device_properties(request["device"])
         return {
             "name": properties.name,
@@ -504,7 +527,7 @@ class Referee:
 
     def do_survey(self, request, _):
         case = self.cases[request["problem"]]
-        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"])}
+        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
 
     def do_stage(self, request, _):
         self.cases[request["problem"]].stage(request["lane"], request["slots"])
@@ -537,5 +560,8 @@ class Referee:
                 got.append(flat.view(dtype).as_strided(shape, stride))
             verdicts.append(case.judge(request["lane"], entry, got, request["hardened"]))
         if case.kind == "cuda":
+            # Closed again at once: the answer may free a block and get another under the same handle.
+            got = flat = None
             torch.cuda.synchronize()
+            self.cuda.close_all()
         return {"verdicts": verdicts}
