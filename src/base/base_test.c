@@ -170,8 +170,9 @@ static void dotenv(void **state) {
     close(fd);
     setenv("KRL_SET", "kept", 1);
     assert_int_equal(dotenv_load(path, &e), ST_OK);
-    static const char *const want[][2] = {{"KRL_A", "1"},      {"KRL_B", "two words"}, {"KRL_C", "#3"}, {"KRL_D", "x"},
-                                          {"KRL_SET", "kept"}, {"KRL_E", ""},          {"KRL_F", "a=b#c"}};
+    static const char *const want[][2] = {{"KRL_A", "1"},    {"KRL_B", "two words"}, {"KRL_C", "#3"},
+                                          {"KRL_D", "x"},    {"KRL_SET", "kept"},    {"KRL_E", ""},
+                                          {"KRL_F", "a=b#c"}};
     for (size_t i = 0; i < ARRAY_LEN(want); i++) assert_string_equal(getenv(want[i][0]), want[i][1]);
     static const char *const bad[] = {"secret\n", "1X=secret\n", "X=\"secret\n", "X='a' secret\n"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
