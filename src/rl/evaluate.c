@@ -96,7 +96,6 @@ static void forget_training(struct eval_options *o) {
     o->train.dataset_builder.level = CONFIG_UNSET_INT;
     o->train.dataset_builder.start_problem = o->train.dataset_builder.end_problem = 0;
     o->train.dataset_builder.generated_problems = 0;
-    o->train.kl_penalty_coef = 0; /* no reference model is needed */
 }
 
 enum status eval_configure(struct config *c, const struct config_schema *schema, struct eval_options *o, int argc,
@@ -235,6 +234,7 @@ static enum status evaluation_open(const struct eval_options *o, const volatile 
     if (x->checkpoint) str_addf(&adapter, "%s/adapter_config.json", x->checkpoint);
     /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */
     x->mine.lora_rank = adapter.len > 0 && fs_is_file(adapter.p);
+    x->mine.kl_penalty_coef = 0; /* nor is a reference model of any use */
     TRY(session_open(&x->mine, cancel, &x->s, e));
     return choose_problems(o, &x->s, &x->problems, &x->n, &x->split_name, e);
 }
