@@ -81,7 +81,7 @@ static void broken_answers_are_caught(void **state) {
     if (!v) skip();
     struct arena a = ARENA_INIT;
     struct gen_item it;
-    if (generator_from_recipe("rows 16x64 scale:3.0 shift:0.25 softmax", 1, &a, &it, &e) != ST_OK)
+    if (generator_from_recipe("rows 16x64 scale:3.0 softmax shift:0.25", 1, &a, &it, &e) != ST_OK)
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < N * STYLES; i++) {
         const enum gen_style style = styles[i / N];

@@ -97,14 +97,14 @@ static char *other_constant(const char *s, const char *body, struct rng *r, stru
     return splice(a, s, c, len, strncmp(c, "0.5f", 4) == 0 ? "0.25f" : rng_below(r, 2) ? "0.5f" : "1.0f");
 }
 
-/* A product got wrong: a number of three digits and more is doubled, halved, or has a wrong digit. */
+/* A size got wrong: a number of two digits and more is doubled, halved, or has a wrong digit. */
 static char *other_size(const char *s, const char *body, struct rng *r, struct arena *a) {
     const char *at[MAX_SITES];
     int n = 0;
     for (const char *c = body; *c && n < MAX_SITES; c++) {
         if (!isdigit((unsigned char)*c) || isalnum((unsigned char)c[-1]) || c[-1] == '.' || c[-1] == '_') continue;
         size_t len = number_len(c);
-        if (len >= 3 && strspn(c, "0123456789") == len && !isalpha((unsigned char)c[len])) at[n++] = c;
+        if (len >= 2 && strspn(c, "0123456789") == len && !isalpha((unsigned char)c[len])) at[n++] = c;
         c += len - 1;
     }
     if (!n) return NULL;

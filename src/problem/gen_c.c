@@ -798,7 +798,8 @@ char *prog_answer(const struct prog *p, enum gen_style style) {
     }
     struct str s = STR_INIT;
     str_addf(&s, "// plan: %s, %s, %s, %s, %s\n", st.fused ? "fused" : "separate", st.parallel ? "parallel" : "serial",
-             st.simd ? "simd" : "plain", st.fast ? "fast math" : "libm", st.literal ? "numbers" : "names");
+             st.simd ? "simd" : "plain", st.fast ? cg_uses_vector(&g) ? "blocked" : "fast math" : "libm",
+             st.literal ? "numbers" : "names");
     cg_add_helpers(&g, &s);
     add_signature(p, &s);
     if (st.literal)

@@ -49,6 +49,8 @@ const char *cg_fn(struct cg *g, const char *name);
 void cg_add_functions(struct cg *g, const char *text, struct str *out);
 /* Notes that the answer needs the vector type V. */
 void cg_use_vector(struct cg *g);
+/* Whether it does: only products in register blocks do. */
+bool cg_uses_vector(const struct cg *g);
 /* The definitions of what was noted. */
 void cg_add_helpers(const struct cg *g, struct str *out);
 /* Writes an element-wise operator's line; y is the second operand's index, par the parameter's. */

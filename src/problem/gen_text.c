@@ -221,6 +221,7 @@ void cg_add_functions(struct cg *g, const char *text, struct str *out) {
 }
 
 void cg_use_vector(struct cg *g) { g->help |= HELP_VECTOR; }
+bool cg_uses_vector(const struct cg *g) { return g->help & HELP_VECTOR; }
 
 void cg_add_helpers(const struct cg *g, struct str *out) {
     if (g->help & HELP_VECTOR) str_adds(out, help_vector);
