@@ -61,6 +61,9 @@ $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
 $(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
+# The version says which commit it is of.
+$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
+$(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
 $(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)
@@ -89,12 +92,12 @@ $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, wh
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
 # The ops of the plugin against those of the CPU; and the same kernels on an emulated device, which needs no GPU.
-CUDA_TEST     := $(BUILD)/test/cuda_ops
+CUDA_TEST     := $(BUILD)/test/cuda_plugin
 CUDA_EMULATED := $(BUILD)/test/libkernelrl_cuda_emulated.so
-EMU_FLAGS     := -fPIC -Itests/cuda/emulate
+EMU_FLAGS     := -fPIC -DKERNELRL_EMULATED -Itests/cuda/emulate
 EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
 EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
-$(CUDA_TEST): tests/cuda/ops_test.c $(BUILD)/libkernelrl.a
+$(CUDA_TEST): tests/cuda/plugin_test.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lm -ldl -lpthread
 $(CUDA_EMULATED): $(EMU_OBJ)
 	@mkdir -p $(@D) && g++ $(LDFLAGS) -shared -o $@ $^ -lm
@@ -124,8 +127,9 @@ test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
 test-fast: build ## unit tests only
 	@tests/run --fast
-test-cuda: $(CUDA_TEST) $(if $(wildcard /dev/nvidiactl),$(CUDA_LIB),$(CUDA_EMULATED)) ## every CUDA op against the CPU's, on a GPU or emulated
-	@$(CUDA_TEST) $(lastword $^)
+CUDA_TESTED   := $(if $(wildcard /dev/nvidiactl),$(CUDA_LIB),$(CUDA_EMULATED))
+test-cuda: $(CUDA_TEST) $(BIN) $(CUDA_TESTED) ## every CUDA op against the CPU's, on a GPU or emulated
+	@$(CUDA_TEST) $(CUDA_TESTED) && KERNELRL_CUDA_PLUGIN=$(CUDA_TESTED) $(BIN) selfcheck ops --device cuda
 doctor: build ## what this machine can do
 	@$(BIN) doctor
 fmt: ## format the sources

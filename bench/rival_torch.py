@@ -36,12 +36,12 @@ def arguments():
     return p.parse_args()
 
 
-def report(torch, args, what, times, tokens, **more):
+def report(torch, args, what, times, step_tokens, **more):
     times = sorted(times)
     median = statistics.median(times)
     line = {"bench": what, "program": "pytorch", "version": torch.__version__, "model": args.arch, "dtype": "bf16",
             "device": "cpu", "threads": args.threads, "load": os.getloadavg()[0], **more,
-            "tokens_per_s": tokens / median, "median_ms": median * 1e3, "low_ms": times[0] * 1e3,
+            "tokens_per_s": step_tokens / median, "median_ms": median * 1e3, "low_ms": times[0] * 1e3,
             "high_ms": times[-1] * 1e3}
     print(json.dumps(line), flush=True)
 

@@ -147,7 +147,7 @@ static enum status traced_batch(const struct generator *g, const struct problem_
             (st = js_get_str(row, path, "text", &text, e)) == ST_OK) {
             struct parsed parsed;
             const struct problem *p = problem_of(g, set, key, b);
-            parse_completion(text, strlen(text), &parsed);
+            parse_completion(text, strlen(text), ANSWER_C, &parsed);
             if (p)
                 b->items[b->n++] = (struct verify_item){
                     .problem = p,

@@ -26,6 +26,7 @@ struct bench_options {
     int64_t tokens;                     /* of a sequence in prefill and training */
     int64_t repeat;                     /* 0: each measurement's own */
     int threads, lora_rank;
+    int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
     int64_t activation_memory;
 };
 
@@ -79,6 +80,10 @@ enum status bench_decode(struct bench *b, struct model *m, struct err *e) MUST_U
 enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */
 enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) MUST_USE;
+
+/* ---- bench_verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
+
+int bench_verify(int argc, char **argv);
 
 /* ---- cmd_bench.c ---- */
 

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,33 +42,13 @@ double bench_read_bandwidth(struct pool *pool, const void *p, int64_t n, double 
     return (double)n / best;
 }
 
-/* On a device, whose memory the host cannot read: copies, which read and write. */
-static enum status copy_bandwidth(struct backend *be, int64_t n, double *out, struct err *e) {
-    float *a, *b;
-    TRY(bench_random(be, n / 4, 1, &a, e));
-    enum status st = bench_random(be, n / 4, 2, &b, e);
-    double best = 1e9;
-    for (int i = 0; st == ST_OK && i < 10; i++) {
-        const double t0 = clock_now_s();
-        be->mem_copy(be, b, a, (size_t)n);
-        st = be->sync(be, e);
-        const double t = clock_now_s() - t0;
-        best = t < best ? t : best;
-    }
-    be->mem_free(be, a);
-    if (b) be->mem_free(be, b);
-    *out = 2.0 * (double)n / best;
-    return st;
-}
-
-static enum status bandwidth(struct bench *b, double *out, struct err *e) {
+static double bandwidth(struct bench *b) {
     const int64_t n = 256 << 20; /* far more than a cache holds */
-    if (strcmp(b->o->device, "cpu") != 0) return copy_bandwidth(b->be, n, out, e);
     uint64_t *p = packed_alloc((size_t)n);
     for (int64_t i = 0; i < n / 8; i++) p[i] = (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15);
-    *out = bench_read_bandwidth(b->pool, p, n, 0.3);
+    const double rate = bench_read_bandwidth(b->pool, p, n, 0.3);
     free(p);
-    return ST_OK;
+    return rate;
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -126,10 +107,67 @@ out:
     return st;
 }
 
+/* n random numbers of type dt in device memory, drawn once and then doubled by copies. */
+static enum status device_random(struct backend *be, int64_t n, enum dtype dt, void **out, struct err *e) {
+    const int64_t bytes = n * (int64_t)dtype_bytes(dt);
+    *out = be->mem_alloc(be, (size_t)bytes);
+    if (!*out) return FAIL(e, ST_MEMORY, "%.3f GB of device memory for random numbers", (double)bytes * 1e-9);
+    CLEANUP_FREE uint32_t *host = xmalloc(PERIOD * sizeof *host);
+    struct rng r = rng_make(7, 1);
+    for (int i = 0; i < PERIOD; i++) /* about a hundredth, of both signs, as a float or as two of bfloat16 */
+        host[i] = 0x3c003c00u | ((uint32_t)rng_next(&r) & 0x81ff81ffu);
+    int64_t have = i64_min(bytes, (int64_t)(PERIOD * sizeof *host));
+    be->mem_put(be, *out, host, (size_t)have);
+    for (; have < bytes; have *= 2) be->mem_copy(be, (char *)*out + have, *out, (size_t)i64_min(have, bytes - have));
+    return be->sync(be, e);
+}
+
+/* A device is faster than calls to it: several in a row are timed, and once a run. */
+static enum status device_limits(struct bench *b, const struct model_config *c, enum dtype dt, struct err *e) {
+    static struct bench_limits known;
+    enum { CALLS = 10 };
+    struct backend *be = b->be;
+    const int64_t n = (int64_t)2 << 30, T = 8192, N = 2 * (int64_t)c->F, K = c->D;
+    const enum dtype act = dt == DT_BF16 ? be->act : DT_F32;
+    void *a = NULL, *d = NULL, *x = NULL, *y = NULL;
+    struct weight w = {0};
+    float *master = NULL;
+    enum status st = ST_OK;
+    for (int turn = 0; known.flop_s == 0 && turn < 1; turn++) {
+        TRY_GOTO(device_random(be, n / 4, DT_F32, &a, e), out);
+        TRY_GOTO(device_random(be, n / 4, DT_F32, &d, e), out);
+        TRY_GOTO(device_random(be, T * K, act, &x, e), out);
+        TRY_GOTO(device_random(be, T * N, act, &y, e), out);
+        TRY_GOTO(bench_weight(be, N, K, dt, &w, &master, e), out);
+        double bytes_s = 0, flop_s = 0;
+        for (int i = 0; i < 4; i++) {
+            double t0 = clock_now_s();
+            for (int k = 0; k < CALLS; k++) be->mem_copy(be, d, a, (size_t)n);
+            TRY_GOTO(be->sync(be, e), out);
+            bytes_s = fmax(bytes_s, 2.0 * (double)n * CALLS / (clock_now_s() - t0));
+            t0 = clock_now_s();
+            for (int k = 0; k < CALLS; k++)
+                be->linear(be, tensor_of(y, act, T, N), tensor_of(x, act, T, K), &w, NULL, false);
+            TRY_GOTO(be->sync(be, e), out);
+            if (i > 0) flop_s = fmax(flop_s, 2.0 * (double)T * (double)N * (double)K * CALLS / (clock_now_s() - t0));
+        }
+        known = (struct bench_limits){bytes_s, flop_s};
+    }
+    b->limits = known;
+out:
+    be->weight_free(be, &w);
+    be->mem_free(be, master);
+    be->mem_free(be, a);
+    be->mem_free(be, d);
+    be->mem_free(be, x);
+    be->mem_free(be, y);
+    return st;
+}
+
 enum status bench_limits_raise(struct bench *b, const struct model_config *c, enum dtype dt, struct err *e) {
     struct bench_limits *l = &b->limits;
-    double bytes_s;
-    TRY(bandwidth(b, &bytes_s, e));
+    if (strcmp(b->o->device, "cpu") != 0) return device_limits(b, c, dt, e);
+    const double bytes_s = bandwidth(b);
     if (bytes_s > l->bytes_s) l->bytes_s = bytes_s;
     TRY(product_rate(b->be, 2 * (int64_t)c->F, c->D, dt, &l->flop_s, e));
     TRY(product_rate(b->be, c->D, c->F, dt, &l->flop_s, e));

@@ -28,6 +28,9 @@ static double weight_limit_s(const struct bench *b, const struct model *m, doubl
 /* Floating point operations of one layer's attention for `pairs` pairs of a query and a key it sees. */
 static double attention_flop(const struct model_config *c, double pairs) { return 4.0 * c->H * c->K * pairs; }
 
+/* Of one cached token, in all layers. */
+static double kv_bytes(const struct model *m) { return (double)kv_block_bytes(m) / KV_BLOCK; }
+
 /* One sampling step: `rows` rows of n_seq sequences whose queries and keys make `pairs` pairs, over `cached` keys in
  * memory. The head runs for one row a sequence. */
 static double step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
@@ -37,7 +40,7 @@ static double step_limit_s(const struct bench *b, const struct model *m, double 
     const double layer = weight_limit_s(b, m, rows, D * (c->H + 2 * c->G) * K) +
                          weight_limit_s(b, m, rows, D * c->H * K) + weight_limit_s(b, m, rows, 2 * D * c->F) +
                          weight_limit_s(b, m, rows, D * c->F) +
-                         bench_limit_s(&b->limits, 8 * cached * c->G * K, attention_flop(c, pairs));
+                         bench_limit_s(&b->limits, cached * kv_bytes(m) / c->L, attention_flop(c, pairs));
     return c->L * layer + weight_limit_s(b, m, n_seq, head_params(c));
 }
 
@@ -54,6 +57,8 @@ struct step_buffers {
     int *seq, *n;
     int32_t *ids;
     float *logits;
+    struct step_want *want;
+    struct step_drawn *drawn;
     double *t;
 };
 
@@ -62,6 +67,8 @@ static void step_buffers_free(struct step_buffers *s) {
     free(s->n);
     free(s->ids);
     free(s->logits);
+    free(s->want);
+    free(s->drawn);
     free(s->t);
 }
 
@@ -70,9 +77,21 @@ static struct step_buffers step_buffers(const struct model_config *c, int n_seq,
                              .n = xcalloc((size_t)n_seq, sizeof(int)),
                              .ids = random_ids(n_ids, c->V, (uint64_t)n_seq),
                              .logits = xmalloc((size_t)n_seq * (size_t)c->V * sizeof(float)),
+                             .want = xcalloc((size_t)n_seq, sizeof(struct step_want)),
+                             .drawn = xcalloc((size_t)n_seq, sizeof(struct step_drawn)),
                              .t = xcalloc((size_t)n_times, sizeof(double))};
-    for (int i = 0; i < n_seq; i++) s.seq[i] = i;
+    for (int i = 0; i < n_seq; i++) {
+        s.seq[i] = i;
+        s.want[i] = (struct step_want){STEP_DRAW, {1, 0, (i + 0.5) / n_seq}};
+    }
     return s;
+}
+
+/* A step as the engine makes it: where the device draws the tokens, logits stay there. */
+static enum status bench_step(struct model *m, struct kv_cache *kv, int n_seq, const struct step_buffers *s,
+                              const int32_t *ids, struct err *e) {
+    if (!model_can_draw(m)) return model_step(m, kv, n_seq, s->seq, s->n, ids, s->logits, e);
+    return model_step_draw(m, kv, n_seq, s->seq, s->n, ids, s->want, model_cfg(m)->V, s->drawn, s->logits, e);
 }
 
 static enum status decode(struct bench *b, struct model *m, int n_seq, struct err *e) {
@@ -86,12 +105,12 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
-    TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+    TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = 1;
     for (int64_t k = 0; k < steps; k++) { /* the prompts have warmed up */
         if (k == steps / 2) TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
         const double t0 = clock_now_s();
-        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids + k * n_seq, s.logits, e), out);
+        TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids + k * n_seq, e), out);
         s.t[k] = clock_now_s() - t0;
     }
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
@@ -104,6 +123,9 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
+    const double bytes =
+        (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
+    js_put_f64(&line, "gb_per_s", bytes / t.median * 1e-9);
     bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:
     step_buffers_free(&s);
@@ -138,7 +160,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
         for (int i = 0; i < n_seq; i++) kv_reset(kv, i);
         const double t0 = clock_now_s();
-        TRY_GOTO(model_step(m, kv, n_seq, s.seq, s.n, s.ids, s.logits, e), out);
+        TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
         if (k >= 0) s.t[k] = clock_now_s() - t0;
     }
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
@@ -205,28 +227,47 @@ struct train_times {
     double *forward, *backward, *optimizer, *step;
 };
 
-static enum status train_steps(struct model *m, struct adamw *opt, const struct train_batch *batch, const float *g,
-                               float *logp, int64_t repeat, const struct train_times *t, struct err *e) {
+/* The rows of all sequences, taken `micro` sequences at a time, as a step of `train` takes its micro-batches. */
+struct train_rows {
+    int n_seq, micro;
+    int64_t tokens;
+    const int32_t *ids, *rows, *targets; /* [n_seq * tokens]; rows within a micro-batch */
+    const struct segment *seg;           /* [micro] */
+    const float *g;
+    float *logp;
+};
+
+static enum status train_steps(struct model *m, struct adamw *opt, const struct train_rows *r, int64_t repeat,
+                               const struct train_times *t, struct err *e) {
     const struct adamw_config cfg = {1e-6, 0.9, 0.95, 1e-8, 0};
     for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
+        const double start = clock_now_s();
+        double forward = 0, backward = 0;
+        for (int i = 0; i < r->n_seq; i += r->micro) {
+            const int n = (int)i64_min(r->micro, r->n_seq - i);
+            const int64_t at = i * r->tokens, T = n * r->tokens;
+            const struct train_batch batch = {r->ids + at, T, r->seg, n, r->rows + at, r->targets + at, T, false};
+            const double t0 = clock_now_s();
+            TRY(model_forward(m, &batch, r->logp, NULL, NULL, e));
+            const double t1 = clock_now_s();
+            TRY(model_backward(m, &batch, r->g + at, e));
+            forward += t1 - t0;
+            backward += clock_now_s() - t1;
+        }
         int n;
         const struct param *p = model_params(m, &n);
-        const double t0 = clock_now_s();
-        TRY(model_forward(m, batch, logp, NULL, NULL, e));
-        const double t1 = clock_now_s();
-        TRY(model_backward(m, batch, g, e));
         const double t2 = clock_now_s();
         (void)model_grad_norm(m);
         adamw_step(opt, p, n, &cfg, 1, false);
         model_params_changed(m);
         model_zero_grad(m);
         TRY(model_backend(m)->sync(model_backend(m), e));
-        const double t3 = clock_now_s();
+        const double end = clock_now_s();
         if (k < 0) continue;
-        t->forward[k] = t1 - t0;
-        t->backward[k] = t2 - t1;
-        t->optimizer[k] = t3 - t2;
-        t->step[k] = t3 - t0;
+        t->forward[k] = forward;
+        t->backward[k] = backward;
+        t->optimizer[k] = end - t2;
+        t->step[k] = end - start;
     }
     return ST_OK;
 }
@@ -236,23 +277,24 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     const struct bench_options *o = b->o;
     const struct model_config *c = model_cfg(m);
     const int64_t tokens = o->tokens, T = n_seq * tokens, repeat = o->repeat ? o->repeat : 3;
-    struct segment *seg = xcalloc((size_t)n_seq, sizeof *seg);
+    const int micro = (int)i64_max(1, i64_min(n_seq, o->train_tokens / tokens));
+    struct segment *seg = xcalloc((size_t)micro, sizeof *seg);
     int32_t *ids = random_ids(T, c->V, 1), *rows = xmalloc((size_t)T * sizeof *rows), *targets = random_ids(T, c->V, 2);
     float *logp = xcalloc((size_t)T, sizeof *logp), *g = xcalloc((size_t)T, sizeof *g);
     double *t = xcalloc((size_t)(4 * repeat), sizeof *t);
     const struct train_times times = {t, t + repeat, t + 2 * repeat, t + 3 * repeat};
     struct rng r = rng_make(5, 0);
-    for (int i = 0; i < n_seq; i++) seg[i] = (struct segment){i * tokens, tokens, -1};
+    for (int i = 0; i < micro; i++) seg[i] = (struct segment){i * tokens, tokens, -1};
     for (int64_t i = 0; i < T; i++) { /* every row predicts, and matters */
-        rows[i] = (int32_t)i;
+        rows[i] = (int32_t)(i % (micro * tokens));
         g[i] = (float)((rng_next_f64(&r) - 0.5) / (double)T);
     }
-    const struct train_batch batch = {ids, T, seg, n_seq, rows, targets, T};
+    const struct train_rows all = {n_seq, micro, tokens, ids, rows, targets, seg, g, logp};
     enum status st;
     bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     reset_peak();
-    TRY_GOTO(train_steps(m, opt, &batch, g, logp, repeat, &times, e), out);
+    TRY_GOTO(train_steps(m, opt, &all, repeat, &times, e), out);
     const int64_t peak = peak_resident_bytes();
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
 
@@ -274,6 +316,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     bench_line(b, full ? "train_full" : "train_lora", model_dtype(m), &line);
     js_put_i64(&line, "batch", n_seq);
     js_put_i64(&line, "tokens", tokens);
+    js_put_i64(&line, "train_tokens", micro * tokens);
     if (!full) js_put_i64(&line, "lora_rank", o->lora_rank);
     js_put_f64(&line, "forward_s", bench_times(times.forward, (int)repeat).median);
     js_put_f64(&line, "backward_s", bench_times(times.backward, (int)repeat).median);
@@ -282,6 +325,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     js_put_i64(&line, "weight_bytes", mem.weight_bytes);
     js_put_i64(&line, "activation_bytes", mem.activation_bytes);
     js_put_i64(&line, "recomputed_layers", mem.recomputed_layers);
+    js_put_bool(&line, "logits_kept", mem.logits_kept);
     if (peak > 0) js_put_i64(&line, "peak_resident_bytes", peak);
     snprintf(label, sizeof label, "%d x %lld tokens, peak %.2f GB", n_seq, (long long)tokens, (double)peak * 1e-9);
     bench_line_end(b, &line, label, &step, (double)T / step.median, "token", limit);

@@ -11,15 +11,18 @@
 
 static const char usage[] =
     "bench decode|prefill|train|train-lora|train-full|matmul|all (--arch NAME | --model DIR) [--random-weights]\n"
-    "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--activation-memory BYTES]\n"
-    "       [--repeat N] [--dtype TYPE] [--threads N] [--device NAME]\n"
+    "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--train-tokens N]\n"
+    "       [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--threads N] [--device NAME]\n"
+    "bench verify [--device cpu|cuda:N] [--answers N] [--threads N] [--rows N] [--allow-weaker]: verdicts a second\n"
     "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
     "of\n"
     "the limit: what memory and the best matrix product allow, measured in the same run.\n"
     "  decode   steps of N sequences at once (1,16,64) while their context grows (256-512 tokens)\n"
     "  prefill  prompts of --tokens (512), N at once (1)\n"
     "  train    one optimizer step over N (8) sequences of --tokens (512), and the most memory it took: of LoRA\n"
-    "           (train-lora; rank 16) and of all parameters (train-full); --activation-memory as in `train`\n"
+    "           (train-lora; rank 16) and of all parameters (train-full), in micro-batches of --train-tokens rows "
+    "(1024);\n"
+    "           --activation-memory as in `train`\n"
     "  matmul   the model's products one by one over N rows (512,64,16,1), and their gradients\n"
     "  all      all of these, as they are in brackets\n"
     "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
@@ -194,7 +197,7 @@ static bool context_range(const char *text, struct bench_options *o) {
            number("--context", text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end);
 }
 
-enum { OPT_BATCH = 256, OPT_CONTEXT, OPT_TOKENS, OPT_RANK, OPT_MEMORY, OPT_REPEAT };
+enum { OPT_BATCH = 256, OPT_CONTEXT, OPT_TOKENS, OPT_RANK, OPT_MEMORY, OPT_MICRO, OPT_REPEAT };
 
 /* Which measurements an option belongs to: given for others it would mean nothing. */
 static const struct {
@@ -206,6 +209,7 @@ static const struct {
     {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
     {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
     {OPT_RANK, "--lora-rank", BENCH_TRAIN_LORA},
+    {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
     {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
 };
 
@@ -229,6 +233,7 @@ static bool check(const char *name, const struct bench_options *o, const bool *g
 }
 
 int cmd_bench(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "verify") == 0) return bench_verify(argc - 1, argv + 1);
     static const struct option longopts[] = {
         {"arch", required_argument, NULL, 'a'},
         {"model", required_argument, NULL, 'm'},
@@ -240,13 +245,19 @@ int cmd_bench(int argc, char **argv) {
         {"context", required_argument, NULL, OPT_CONTEXT},
         {"tokens", required_argument, NULL, OPT_TOKENS},
         {"lora-rank", required_argument, NULL, OPT_RANK},
+        {"train-tokens", required_argument, NULL, OPT_MICRO},
         {"repeat", required_argument, NULL, OPT_REPEAT},
         {"activation-memory", required_argument, NULL, OPT_MEMORY},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
-    struct bench_options o = {
-        .device = "cpu", .dtype = "auto", .context_begin = 256, .context_end = 512, .tokens = 512, .lora_rank = 16};
+    struct bench_options o = {.device = "cpu",
+                              .dtype = "auto",
+                              .context_begin = 256,
+                              .context_end = 512,
+                              .tokens = 512,
+                              .lora_rank = 16,
+                              .train_tokens = 1024};
     bool given[OPT_REPEAT - OPT_BATCH + 1] = {false};
     int64_t v = 0;
     int c;
@@ -271,6 +282,7 @@ int cmd_bench(int argc, char **argv) {
         case OPT_CONTEXT: ok = context_range(optarg, &o); break;
         case OPT_TOKENS: ok = number("--tokens", optarg, 1, 1 << 20, &o.tokens); break;
         case OPT_REPEAT: ok = number("--repeat", optarg, 1, 1000, &o.repeat); break;
+        case OPT_MICRO: ok = number("--train-tokens", optarg, 1, 1 << 20, &o.train_tokens); break;
         case OPT_MEMORY: ok = number("--activation-memory", optarg, 0, INT64_MAX, &o.activation_memory); break;
         case OPT_RANK:
             ok = number("--lora-rank", optarg, 1, 1024, &v);

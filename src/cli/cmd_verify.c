@@ -7,21 +7,33 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
+#include "cli/verify_run.h"
 #include "problem/problem.h"
 #include "rl/parse.h"
 #include "verify/verify.h"
 
 enum { MAX_ANSWER_BYTES = 4 << 20 };
 
-static const char usage[] = "verify --problem P --solution S [--backend c] [--source SRC] [--json] [--trials N]\n"
-                            "                [--threads N] [--timeout SECONDS] [--no-measure] [--allow-weaker]";
+static const char usage[] = "verify --problem P --solution S [--backend B] [--precision P] [--scoring S] [--device D]\n"
+                            "                [--source SRC] [--json] [--trials N] [--timed-calls N] [--threads N] "
+                            "[--timeout SECONDS] [--no-measure] [--allow-weaker]";
 static const char help[] =
     "\n"
     "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times it.\n"
     "\n"
     "  --problem P      a KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19)\n"
     "  --solution S     a .c file, or a text with the answer between <KERNEL> tags or in a code fence\n"
-    "  --backend c      one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); the only one so far\n"
+    "  --backend B      c: one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); torch_cpu, triton,\n"
+    "                   cuda: a KernelBench file with class ModelNew; cuda_native: a CUDA C++ unit with kernel() (c)\n"
+    "  --precision P    fp32, fp16 or bf16; what floating-point tensors are cast to (fp32)\n"
+    "  --scoring S      hardened, or compat: KernelBench's rule, seeds and trials (hardened)\n"
+    "  --device D       cpu, or cuda:N (what the backend needs)\n"
+    "  --compat-inputs  cpu: draw inputs on the CPU even for a GPU, exactly KernelBench's numbers\n"
+    "  --timed-calls N  ModelNew backends (100)\n"
+    "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
+    "  --budget S       seconds that timing one answer may take (20)\n"
+    "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"
+    "  --allow-library  do not ask a GPU answer for kernels of its own\n"
     "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
     "  --trials N       correctness trials over all input families (5)\n"
     "  --threads N      threads for the reference and the answer (all CPUs)\n"
@@ -31,11 +43,18 @@ static const char help[] =
     "  --allow-weaker   go on without bubblewrap, with seccomp and resource limits only\n"
     "  --json           the verdict as one JSON object\n"
     "\n"
+    "verify --run-dir DIR --level L [--baseline FILE] [--pass-k 1,5]\n"
+    "  Judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py, into DIR/eval_results.json\n"
+    "  (KernelBench's layout) and DIR/verdicts.jsonl; goes on where it was stopped.\n"
+    "verify baseline --level L --out FILE [--compile MODE]\n"
+    "  Times the references of a level (with torch.compile: MODE default, max-autotune, ...) in KernelBench's layout.\n"
+    "\n"
     "Exit status: 0 correct, 1 not correct or failed, 2 usage.\n";
 
 struct verify_args {
     const char *problem, *solution, *source;
-    bool json;
+    bool json, is_baseline;
+    struct verify_run run;
     struct verify_options o;
 };
 
@@ -45,13 +64,93 @@ static enum status parse_number(const char *name, const char *text, double low, 
     return FAIL(e, ST_USAGE, "--%s: expected a number in [%g, %g], got \"%s\"", name, low, high, text);
 }
 
+static const char *const precisions[] = {"fp32", "fp16", "bf16", NULL},
+                         *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL},
+                         *const lints[] = {"advisory", "strict", NULL};
+
+/* *out: the entry of the list (NULL at its end) that the text equals. */
+static enum status one_of(const char *name, const char *text, const char *const *list, const char **out,
+                          struct err *e) {
+    CLEANUP_STR struct str all = STR_INIT;
+    for (; *list; list++) {
+        *out = *list;
+        if (strcmp(*list, text) == 0) return ST_OK;
+        str_addf(&all, "%s%s", all.len ? ", " : "", *list);
+    }
+    return FAIL(e, ST_USAGE, "--%s: expected one of %s, got \"%s\"", name, str_c(&all), text);
+}
+
+static bool is_cuda_device(const char *text) {
+    int64_t n;
+    return str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024;
+}
+
+static const char *const compile_modes[] = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs",
+                                            NULL};
+
+static enum status parse_pass_k(const char *text, struct verify_run *r, struct err *e) {
+    CLEANUP_FREE char *copy = xstrdup(text);
+    char *rest = copy;
+    r->n_pass_k = 0;
+    for (char *one; (one = strsep(&rest, ","));) {
+        int64_t k;
+        if (!parse_i64(one, &k) || k < 1 || k > 10000 || r->n_pass_k == (int)ARRAY_LEN(r->pass_k))
+            return FAIL(e, ST_USAGE, "--pass-k: expected up to 8 numbers of at least 1, got \"%s\"", text);
+        r->pass_k[r->n_pass_k++] = (int)k;
+    }
+    return ST_OK;
+}
+
 /* ST_CANCELLED: help was asked for and given. */
 static enum status parse_args(int argc, char **argv, struct verify_args *a, struct err *e) {
-    enum { PROBLEM = 256, SOLUTION, BACKEND, SOURCE, JSON, TRIALS, THREADS, TIMEOUT, SEED, NO_MEASURE, WEAKER, HELP };
+    enum {
+        PROBLEM = 256,
+        SOLUTION,
+        BACKEND,
+        PRECISION,
+        SCORING,
+        DEVICE,
+        INPUTS,
+        CALLS,
+        INTERVAL,
+        BUDGET,
+        LIBRARY,
+        LINT,
+        RUN_DIR,
+        LEVEL,
+        BASELINE,
+        OUT,
+        COMPILE,
+        PASS_K,
+        SOURCE,
+        JSON,
+        TRIALS,
+        THREADS,
+        TIMEOUT,
+        SEED,
+        NO_MEASURE,
+        WEAKER,
+        HELP
+    };
     static const struct option options[] = {
         {"problem", required_argument, NULL, PROBLEM},
         {"solution", required_argument, NULL, SOLUTION},
         {"backend", required_argument, NULL, BACKEND},
+        {"precision", required_argument, NULL, PRECISION},
+        {"scoring", required_argument, NULL, SCORING},
+        {"device", required_argument, NULL, DEVICE},
+        {"compat-inputs", required_argument, NULL, INPUTS},
+        {"timed-calls", required_argument, NULL, CALLS},
+        {"interval", required_argument, NULL, INTERVAL},
+        {"budget", required_argument, NULL, BUDGET},
+        {"allow-library", no_argument, NULL, LIBRARY},
+        {"lint", required_argument, NULL, LINT},
+        {"run-dir", required_argument, NULL, RUN_DIR},
+        {"level", required_argument, NULL, LEVEL},
+        {"baseline", required_argument, NULL, BASELINE},
+        {"out", required_argument, NULL, OUT},
+        {"compile", required_argument, NULL, COMPILE},
+        {"pass-k", required_argument, NULL, PASS_K},
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
         {"trials", required_argument, NULL, TRIALS},
@@ -72,9 +171,52 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         case PROBLEM: a->problem = optarg; break;
         case SOLUTION: a->solution = optarg; break;
         case BACKEND:
-            if (strcmp(optarg, "c") != 0)
-                return FAIL(e, ST_USAGE, "--backend: expected c (the only one so far), got \"%s\"", optarg);
+            if (!backend_from_name(optarg, &a->o.backend))
+                return FAIL(e, ST_USAGE,
+                            "--backend: expected c, torch_cpu, cuda, triton, cuda_native, tilelang, cute, hip or "
+                            "thunderkittens, got \"%s\"",
+                            optarg);
             break;
+        case PRECISION: TRY(one_of("precision", optarg, precisions, &a->o.precision, e)); break;
+        case SCORING: {
+            const char *scoring;
+            TRY(one_of("scoring", optarg, scorings, &scoring, e));
+            a->o.scoring = strcmp(scoring, "compat") == 0 ? SCORING_COMPAT : SCORING_HARDENED;
+            break;
+        }
+        case DEVICE:
+            if (strcmp(optarg, "cpu") != 0 && !is_cuda_device(optarg))
+                return FAIL(e, ST_USAGE, "--device: expected cpu or cuda:N, got \"%s\"", optarg);
+            a->o.device = optarg;
+            break;
+        case INPUTS: {
+            const char *where;
+            TRY(one_of("compat-inputs", optarg, inputs, &where, e));
+            a->o.compat_cpu_inputs = strcmp(where, "cpu") == 0;
+            break;
+        }
+        case CALLS:
+            TRY(parse_number("timed-calls", optarg, 1, 10000, &x, e));
+            a->o.timed_calls = (int)x;
+            break;
+        case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
+        case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
+        case LIBRARY: a->o.allow_library = true; break;
+        case LINT: {
+            const char *how;
+            TRY(one_of("lint", optarg, lints, &how, e));
+            a->o.lint_strict = strcmp(how, "strict") == 0;
+            break;
+        }
+        case RUN_DIR: a->run.run_dir = optarg; break;
+        case LEVEL:
+            TRY(parse_number("level", optarg, 1, 9, &x, e));
+            a->run.level = (int)x;
+            break;
+        case BASELINE: a->run.baseline = optarg; break;
+        case OUT: a->run.out = optarg; break;
+        case COMPILE: TRY(one_of("compile", optarg, compile_modes, &a->run.compile, e)); break;
+        case PASS_K: TRY(parse_pass_k(optarg, &a->run, e)); break;
         case SOURCE: a->source = optarg; break;
         case JSON: a->json = true; break;
         case TRIALS:
@@ -97,7 +239,16 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         default: return FAIL(e, ST_USAGE, "verify: bad option or missing value: %s", argv[optind - 1]);
         }
     }
+    if (optind < argc && strcmp(argv[optind], "baseline") == 0) {
+        a->is_baseline = true;
+        optind++;
+    }
     if (optind < argc) return FAIL(e, ST_USAGE, "verify: unexpected argument \"%s\"", argv[optind]);
+    if (a->is_baseline || a->run.run_dir) {
+        if (a->run.level == 0) return FAIL(e, ST_USAGE, "verify: --level is needed");
+        if (a->is_baseline && !a->run.out) return FAIL(e, ST_USAGE, "verify baseline: --out is needed");
+        return ST_OK;
+    }
     if (!a->problem || !a->solution) return FAIL(e, ST_USAGE, "verify: --problem and --solution are needed");
     return ST_OK;
 }
@@ -119,9 +270,9 @@ static enum status read_solution(const char *path, char **out, struct err *e) {
     size_t n;
     TRY(fs_read(path, MAX_ANSWER_BYTES, &text, &n, e));
     *out = text;
-    if (str_has_suffix(path, ".c")) return ST_OK;
+    if (str_has_suffix(path, ".c") || str_has_suffix(path, ".py") || str_has_suffix(path, ".cu")) return ST_OK;
     struct parsed p;
-    parse_completion(text, n, &p);
+    parse_completion(text, n, ANSWER_C, &p);
     *out = p.kernel.p ? xstrndup(p.kernel.p, p.kernel.n) : NULL;
     free(text);
     return ST_OK;
@@ -139,6 +290,7 @@ static void print_verdict(const struct problem *p, const char *path, const struc
     if (v->prepare_ms > 0) printf("prepare    %.4f ms, once per parameter set\n", v->prepare_ms);
     printf("took       compile %.0f ms, run %.0f ms, timing %.0f ms\n", v->compile_s * 1e3, v->run_s * 1e3,
            v->time_s * 1e3);
+    if (v->lint[0]) printf("lint       %s\n", v->lint);
     if (v->message[0]) printf("message    %s\n", v->message);
 }
 
@@ -177,6 +329,13 @@ int cmd_verify(int argc, char **argv) {
     if (st == ST_USAGE) {
         cli_report(&e);
         return cli_usage(usage);
+    }
+    a.run.o = a.o;
+    a.run.source = a.source;
+    if (a.run.n_pass_k == 0) a.run.pass_k[a.run.n_pass_k++] = 1;
+    if (a.is_baseline || a.run.run_dir) {
+        st = a.is_baseline ? verify_baseline(&a.run, &e) : verify_run_dir(&a.run, &e);
+        return st == ST_OK ? 0 : cli_report(&e);
     }
     st = verify_one(&a, &correct, &e);
     if (st != ST_OK) return cli_report(&e);

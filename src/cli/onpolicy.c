@@ -31,7 +31,7 @@ enum {
     PACK_ROWS = 1024, /* of a training batch */
     GREEDY_REQUESTS = 12,
 };
-static const int batch_sizes[] = {1, 7, 64};
+static const int batch_sizes[] = {1, 7, 64, 256};
 static const char usage[] =
     "selfcheck onpolicy --model DIR [--adapter DIR | --lora-rank R] [--tokens N] [--threads K]\n"
     "       [--device cpu|cuda|cuda:N] [--dtype auto|f32|bf16]";
@@ -42,6 +42,11 @@ struct options {
     int64_t tokens;
     char *model_dir, *adapter_dir; /* owned */
 };
+
+/* The last batch size is worth its time on a device only. */
+static int n_batch_sizes(const struct options *o) {
+    return (int)ARRAY_LEN(batch_sizes) - (strcmp(o->device, "cpu") == 0);
+}
 
 void bits_compare(struct bits_tally *t, const float *a, const float *b, int64_t n) {
     t->n += n;
@@ -158,7 +163,7 @@ static enum status make_workload(const struct options *o, const struct model_con
     struct rng r = rng_make(SEED, 1);
     int cap = 0;
     /* Short enough that the largest batch is full for half of the time. */
-    const int64_t fills = tokens / batch_sizes[ARRAY_LEN(batch_sizes) - 1];
+    const int64_t fills = tokens / batch_sizes[n_batch_sizes(o) - 1];
     const int64_t longest_answer = i64_min(ANSWER_MAX, i64_max(8, fills));
     while (w->tokens < tokens) {
         if (w->n == cap) {
@@ -293,7 +298,7 @@ static void add_segment(struct pack *k, const struct request *q, const struct sa
 
 static enum status pack_flush(struct pack *k, struct model *m, struct bits_tally *t, struct err *e) {
     if (k->N == 0) return ST_OK;
-    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N};
+    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N, false};
     TRY(model_forward(m, &b, k->got, NULL, NULL, e));
     bits_compare(t, k->want, k->got, k->N);
     k->T = k->N = 0;
@@ -331,15 +336,15 @@ static enum status compare_training(const struct policy *p, const struct workloa
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 /* Sampler against trainer with every batch size; fills first with the samples of batch size 1. */
-static enum status check_batches(const struct policy *p, const struct workload *w, struct sample *first,
+static enum status check_batches(const struct policy *p, const struct workload *w, int n_sizes, struct sample *first,
                                  struct bits_tally *policy, struct bits_tally *other, struct err *e) {
-    for (size_t i = 0; i < ARRAY_LEN(batch_sizes); i++) {
+    for (int i = 0; i < n_sizes; i++) {
         char what[80];
         struct bits_tally train = {0}, batch = {0};
         struct sample *s = i == 0 ? first : samples_new(w->n_samples);
         snprintf(what, sizeof what, "sampled %d at a time, and trained", batch_sizes[i]);
         enum status st = sample_requests(p, batch_sizes[i], w->req, w->n, s, what, e);
-        if (st == ST_OK) st = compare_training(p, w, w->n, s, i, &train, e);
+        if (st == ST_OK) st = compare_training(p, w, w->n, s, (uint64_t)i, &train, e);
         if (st == ST_OK) report(what, &train, policy);
         if (st == ST_OK && i > 0) {
             compare_samples(&batch, first, s, w->n_samples);
@@ -410,7 +415,7 @@ static enum status run(struct options *o, struct bits_tally *policy, struct bits
     TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &o->model_dir, e), out);
     if (o->adapter) TRY_GOTO(locate("--adapter", HUB_ADAPTER, o->adapter, NULL, cancel, &o->adapter_dir, e), out);
     TRY_GOTO(policy_open(o, o->threads, 0, &p, e), out);
-    const int64_t sizes = ARRAY_LEN(batch_sizes);
+    const int sizes = n_batch_sizes(o);
     TRY_GOTO(make_workload(o, model_cfg(p.model), (o->tokens + sizes - 1) / sizes, &w, &p.vocab_limit, e), out);
     printf("%s on %s, %d threads: %d prompts, %d answers%s\n", o->model, p.be->name, pool_threads(p.pool), w.n,
            w.n_samples,
@@ -418,7 +423,7 @@ static enum status run(struct options *o, struct bits_tally *policy, struct bits
            : o->lora_rank ? ", with a random adapter"
                           : "");
     first = samples_new(w.n_samples);
-    TRY_GOTO(check_batches(&p, &w, first, policy, other, e), out);
+    TRY_GOTO(check_batches(&p, &w, sizes, first, policy, other, e), out);
     TRY_GOTO(check_greedy(&p, &w, other, e), out);
     const int threads = pool_threads(p.pool);
     const int32_t vocab_limit = p.vocab_limit;

@@ -175,7 +175,11 @@ static void run_gemm(struct backend *be, struct gemm *g) {
     const int64_t threads = pool_threads(be->pool), panels = (g->N + PANEL - 1) / PANEL;
     /* Rows per item: one pass of a block of b over them should pay for fetching it; fewer only where the threads would
      * otherwise get unequal shares. */
-    g->chunk = i64_min(g->M, 240);
+    /* Where outputs are many and the reduction is short, or outputs fit one strip, there is little to do with what is
+     * fetched (LoRA): then few rows at a time are walked from end to end, as memory likes it. */
+    const bool thin = g->a_ks == 1 && (panels == 1 || g->K <= 32);
+    g->rows_outer = thin;
+    g->chunk = i64_min(g->M, thin ? 24 : 240);
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
@@ -285,6 +289,7 @@ struct columns {
     float *out;
     const float *src;
     const int32_t *ids;
+    const float *scale; /* of the rows of x, or NULL */
     float a, b;
 };
 
@@ -335,18 +340,22 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = 0; t < p->x.rows; t++) {
         const float *x = row_at(p->x, t);
         float *y = row_at(p->y, p->ids[t]);
-        for (int64_t j = begin; j < end; j++) y[j] += x[j];
+        if (p->scale)
+            for (int64_t j = begin; j < end; j++) y[j] += p->scale[t] * x[j];
+        else
+            for (int64_t j = begin; j < end; j++) y[j] += x[j];
     }
 }
 
-static void cpu_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+static void cpu_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                                 const float *scale) {
     ASSERT(x.cols == y.cols);
-    struct columns a = {.x = x, .y = y, .ids = rows};
+    struct columns a = {.x = x, .y = y, .ids = rows, .scale = scale};
     pool_for(x.rows * x.cols < MIN_ELEMENTS ? NULL : be->pool, x.cols, 16, scatter_columns, &a);
 }
 
 static void cpu_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
-    cpu_scatter_add_rows(be, tensor_f32(dtable, INT64_MAX, dx.cols, dx.cols), dx, ids);
+    cpu_scatter_add_rows(be, tensor_f32(dtable, INT64_MAX, dx.cols, dx.cols), dx, ids, NULL);
 }
 
 static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {

@@ -27,6 +27,7 @@ struct gemm {
     bool accumulate;
     int64_t M, N, K;
     int64_t chunk, n_chunks; /* rows per item, items per strip */
+    bool rows_outer;         /* items of one chunk of rows follow each other, else items of one strip */
     float *scratch;          /* per thread GEMM_KC * PANEL floats, for row-major b */
 };
 struct pack_args {

@@ -101,10 +101,12 @@ static void micro_block(int64_t m, int64_t nc, int64_t kc, const float *a, int64
 
 static void gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm *g = ctx;
+    const int64_t panels = (g->N + PANEL - 1) / PANEL;
     float *scratch = g->b_ld ? g->scratch + (int64_t)thread * GEMM_KC * PANEL : NULL;
     for (int64_t item = begin; item < end; item++) {
-        const int64_t panel = item / g->n_chunks, n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0);
-        const int64_t r0 = item % g->n_chunks * g->chunk, m = i64_min(g->chunk, g->M - r0);
+        const int64_t panel = g->rows_outer ? item % panels : item / g->n_chunks;
+        const int64_t r0 = (g->rows_outer ? item / panels : item % g->n_chunks) * g->chunk;
+        const int64_t n0 = panel * PANEL, nc = i64_min(PANEL, g->N - n0), m = i64_min(g->chunk, g->M - r0);
         const float *a = g->a + r0 * g->a_rs;
         float *c = g->c + r0 * g->ldc + n0;
         const float *bias = g->bias ? g->bias + n0 : NULL;

@@ -120,7 +120,7 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
      * equal shares. Multiples of 48 are whole passes of 12 rows and whole tiles of 16. Where every item must transpose
      * its part of b first, more rows pay for it. */
     const int64_t fits = (512 << 10) / (int64_t)sizeof(uint16_t) / i64_max(1, g->K) / 48 * 48;
-    g->chunk = i64_min(g->M, g->b_rows ? 768 : i64_max(48, i64_min(192, fits)));
+    g->chunk = i64_min(g->M, g->b_rows ? 1536 : i64_max(48, i64_min(192, fits)));
     /* A chunk of rows meets all panels while it is in that cache, unless b would have to come from memory each time. */
     g->rows_outer = g->M > g->N || g->N * g->K <= 6 << 20;
     const int64_t parts = (g->M + g->chunk - 1) / g->chunk; /* of one size, as far as whole tiles allow */

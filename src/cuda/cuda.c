@@ -10,6 +10,9 @@
 
 #include "cuda/host.h"
 
+/* Rows of logits below this length share a block; longer ones have one of their own. */
+enum { SHORT_ROW = 4096 };
+
 #define PLUGIN_API __attribute__((visibility("default")))
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
@@ -28,10 +31,19 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
 }
 
 /* The device is a property of the calling thread: set it at the start of every op. */
-static struct cuda_backend *begin(struct backend *be, const char *op) {
+struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     if (c->error[0]) return NULL;
     return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
+}
+
+/* The same for ops that cannot be recorded. */
+static struct cuda_backend *begin(struct backend *be, const char *op) {
+    struct cuda_backend *c = cuda_begin(be, op);
+    if (c && c->profile) profile_mark(c, op);
+    if (!c || c->pass.mode == PASS_RUN) return c;
+    c->pass.abort = c->pass.rec->never = true;
+    return NULL;
 }
 
 /* ---- host to device: a ring of pinned memory and its twin on the device --------------------------------------------
@@ -63,6 +75,7 @@ static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
  * event marks the moment the host moved on to the other half. */
 bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct stage *s) {
     struct ring *r = &c->ring;
+    if (c->pass.mode != PASS_RUN) return pass_stage(c, bytes, s);
     bytes = (bytes + 255) & ~(size_t)255;
     if (2 * bytes > r->bytes) {
         size_t want = (size_t)8 << 20;
@@ -93,28 +106,38 @@ void *stage_add(struct stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
-    return s->used == 0 || cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
-}
-
-/* One array of ids to the device; NULL after an error. */
-static void *send(struct cuda_backend *c, const char *op, const void *src, size_t bytes) {
-    struct stage s;
-    if (!stage_begin(c, op, bytes, &s)) return NULL;
-    void *p = stage_add(&s, src, bytes);
-    return stage_send(c, op, &s) ? p : NULL;
+    return s->used == 0 || c->pass.mode == PASS_REPLAY ||
+           cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
 }
 
 /* ---- device to host: results wait on the device until sync ----------------------------------------------------------
  */
+
+/* As logprob_row of tensor/ops.h: the same operations on the same numbers. */
+static void finish_logprobs(const struct result_item *x, const struct cu_row_stats *s) {
+    for (size_t i = 0; i < x->bytes / sizeof *s; i++) {
+        const double log_l = log((double)s[i].s);
+        if (x->id) x->id[i] = s[i].id;
+        if (x->entropy) x->entropy[i] = (float)(log_l - (double)s[i].w / (double)s[i].s);
+        x->logp[i] = (float)((double)s[i].x - (double)s[i].max - log_l);
+    }
+}
 
 static bool results_deliver(struct cuda_backend *c, const char *op) {
     struct results *r = &c->results;
     if (r->used && !cuda_ok(c, op, cudaMemcpyAsync(r->host, r->dev, r->used, cudaMemcpyDeviceToHost, c->stream)))
         return false;
     if (!cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return false;
-    for (int i = 0; i < r->n; i++) memcpy(r->item[i].dst, r->host + r->item[i].at, r->item[i].bytes);
+    for (int i = 0; i < r->n; i++) {
+        const struct result_item *x = &r->item[i];
+        if (x->dst)
+            memcpy(x->dst, r->host + x->at, x->bytes);
+        else
+            finish_logprobs(x, (const struct cu_row_stats *)(const void *)(r->host + x->at));
+    }
     r->n = 0;
     r->used = 0;
+    c->replay_queued = false;
     return true;
 }
 
@@ -127,8 +150,13 @@ static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, i
         r->item = xrealloc(r->item, (size_t)r->cap * sizeof *r->item);
     }
     if (r->used + room <= r->bytes) return true;
+    if (c->pass.mode != PASS_RUN) { /* not while something is recorded */
+        c->pass.abort = true;
+        return false;
+    }
     if (!results_deliver(c, op)) return false;
     if (room <= r->bytes) return true;
+    recordings_drop(c);
     size_t want = (size_t)4 << 20;
     while (want < 2 * room) want *= 2;
     cudaFree(r->dev);
@@ -148,14 +176,27 @@ static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, i
 static void *result(struct cuda_backend *c, void *dst, size_t bytes) {
     struct results *r = &c->results;
     struct result_item *item = &r->item[r->n++];
-    *item = (struct result_item){dst, r->used, bytes};
+    *item = (struct result_item){.dst = dst, .at = r->used, .bytes = bytes};
     r->used += (bytes + 15) & ~(size_t)15;
     return r->dev + item->at;
+}
+
+/* The result last asked for is made log-probabilities of. */
+static void result_logprobs(struct cuda_backend *c, int32_t *id, float *logp, float *entropy) {
+    struct result_item *item = &c->results.item[c->results.n - 1];
+    item->id = id;
+    item->logp = logp;
+    item->entropy = entropy;
 }
 
 /* Device scratch that lives until the next call of the same op; grows to a high-water mark. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes) {
     if (bytes <= s->bytes && s->p) return s->p;
+    if (c->pass.mode != PASS_RUN) {
+        c->pass.abort = true;
+        return NULL;
+    }
+    recordings_drop(c);
     if (s->p && !cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return NULL;
     cudaFree(s->p);
     s->p = NULL;
@@ -236,6 +277,15 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->results.dev);
         cudaFreeHost(c->results.host);
         cudaFree(c->scratch.p);
+        cudaFree(c->x16.p);
+        cudaFree(c->y32.p);
+        cudaFree(c->part.p);
+        cudaFree(c->lora_t.p);
+        cudaFree(c->wide.p);
+        plan16_free(&c->plan16);
+        recordings_free(c);
+        lt_close(c->lt);
+        if (c->profile) profile_print(c, stderr);
         plan_free(&c->forward);
         plan_free(&c->backward);
         for (int i = 0; i < 2; i++)
@@ -254,22 +304,28 @@ struct cu_mat mat_of(struct tensor t) {
     return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
 }
 
-/* Weights are multiplied as they lie. */
+/* float32 weights are multiplied as they lie. */
 static void weight_pack(struct backend *be, struct weight *w) {
-    (void)be;
-    w->packed = w->w;
+    if (w->dt == DT_BF16)
+        bf16_weight_pack(be, w);
+    else
+        w->packed = w->w;
 }
 
 static void weight_free(struct backend *be, struct weight *w) {
-    (void)be;
+    if (w->dt == DT_BF16) mem_free(be, w->packed);
     w->packed = NULL;
 }
 
 static void op_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                       bool accumulate) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && !(bias && accumulate));
-    struct cuda_backend *c = begin(be, "linear");
+    struct cuda_backend *c = w->dt == DT_BF16 ? cuda_begin(be, "linear") : begin(be, "linear");
     if (!c) return;
+    if (w->dt == DT_BF16) {
+        bf16_linear(c, y, x, w, bias, accumulate);
+        return;
+    }
     const struct cu_gemm g = {x.data, w->w, y.data, x.ld, w->K, y.ld, bias, accumulate, y.rows, w->N, w->K};
     cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
 }
@@ -279,15 +335,22 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
     struct cuda_backend *c = begin(be, "linear_dx");
     if (!c) return;
+    if (w->dt == DT_BF16) {
+        bf16_linear_dx(c, dx, dy, w, accumulate);
+        return;
+    }
     const struct cu_gemm g = {dy.data, w->w, dx.data, dy.ld, w->K, dx.ld, NULL, accumulate, dx.rows, w->K, w->N};
     cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g));
 }
 
 static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
-    ASSERT(dt == DT_F32);
     ASSERT(dy.rows == x.rows);
     struct cuda_backend *c = begin(be, "linear_dw");
     if (!c || x.rows == 0) return;
+    if (dt == DT_BF16) {
+        bf16_linear_dw(c, dw, dy, x);
+        return;
+    }
     const struct cu_gemm g = {dy.data, x.data, dw, dy.ld, x.ld, x.cols, NULL, true, dy.cols, x.cols, x.rows};
     cuda_ok(c, "linear_dw", cu_gemm(&c->dev, CU_GEMM_TN, &g));
 }
@@ -302,24 +365,35 @@ static void op_bias_grad(struct backend *be, float *db, struct tensor dy) {
 
 static void gather(struct backend *be, const char *op, struct tensor y, const float *x, int64_t ldx,
                    const int32_t *rows) {
-    struct cuda_backend *c = begin(be, op);
+    struct cuda_backend *c = cuda_begin(be, op);
     if (!c || y.rows == 0) return;
-    const int32_t *d_rows = send(c, op, rows, (size_t)y.rows * sizeof *rows);
-    if (d_rows) cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows));
+    const int32_t *d_rows = pass_send(c, op, rows, (size_t)y.rows * sizeof *rows);
+    if (d_rows && NOTE(c, op, OF_TENSOR(y), ADDRESS(x), (uint64_t)ldx, ADDRESS(d_rows)))
+        cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows));
 }
 
 static void op_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
-    ASSERT(x.cols == y.cols);
-    gather(be, "gather_rows", y, x.data, x.ld, rows);
+    ASSERT(x.cols == y.cols && x.dt == y.dt);
+    struct cuda_backend *c = x.dt == DT_BF16 ? cuda_begin(be, "gather_rows") : NULL;
+    if (c)
+        bf16_gather(c, y, x, rows);
+    else if (x.dt == DT_F32)
+        gather(be, "gather_rows", y, x.data, x.ld, rows);
 }
 
 static void op_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
-    gather(be, "embed", x, table->w, x.cols, ids);
+    if (table->w) {
+        gather(be, "embed", x, table->w, x.cols, ids);
+        return;
+    }
+    struct cuda_backend *c = cuda_begin(be, "embed");
+    if (c) bf16_embed(c, x, table, ids);
 }
 
 /* Lists the rows that meet in one destination together, each list ascending, so that one block can add them in order.
  * c->slot[id] is the list of destination id, -1 between calls. */
-static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows) {
+static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows,
+                    const float *scale) {
     struct cuda_backend *c = begin(be, op);
     const int64_t n = x.rows;
     if (!c || n == 0 || x.cols == 0) return;
@@ -336,7 +410,8 @@ static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, s
     }
     struct stage s;
     const size_t bytes = (size_t)n * sizeof(int32_t);
-    if (!stage_begin(c, op, 3 * bytes + 128, &s)) return;
+    if (!stage_begin(c, op, 4 * bytes + 160, &s)) return;
+    const float *const d_scale = scale ? stage_add(&s, scale, bytes) : NULL;
     int32_t *const d_order = stage_add(&s, NULL, bytes);
     int32_t *const d_dst = stage_add(&s, NULL, bytes);
     int32_t *const d_start = stage_add(&s, NULL, bytes + sizeof(int32_t));
@@ -362,16 +437,17 @@ static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, s
     }
     start[lists] = (int32_t)n;
     if (!stage_send(c, op, &s)) return;
-    cuda_ok(c, op, cu_scatter_add_rows(&c->dev, y, ldy, mat_of(x), lists, d_dst, d_start, d_order));
+    cuda_ok(c, op, cu_scatter_add_rows(&c->dev, y, ldy, mat_of(x), d_scale, lists, d_dst, d_start, d_order));
 }
 
-static void op_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+static void op_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                                const float *scale) {
     ASSERT(x.cols == y.cols);
-    scatter(be, "scatter_add_rows", y.data, y.ld, x, rows);
+    scatter(be, "scatter_add_rows", y.data, y.ld, x, rows, scale);
 }
 
 static void op_embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
-    scatter(be, "embed_grad", dtable, dx.cols, dx, ids);
+    scatter(be, "embed_grad", dtable, dx.cols, dx, ids, NULL);
 }
 
 static void op_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
@@ -384,8 +460,11 @@ static void op_axpby(struct backend *be, struct tensor y, float a, struct tensor
 
 static void op_rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
     ASSERT(y.rows == x.rows && y.cols == x.cols);
-    struct cuda_backend *c = begin(be, "rmsnorm");
-    if (c) cuda_ok(c, "rmsnorm", cu_rmsnorm(&c->dev, mat_of(y), mat_of(x), gain, eps));
+    struct cuda_backend *c = y.dt == DT_BF16 ? cuda_begin(be, "rmsnorm") : begin(be, "rmsnorm");
+    if (c && y.dt == DT_BF16)
+        bf16_rmsnorm(c, y, x, gain, eps);
+    else if (c)
+        cuda_ok(c, "rmsnorm", cu_rmsnorm(&c->dev, mat_of(y), mat_of(x), gain, eps));
 }
 
 /* Scratch of a norm's gradient: one float a row, then the partial sums of the gain. */
@@ -407,17 +486,20 @@ static void op_rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, 
 
 static bool rope_begin(struct cuda_backend *c, const char *op, const struct rope_args *r, int64_t rows,
                        struct cu_rope *a) {
-    const int32_t *pos = send(c, op, r->pos, (size_t)rows * sizeof *pos);
+    const int32_t *pos = pass_send(c, op, r->pos, (size_t)rows * sizeof *pos);
     *a = (struct cu_rope){r->H,     r->G,      r->K,      pos,    r->cos_t,
                           r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
     return pos != NULL;
 }
 
 static void op_rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
-    ASSERT(qk.rows == qkv.rows && qk.cols == (r->H + r->G) * r->K && qkv.cols >= qk.cols);
-    struct cuda_backend *c = begin(be, "rope");
+    ASSERT(qk.rows == qkv.rows && qkv.cols >= qk.cols);
+    ASSERT(qk.cols == (r->H + (qk.dt == DT_BF16 ? 2 : 1) * r->G) * r->K);
+    struct cuda_backend *c = qk.dt == DT_BF16 ? cuda_begin(be, "rope") : begin(be, "rope");
     struct cu_rope a;
-    if (c && qk.rows && rope_begin(c, "rope", r, qk.rows, &a))
+    if (c && qk.dt == DT_BF16)
+        bf16_rope(c, qk, qkv, r);
+    else if (c && qk.rows && rope_begin(c, "rope", r, qk.rows, &a))
         cuda_ok(c, "rope", cu_rope(&c->dev, mat_of(qk), mat_of(qkv), &a));
 }
 
@@ -435,24 +517,52 @@ static void op_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain,
 
 static void op_swiglu(struct backend *be, struct tensor y, struct tensor gu) {
     ASSERT(gu.cols == 2 * y.cols && gu.rows == y.rows);
-    struct cuda_backend *c = begin(be, "swiglu");
-    if (c) cuda_ok(c, "swiglu", cu_swiglu(&c->dev, mat_of(y), mat_of(gu)));
+    struct cuda_backend *c = y.dt == DT_BF16 ? cuda_begin(be, "swiglu") : begin(be, "swiglu");
+    if (c && y.dt == DT_BF16)
+        bf16_swiglu(c, y, gu);
+    else if (c)
+        cuda_ok(c, "swiglu", cu_swiglu(&c->dev, mat_of(y), mat_of(gu)));
 }
 
 static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu) {
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     struct cuda_backend *c = begin(be, "swiglu_grad");
-    if (c) cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
+    if (c && gu.dt == DT_BF16)
+        cuda_ok(
+            c, "swiglu_grad",
+            cu_swiglu_grad16(&c->dev, mat_of(dgu), mat_of(dy), (struct cu_mat16){gu.data, gu.rows, gu.cols, gu.ld}));
+    else if (c)
+        cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
 static void op_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
     struct cuda_backend *c = begin(be, "logprob");
-    const size_t bytes = (size_t)logits.rows * sizeof(float);
+    const size_t bytes = (size_t)logits.rows * sizeof(struct cu_row_stats);
     if (!c || !bytes) return;
-    const int32_t *d_targets = send(c, "logprob", targets, bytes);
-    if (!d_targets || !results_room(c, "logprob", bytes, entropy ? 2 : 1)) return;
-    float *d_logp = result(c, logp, bytes), *d_entropy = entropy ? result(c, entropy, bytes) : NULL;
-    cuda_ok(c, "logprob", cu_logprob(&c->dev, d_logp, d_entropy, mat_of(logits), d_targets));
+    const int32_t *d_targets = pass_send(c, "logprob", targets, (size_t)logits.rows * sizeof *targets);
+    if (!d_targets || !results_room(c, "logprob", bytes, 1)) return;
+    struct cu_row_stats *stats = result(c, NULL, bytes);
+    result_logprobs(c, NULL, logp, entropy);
+    cuda_ok(c, "logprob",
+            logits.cols < SHORT_ROW ? cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets)
+                                    : cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets));
+}
+
+static void op_draw(struct backend *be, struct tensor logits, int32_t limit, const struct draw *how, int32_t *id,
+                    float *logp, float *entropy) {
+    ASSERT(limit > 0 && limit <= logits.cols);
+    struct cuda_backend *c = cuda_begin(be, "draw");
+    const size_t n = (size_t)logits.rows, bytes = n * sizeof(struct cu_row_stats);
+    struct stage s;
+    if (!c || !n || !results_room(c, "draw", bytes, 1) || !stage_begin(c, "draw", n * sizeof(struct cu_draw) + 16, &s))
+        return;
+    struct cu_draw *const dev = stage_add(&s, NULL, n * sizeof *dev), *const host = stage_host(&s, dev);
+    for (size_t i = 0; i < n; i++)
+        host[i] = (struct cu_draw){how[i].temperature > 0 ? 1.0f / how[i].temperature : 0.0f, how[i].min_p, how[i].u};
+    struct cu_row_stats *stats = result(c, NULL, bytes);
+    result_logprobs(c, id, logp, entropy);
+    if (stage_send(c, "draw", &s) && NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats)))
+        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev));
 }
 
 static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
@@ -492,15 +602,22 @@ static double op_sum_squares(struct backend *be, const float *x, int64_t n) {
 
 static void op_kv_write(struct backend *be, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                         struct attn_shape s) {
-    struct cuda_backend *c = begin(be, "kv_write");
-    if (c) plan_kv_write(c, k, v, seq, n_seq, s);
+    struct cuda_backend *c = k.dt == DT_BF16 ? cuda_begin(be, "kv_write") : begin(be, "kv_write");
+    if (c && k.dt == DT_BF16)
+        bf16_kv_write(c, k, v, seq, n_seq, s);
+    else if (c)
+        plan_kv_write(c, k, v, seq, n_seq, s);
 }
 
 static void op_attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                          struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols);
-    struct cuda_backend *c = begin(be, "attention");
+    struct cuda_backend *c = q.dt == DT_BF16 ? cuda_begin(be, "attention") : begin(be, "attention");
     if (!c) return;
+    if (q.dt == DT_BF16) {
+        bf16_attention(c, o, stats, q, k, v, seq, n_seq, s);
+        return;
+    }
     struct cu_attn a = {.q = mat_of(q), .k = mat_of(k), .v = mat_of(v), .o = mat_of(o), .stats = stats};
     plan_attention(c, &a, seq, n_seq, s);
 }
@@ -510,7 +627,8 @@ static void op_attention_grad(struct backend *be, struct tensor dq, struct tenso
                               struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols && d_o.cols == q.cols);
     struct cuda_backend *c = begin(be, "attention_grad");
-    if (!c) return;
+    struct tensor *const operands[] = {&q, &k, &v, &o};
+    if (!c || !bf16_widen(c, "attention_grad", operands, ARRAY_LEN(operands))) return;
     struct cu_attn a = {.q = mat_of(q),
                         .k = mat_of(k),
                         .v = mat_of(v),
@@ -527,6 +645,8 @@ static void op_attention_grad(struct backend *be, struct tensor dq, struct tenso
  */
 
 static const struct backend table = {
+    .bf16 = true,
+    .act = DT_BF16,
     .logit_chunk_bytes = (int64_t)256 << 20,
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
@@ -561,6 +681,12 @@ static const struct backend table = {
     .scatter_add_rows = op_scatter_add_rows,
     .adamw = op_adamw,
     .sum_squares = op_sum_squares,
+    .weight_put = bf16_weight_put,
+    .weight_get = bf16_weight_get,
+    .lora = bf16_lora,
+    .draw = op_draw,
+    .pass_begin = pass_begin,
+    .pass_end = pass_end,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
@@ -589,7 +715,10 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     }
     c->device = device;
     c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin};
-    snprintf(c->name, sizeof c->name, "cuda:%d (%s)", device, p.name);
+    c->lt = lt_open();
+    c->profile = profile_open();
+    char products[64];
+    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", device, p.name, lt_text(c->lt, products, sizeof products));
     return NULL;
 }
 

@@ -2,11 +2,16 @@
 #ifndef KERNELRL_CUDA_HOST_H
 #define KERNELRL_CUDA_HOST_H
 
+#include <stdio.h>
+
 #include "cuda/kernels.h"
 #include "tensor/backend.h"
 
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraphExec_st;
+struct lt;
+struct profile;
 
 /* Pinned memory and its twin on the device, used round and round in two halves. */
 struct ring {
@@ -22,8 +27,11 @@ struct stage {
     size_t bytes, used;
 };
 
+/* What is to become of `bytes` of results at `at`: copied to dst, or made log-probabilities of. */
 struct result_item {
-    void *dst; /* host */
+    void *dst; /* host; NULL: struct cu_row_stats */
+    int32_t *id;
+    float *logp, *entropy; /* id and entropy may be NULL */
     size_t at, bytes;
 };
 struct results {
@@ -52,6 +60,53 @@ struct plan {
     size_t table_at, key_at, user_at; /* offsets in dev */
 };
 
+/* The same for bfloat16, with what kv_write needs; in training also with a cache for the layer at hand. Made once a
+ * pass. */
+struct plan16 {
+    const struct attn_seq *seq;
+    int n_seq;
+    uint64_t serial; /* of the pass it is for; 0: none */
+    int64_t H, G, K;
+    bool training;
+    struct slab dev, own_kv;
+    const struct cu_kv_task *kv_task;
+    const struct cu_attn_task *split, *walk;
+    const int32_t *table;
+    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks;
+    /* built here */
+    struct cu_kv_task *h_kv;
+    struct cu_attn_task *h_split, *h_walk;
+    int32_t *h_table;
+    int64_t cap_kv, cap_split, cap_walk, cap_table, n_table;
+};
+
+/* pass.c */
+enum pass_mode { PASS_RUN, PASS_CAPTURE, PASS_REPLAY };
+struct recording {
+    uint64_t key, sign;
+    int seen;
+    bool never;
+    struct CUgraphExec_st *exec;
+    char *host, *dev; /* index arrays: pinned, and on the device */
+    size_t used;
+};
+struct sent {
+    const void *src;
+    size_t bytes;
+    void *dev;
+};
+struct pass_state {
+    enum pass_mode mode;
+    bool open, abort;
+    uint64_t serial, sign;
+    struct recording *rec;
+    size_t used; /* of its arena */
+    int results_n;
+    size_t results_used;
+    struct sent sent[8];
+    int n_sent;
+};
+
 struct cuda_backend {
     struct backend be; /* first: ops cast back */
     int device;
@@ -62,6 +117,14 @@ struct cuda_backend {
     struct results results;
     struct slab scratch;
     struct plan forward, backward;
+    struct plan16 plan16;
+    struct slab x16, y32, part, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct pass_state pass;
+    struct recording *recording;
+    int n_recordings, cap_recordings;
+    bool no_recording, replay_queued;
+    struct lt *lt; /* NULL: own products */
+    struct profile *profile;
     int32_t *slot; /* of scatter, [n_slot] */
     int64_t n_slot;
 };
@@ -78,9 +141,73 @@ void *stage_add(struct stage *s, const void *src, size_t bytes);
 void *stage_host(const struct stage *s, const void *dev);
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s);
 
+/* One array of indices to the device; NULL after an error. */
+void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes);
+/* The start of an op: NULL after an error, and then it does nothing. */
+struct cuda_backend *cuda_begin(struct backend *be, const char *op);
+
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
 struct cu_mat mat_of(struct tensor t);
+
+/* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
+bool pass_note(struct cuda_backend *c, const char *op, const uint64_t *values, int n);
+#define NOTE(c, op, ...)                                  \
+    pass_note((c), (op), (const uint64_t[]){__VA_ARGS__}, \
+              (int)(sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)))
+#define ADDRESS(p) ((uint64_t)(uintptr_t)(p))
+#define OF_TENSOR(t) ADDRESS((t).data), (uint64_t)(t).rows, (uint64_t)(t).cols, (uint64_t)(t).ld, (uint64_t)(t).dt
+void pass_begin(struct backend *be, uint64_t key);
+bool pass_end(struct backend *be);
+bool pass_stage(struct cuda_backend *c, size_t bytes, struct stage *s);
+void recordings_drop(struct cuda_backend *c); /* memory that they use has moved */
+void recordings_free(struct cuda_backend *c);
+struct profile *profile_open(void); /* NULL when it was not asked for */
+void profile_mark(struct cuda_backend *c, const char *op);
+void profile_print(struct cuda_backend *c, FILE *f); /* and frees it */
+
+/* lt.c. D = op(A) op(B), column-major as cuBLAS has it: D m x n, A m x k (k x m when ta), B k x n; accumulating, plus a
+ * bias along m. All addresses and leading dimensions are multiples of 16 bytes. exact: the bits of a column of D must
+ * not depend on n. *done false: no algorithm, nothing happened. False after an error. */
+struct lt_product {
+    bool ta, tb, out16, accumulate, exact;
+    int64_t m, n, k, lda, ldb, ldd;
+    const void *a, *b;
+    void *d;
+    const float *bias;
+};
+struct lt *lt_open(void);
+void lt_close(struct lt *l);
+bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done);
+const char *lt_text(const struct lt *l, char *buf, size_t size);
+
+/* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */
+void bf16_weight_pack(struct backend *be, struct weight *w);
+void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src);
+void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
+void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
+                 bool accumulate);
+void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+                    bool accumulate);
+void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
+void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
+               const struct lora_site_args *site, int n, float scale);
+void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
+void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
+void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);
+void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu);
+void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *rows);
+void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
+                   struct attn_shape s);
+void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
+                    struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
+/* n operands replaced by their float32 values, in memory that lives until the next call; those that are float32 stay.
+ * False after an error. */
+bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n);
+/* bf16_plan.c: the lists for these sequences; NULL after an error. */
+struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct attn_seq *seq, int n_seq,
+                         struct attn_shape s, bool training);
+void plan16_free(struct plan16 *p);
 
 /* plan.c: attention's work lists, and the ops that run them. `a` holds the operands. */
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,

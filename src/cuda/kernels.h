@@ -64,17 +64,18 @@ int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *dq_gain, flo
                  const struct cu_rope *a, float *rstd, float *partial);
 int cu_swiglu(const struct cu_dev *d, struct cu_mat y, struct cu_mat gu);
 int cu_swiglu_grad(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat gu);
-/* logp, entropy (or NULL): device arrays [rows]. The logarithm is the device's: within 1 ulp of double before the one
- * rounding to f32, so a last bit may rarely differ from the CPU. */
-int cu_logprob(const struct cu_dev *d, float *logp, float *entropy, struct cu_mat logits, const int32_t *targets);
+struct cu_row_stats;
+/* The same numbers as cu_logprob_stats, for short rows. */
+int cu_logprob_rows(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
 int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
 
 /* simple.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
 int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows);
-/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. */
-int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, int64_t n_dst,
-                        const int32_t *dst, const int32_t *start, const int32_t *order);
+/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. With
+ * scale: += scale[order[i]] x[order[i],:]. */
+int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
+                        int64_t n_dst, const int32_t *dst, const int32_t *start, const int32_t *order);
 int cu_bias_grad(const struct cu_dev *d, float *db, struct cu_mat dy);
 struct cu_adamw {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
@@ -90,7 +91,8 @@ int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const floa
 struct cu_attn_task {
     int64_t row, past, past_row; /* as in struct attn_seq */
     int64_t table;               /* where the sequence's block table begins in cu_attn.table; -1: no cache */
-    int32_t g, pair0, pairs, pad;
+    int32_t g, pair0, pairs;
+    int32_t part; /* bf16 decode: number of its first unit */
 };
 /* kv_write's work: rows [row, row+rows) of k and v become the keys slot.. of one block. */
 struct cu_kv_task {
@@ -136,6 +138,104 @@ int cu_kv_write(const struct cu_dev *d, struct cu_mat k, struct cu_mat v, const 
 int cu_attention(const struct cu_dev *d, const struct cu_attn *a);
 int cu_attention_decode(const struct cu_dev *d, const struct cu_attn *a);
 int cu_attention_grad(const struct cu_dev *d, const struct cu_attn *a);
+
+/* ---- bfloat16 ---- */
+
+struct cu_mat16 {
+    uint16_t *p;
+    int64_t rows, cols, ld;
+};
+
+/* bf16_rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
+ * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
+int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
+int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
+int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
+int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu);
+int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
+int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
+int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
+int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* uniform in (-1,1) */
+
+/* bf16_gemm.cu. An operand of a product: element (r,k) at p[r*row + k*step]; vec: 8 neighbours along k lie together and
+ * are aligned to 16 bytes when k is a multiple of 8. */
+struct cu_side16 {
+    const uint16_t *p;
+    int64_t row, step;
+    int vec;
+};
+/* c[m,n] = sum_k a(m,k) b(n,k), plus bias[n] and old c; c in float32, or in bfloat16 when c16. */
+struct cu_gemm16 {
+    struct cu_side16 a, b;
+    void *c;
+    int c16;
+    int64_t ldc;
+    const float *bias;
+    int accumulate;
+    int64_t M, N, K;
+};
+int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
+/* xa = scale x A^T, A of n*R rows; y_i += (columns i*R.. of xa, rounded to bfloat16) B_i^T. t is scratch [T][n*R]. */
+struct cu_lora_site {
+    struct cu_side16 b;
+    void *y;
+    int y16;
+    int64_t ldy, N;
+};
+struct cu_lora {
+    struct cu_side16 x, a;
+    float *xa;
+    int64_t ld_xa;
+    uint16_t *t;
+    struct cu_lora_site site[3];
+    int n;
+    float scale;
+    int64_t T, K, R, up_blocks;
+};
+int cu_lora(const struct cu_dev *d, struct cu_lora *l);
+/* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
+ * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
+int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
+int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64_t ldy_bytes, const void *want,
+                   int64_t ld_bytes, int64_t bytes, int64_t rows, int64_t wanted);
+
+/* bf16_attention.cu. Keys are always cached; in training in a cache of the moment. */
+enum { CU_UNIT = 128 }; /* keys of a unit */
+struct cu_attn16 {
+    struct cu_mat16 q, o;
+    float *stats; /* [T,H,2] or NULL */
+    int64_t H, G, K;
+    const uint16_t *kv; /* the layer's part of block 0, and the elements from a block to the next */
+    int64_t kv_stride;
+    const int32_t *table;
+    const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
+    int64_t n_tasks;
+    int64_t max_units;  /* decode: of a task */
+    int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
+    float *part;
+};
+enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16 };
+int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);
+int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a);
+int64_t cu_attention16_part_bytes(int64_t units, int64_t K);
+int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *task,
+                  int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride);
+
+/* draw.cu. What the host makes log-probability and entropy of: the id, its logit, and over all logits their maximum,
+ * sum exp(x - max) and sum exp(x - max) (x - max). */
+struct cu_row_stats {
+    int32_t id;
+    float x, max, s, w;
+};
+int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
+struct cu_draw {
+    float scale; /* 1 / temperature; 0: the largest */
+    float min_p;
+    double u;
+};
+/* id -1 where the largest of the first `limit` logits is not finite. */
+int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
+            const struct cu_draw *how);
 
 #ifdef __cplusplus
 }

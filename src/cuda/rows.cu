@@ -266,7 +266,7 @@ static __device__ __forceinline__ float row_max(const float *x, int64_t n, int l
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
-    logprob_kernel(float *logp, float *entropy, struct cu_mat logits, const int32_t *targets) {
+    logprob_kernel(struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets) {
     const int lane = threadIdx.x % LANES;
     const int64_t V = logits.cols;
     ROW_LOOP(logits.rows) {
@@ -283,9 +283,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         w = fold_sum(w);
         s = fold_sum(s);
         if (row >= logits.rows || lane) continue;
-        const double log_l = log((double)s);
-        if (entropy) entropy[t] = (float)(log_l - (double)w / (double)s);
-        logp[t] = (float)((double)x[targets[t]] - (double)max - log_l);
+        out[t] = {targets[t], x[targets[t]], max, s, w};
     }
 }
 
@@ -312,10 +310,10 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-extern "C" int cu_logprob(const struct cu_dev *d, float *logp, float *entropy, struct cu_mat logits,
-                          const int32_t *targets) {
+extern "C" int cu_logprob_rows(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
+                               const int32_t *targets) {
     if (logits.rows <= 0) return 0;
-    return LAUNCH(logprob_kernel, row_grid(d, logits.rows), ROW_THREADS, 0, d->stream, logp, entropy, logits, targets);
+    return LAUNCH(logprob_kernel, row_grid(d, logits.rows), ROW_THREADS, 0, d->stream, out, logits, targets);
 }
 
 extern "C" int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g) {

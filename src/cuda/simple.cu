@@ -70,8 +70,8 @@ extern "C" int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const flo
 }
 
 /* One block a (destination, run of columns): its rows are added in order. */
-static __global__ void scatter_kernel(float *y, int64_t ldy, struct cu_mat x, const int32_t *dst, const int32_t *start,
-                                      const int32_t *order) {
+static __global__ void scatter_kernel(float *y, int64_t ldy, struct cu_mat x, const float *scale, const int32_t *dst,
+                                      const int32_t *start, const int32_t *order) {
     const int64_t per_row = ceil_div(x.cols, (int64_t)blockDim.x), u = (int64_t)blockIdx.x / per_row;
     const int64_t j = (int64_t)blockIdx.x % per_row * blockDim.x + threadIdx.x;
     if (j >= x.cols) return;
@@ -79,16 +79,19 @@ static __global__ void scatter_kernel(float *y, int64_t ldy, struct cu_mat x, co
     float s = *out;
     const int32_t end = start[u + 1];
 #pragma unroll 8
-    for (int32_t i = start[u]; i < end; i++) s = s + x.p[(int64_t)order[i] * x.ld + j];
+    for (int32_t i = start[u]; i < end; i++) {
+        const float v = x.p[(int64_t)order[i] * x.ld + j];
+        s = s + (scale ? scale[order[i]] * v : v);
+    }
     *out = s;
 }
 
-extern "C" int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, int64_t n_dst,
-                                   const int32_t *dst, const int32_t *start, const int32_t *order) {
+extern "C" int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
+                                   int64_t n_dst, const int32_t *dst, const int32_t *start, const int32_t *order) {
     if (n_dst <= 0 || x.cols <= 0) return 0;
     const int threads = x.cols <= 64 ? 64 : 128;
-    return LAUNCH(scatter_kernel, n_dst * ceil_div(x.cols, threads), threads, 0, d->stream, y, ldy, x, dst, start,
-                  order);
+    return LAUNCH(scatter_kernel, n_dst * ceil_div(x.cols, threads), threads, 0, d->stream, y, ldy, x, scale, dst,
+                  start, order);
 }
 
 /* ---- column sums: a block fetches BIAS_ROWS rows of 32 columns together, and one warp adds them up in order ---------

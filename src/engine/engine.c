@@ -30,6 +30,7 @@ struct flight { /* a sequence in flight */
     int limit;  /* tokens to draw */
     int n;      /* tokens drawn */
     int row;    /* of the last step's logits, or -1 */
+    bool drawn; /* the device drew from it: en->drawn[row] */
     uint64_t stream;
     const int32_t *tokens; /* the prompt, or own_tokens */
     int32_t *own_tokens;   /* [token_cap] prompt and drawn tokens */
@@ -53,7 +54,9 @@ struct engine {
     int32_t *token_slab;
     float *logp_slab;
     int32_t *step_ids;
-    float *logits, *kept_logits;  /* [cap, V], [V] */
+    float *logits, *kept_logits; /* [cap, V], [V] */
+    struct step_want *want;      /* [cap], where the device draws */
+    struct step_drawn *drawn;
     const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
 };
 
@@ -133,6 +136,8 @@ static void reserve_flights(struct engine *en, int cap, int tokens, int limit) {
         en->step_n = xrealloc(en->step_n, c * sizeof(int));
         en->step_ids = xrealloc(en->step_ids, (c + (size_t)en->opt.prefill_tokens) * sizeof *en->step_ids);
         en->logits = xrealloc(en->logits, c * (size_t)en->cfg.V * sizeof(float));
+        en->want = xrealloc(en->want, c * sizeof *en->want);
+        en->drawn = xrealloc(en->drawn, c * sizeof *en->drawn);
     }
     if (cap > en->cap || tokens > en->token_cap || limit > en->limit_cap) {
         if (cap > en->cap) en->cap = cap;
@@ -185,6 +190,8 @@ void engine_close(struct engine *en) {
     free(en->token_slab);
     free(en->logp_slab);
     free(en->logits);
+    free(en->want);
+    free(en->drawn);
     free(en->kept_logits);
     free(en);
 }
@@ -269,20 +276,19 @@ static struct sample *out_of(const struct run *r, const struct flight *f) {
     return &r->out[r->first_out[f->req] + f->sample];
 }
 
-/* Draws the next token of a sample from its row of logits; *finished when it was the last. */
-static enum status take_token(struct run *r, struct flight *f, const float *logits, bool *finished) {
+/* Adds a drawn token to its sample; *finished when it was the last. */
+static enum status accept_token(struct run *r, struct flight *f, int32_t id, float logp, float entropy,
+                                bool *finished) {
     struct engine *en = r->en;
     const struct request *q = &r->req[f->req];
     const struct sample_params *p = &q->params;
-    const double u = rng_f64(p->seed, f->stream, (uint64_t)f->n);
-    const int32_t id = sampler_draw(&en->sampler, logits, p, u);
-    const float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &f->entropy[f->n]);
-    if (!isfinite(logp))
+    if (id < 0 || !isfinite(logp))
         return FAIL(r->e, ST_FAILED,
                     "request %d (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
                     f->req, (unsigned long long)q->id, f->sample, q->n_prompt + f->n);
     f->own_tokens[q->n_prompt + f->n] = id;
     f->logp[f->n] = logp;
+    f->entropy[f->n] = entropy;
     f->n++;
     r->tokens++;
     *finished = true;
@@ -298,6 +304,29 @@ static enum status take_token(struct run *r, struct flight *f, const float *logi
     out_of(r, f)->stop = STOP_LENGTH;
     *finished = f->n == f->limit;
     return ST_OK;
+}
+
+static double random_of(const struct run *r, const struct flight *f) {
+    return rng_f64(r->req[f->req].params.seed, f->stream, (uint64_t)f->n);
+}
+
+/* Draws the next token of a sample from its row of logits. */
+static enum status take_token(struct run *r, struct flight *f, const float *logits, bool *finished) {
+    struct engine *en = r->en;
+    float entropy = 0;
+    const int32_t id = sampler_draw(&en->sampler, logits, &r->req[f->req].params, random_of(r, f));
+    const float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &entropy);
+    return accept_token(r, f, id, logp, entropy, finished);
+}
+
+/* What a step is to do with the last row of f, which feeds all it has or a part. The device draws for samples, unless
+ * top-k or top-p ask for an order; the first tokens of a prompt's samples are all drawn from one row, here. */
+static struct step_want want_of(const struct run *r, const struct flight *f, bool all) {
+    const struct sample_params *p = &r->req[f->req].params;
+    if (!all) return (struct step_want){.what = STEP_NOTHING};
+    if (f->left > 0 || (p->top_k > 0 && p->temperature > 0) || (p->top_p < 1 && p->temperature > 0))
+        return (struct step_want){.what = STEP_LOGITS};
+    return (struct step_want){STEP_DRAW, {p->temperature, p->min_p, p->temperature > 0 ? random_of(r, f) : 0}};
 }
 
 /* ---- sequences in flight ------------------------------------------------------------------------------------------*/
@@ -446,6 +475,8 @@ static enum status plan(struct run *r, int *count) {
         memcpy(en->step_ids + n_ids, f->tokens + len, (size_t)n * sizeof *en->step_ids);
         en->step_seq[*count] = f->seq;
         en->step_n[*count] = n;
+        en->want[*count] = want_of(r, f, n == pending);
+        f->drawn = model_can_draw(en->m) && en->want[*count].what == STEP_DRAW;
         f->row = (*count)++;
         n_ids += n;
         if (decode)
@@ -500,7 +531,9 @@ static enum status draw(struct run *r) {
         if (f->left > 0) continue;
         if (f->row >= 0 && kv_len(en->kv, f->seq) == known_tokens(r, f)) {
             bool finished;
-            TRY(take_token(r, f, en->logits + (int64_t)f->row * en->cfg.V, &finished));
+            const struct step_drawn *d = &en->drawn[f->row];
+            TRY(f->drawn ? accept_token(r, f, d->id, d->logp, d->entropy, &finished)
+                         : take_token(r, f, en->logits + (int64_t)f->row * en->cfg.V, &finished));
             if (finished) {
                 finish(r, i--);
                 continue;
@@ -532,7 +565,10 @@ static enum status step(struct run *r) {
     enter_all(r);
     TRY(plan(r, &count));
     if (count > 0) {
-        TRY(model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, r->e));
+        TRY(model_can_draw(en->m)
+                ? model_step_draw(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->want,
+                                  en->opt.vocab_limit, en->drawn, en->logits, r->e)
+                : model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, r->e));
         en->stats.steps++;
     }
     const int done = r->done, started = en->n_order;

@@ -178,7 +178,7 @@ static void logprobs_are_the_trainers(void **state) {
             }
             T += s->n;
         }
-        const struct train_batch b = {ids, T, seg, r[i].n_samples + 1, rows, targets, N};
+        const struct train_batch b = {ids, T, seg, r[i].n_samples + 1, rows, targets, N, false};
         struct err e = {0};
         if (model_forward(model, &b, logp, entropy, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
         N = 0;

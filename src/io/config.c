@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "io/json.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_KEY_BYTES = 200, MAX_DEPTH = 16 };
@@ -32,10 +33,35 @@ static const struct config_key *find_short(const struct config_schema *s, const 
     return find_exact(s, full);
 }
 
+static const struct config_alias *find_alias(const struct config_schema *s, const char *name) {
+    char full[sizeof SHORT_SECTION + MAX_KEY_BYTES];
+    snprintf(full, sizeof full, "%s%.*s", SHORT_SECTION, (int)MAX_KEY_BYTES, name);
+    for (size_t i = 0; i < s->alias_count; i++)
+        if (strcmp(s->alias[i].name, name) == 0 || strcmp(s->alias[i].name, full) == 0) return &s->alias[i];
+    return NULL;
+}
+
+/* The key of a name, or of the one it stands for. */
+static const struct config_key *find_any(const struct config_schema *s, const char *name) {
+    const struct config_key *k = find_short(s, name);
+    const struct config_alias *a = k ? NULL : find_alias(s, name);
+    return a && a->key ? find_exact(s, a->key) : k;
+}
+
+/* A value for a name that sets nothing. */
+static enum status take_alias(const struct config_alias *a, const char *where, bool is_null, struct err *e) {
+    if (is_null) return ST_OK;
+    if (a->refused) return FAIL(e, ST_CONFIG, "%s: %s: %s", where, a->name, a->doc);
+    log_warn("%s: %s has no effect: %s", where, a->name, a->doc);
+    return ST_OK;
+}
+
 static bool is_section(const struct config_schema *s, const char *name) {
     size_t n = strlen(name);
     for (size_t i = 0; i < s->count; i++)
         if (strncmp(s->key[i].name, name, n) == 0 && s->key[i].name[n] == '.') return true;
+    for (size_t i = 0; i < s->alias_count; i++)
+        if (strncmp(s->alias[i].name, name, n) == 0 && s->alias[i].name[n] == '.') return true;
     return false;
 }
 
@@ -246,8 +272,11 @@ static void store_unset(struct config *c, const struct config_key *k) {
 /* Stores the value when it fits the key. */
 static bool store(struct config *c, const struct config_key *k, const struct given *g) {
     if (g->is_null) {
-        if (k->optional) store_unset(c, k);
-        return k->optional;
+        if (k->optional) {
+            store_unset(c, k);
+            return true;
+        }
+        return store(c, k, &(struct given){.text = k->def});
     }
     if (k->type == CONFIG_STRINGS) return store_list(c, k, g);
     if (!g->text) return false;
@@ -428,9 +457,13 @@ static enum status load_map(struct yaml *y, struct fy_node *map, const char *pre
             return with_caret(y, m.line, m.column, e);
         }
         const char *name = arena_printf(&y->c->arena, "%s%s", prefix, leaf);
-        const struct config_key *k = find_exact(s, name);
+        const struct config_alias *alias = find_alias(s, name);
+        const struct config_key *k = find_exact(s, alias && alias->key ? alias->key : name);
         if (k) {
             TRY(load_value(y, k, value, m, e));
+        } else if (alias) {
+            if (take_alias(alias, place(y, m), is_plain_null(value), e) != ST_OK)
+                return with_caret(y, m.line, m.column, e);
         } else if (is_section(s, name)) {
             if (is_plain_null(value)) continue; /* a section with all its keys commented out */
             if (!fy_node_is_mapping(value)) {
@@ -553,9 +586,21 @@ enum status config_set(struct config *c, const char *assignment, struct err *e) 
     if (!eq || eq == assignment)
         return FAIL(e, ST_CONFIG, "%s: expected key=value, got \"%.100s\"", CMDLINE, assignment);
     const char *name = arena_strndup(&c->arena, assignment, (size_t)(eq - assignment));
-    const struct config_key *k = find_short(c->schema, name);
-    if (!k) return unknown_key(c->schema, CMDLINE, name, e);
-    return set_text(c, k, eq + 1, e);
+    const struct config_key *k = find_any(c->schema, name);
+    if (k) return set_text(c, k, eq + 1, e);
+    const struct config_alias *a = find_alias(c->schema, name);
+    return a ? take_alias(a, CMDLINE, strcmp(eq + 1, "null") == 0, e) : unknown_key(c->schema, CMDLINE, name, e);
+}
+
+enum status config_preset(struct config *c, const char *source, const char *assignment, struct err *e) {
+    const char *eq = strchr(assignment, '=');
+    ASSERT(eq);
+    const struct config_key *k = find_short(c->schema, arena_strndup(&c->arena, assignment, (size_t)(eq - assignment)));
+    ASSERT(k && "a preset of an unknown key");
+    if (strcmp(c->source[k - c->schema->key], "default") != 0) return ST_OK;
+    TRY(set_text(c, k, eq + 1, e));
+    set_source(c, k, arena_strdup(&c->arena, source));
+    return ST_OK;
 }
 
 /* "--some-key[=value]" into its key; *value is NULL without '='. */
@@ -566,8 +611,10 @@ static enum status parse_flag(struct config *c, const char *arg, const struct co
     char *name = arena_strndup(&c->arena, arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2));
     for (char *p = name; *p; p++)
         if (*p == '-') *p = '_';
-    *k = find_short(c->schema, name);
-    return *k ? ST_OK : unknown_key(c->schema, CMDLINE, name, e);
+    *k = find_any(c->schema, name);
+    if (*k) return ST_OK;
+    const struct config_alias *a = find_alias(c->schema, name);
+    return a ? FAIL(e, ST_CONFIG, "%s: %s: %s", CMDLINE, a->name, a->doc) : unknown_key(c->schema, CMDLINE, name, e);
 }
 
 enum status config_args(struct config *c, int argc, char **argv, struct err *e) {
@@ -721,6 +768,12 @@ enum status config_help(const struct config_schema *schema, const char *key, str
     if (k) {
         help_key(k, out);
         return ST_OK;
+    }
+    const struct config_alias *a = key && !k ? find_alias(schema, key) : NULL;
+    if (a) {
+        str_addf(out, "%s: %s%s%s%s\n", a->name, a->key ? "another name of " : "", a->key ? a->key : "",
+                 a->key ? ". " : "", a->doc);
+        return a->key ? config_help(schema, a->key, out, e) : ST_OK;
     }
     if (key && !is_section(schema, key)) return unknown_key(schema, "help", key, e);
     size_t n = key ? strlen(key) : 0;

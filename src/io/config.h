@@ -39,10 +39,20 @@ struct config_key {
     const char *doc;     /* one or more full sentences */
 };
 
+/* A name that other programs' files use. key: the one it stands for. NULL: there is nothing here that it could set;
+ * null is taken, anything else is an error that ends with doc (refused), or a warning that does. */
+struct config_alias {
+    const char *name, *key;
+    bool refused;
+    const char *doc;
+};
+
 struct config_schema {
     const struct config_key *key;
     size_t count;
-    size_t values_bytes; /* sizeof the values struct */
+    size_t values_bytes;              /* sizeof the values struct */
+    const struct config_alias *alias; /* may be NULL */
+    size_t alias_count;
 };
 
 /* Rows of a schema; the compiler checks that the field has the type. An enum field is an int: the index of its name in
@@ -60,7 +70,8 @@ struct config_schema {
 #define KEY_STRING(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, false, def, NULL, doc)
 #define KEY_ENUM(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, allowed, doc)
 #define KEY_STRINGS(S, field, def, doc) KEY_(S, field, struct config_strings, CONFIG_STRINGS, false, def, NULL, doc)
-/* Optional keys: null (also the empty value in YAML) unsets. Unset is CONFIG_UNSET_INT, NaN, NULL, CONFIG_UNSET_ENUM.
+/* Optional keys: null (also the empty value in YAML) unsets; other keys take their default. Unset is CONFIG_UNSET_INT,
+ * NaN, NULL, CONFIG_UNSET_ENUM.
  */
 #define KEY_INT_OPT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, true, def, allowed, doc)
 #define KEY_FLOAT_OPT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, true, def, allowed, doc)
@@ -92,6 +103,9 @@ enum status config_load_text(struct config *c, const char *name, const char *tex
  * top level is tried first, then dataset_builder (never multiturn_dataset_builder). ST_CONFIG. */
 enum status config_set(struct config *c, const char *assignment, struct err *e) MUST_USE;
 
+/* The same, unless a file or the command line has set the key: for presets. source is what config_source then says. */
+enum status config_preset(struct config *c, const char *source, const char *assignment, struct err *e) MUST_USE;
+
 /* Arguments of a command, argv[0] not among them: `--config FILE` or `--config=FILE` (any number; loaded first, in
  * order), key=value, `--some-key VALUE`, `--some-key=VALUE`, and `--some-key` alone for a bool (true). ST_USAGE for
  * anything else. */
@@ -106,7 +120,7 @@ const char *config_source(const struct config *c, const char *key);
 /* Appends all values as YAML that config_load takes back to equal values. */
 void config_dump(const struct config *c, struct str *out);
 /* Appends name, type, default, allowed values and doc of a key (full or short name), or of every key below a section,
- * or of all keys for NULL. ST_CONFIG for an unknown key. */
+ * or of all keys for NULL; for another name what it stands for. ST_CONFIG for an unknown key. */
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) MUST_USE;
 
 #endif

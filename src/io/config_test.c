@@ -54,7 +54,13 @@ static const struct config_key demo_keys[] = {
     KEY_FLOAT(struct demo, dataset_builder.reward.speed, "1", "[0,10]", "Weight of speed."),
     KEY_INT(struct demo, multiturn_dataset_builder.turns, "4", "[1,)", "Turns."),
 };
-static const struct config_schema schema = {demo_keys, ARRAY_LEN(demo_keys), sizeof(struct demo)};
+static const struct config_alias demo_aliases[] = {
+    {"bs", "batch_size", false, "Short."},
+    {"dataset_builder.hosted", NULL, true, "There is no hosted service here."},
+    {"dataset_builder.shards", NULL, false, "Everything is one shard."},
+};
+static const struct config_schema schema = {demo_keys, ARRAY_LEN(demo_keys), sizeof(struct demo), demo_aliases,
+                                            ARRAY_LEN(demo_aliases)};
 
 static struct demo v;
 static struct config c;
@@ -147,8 +153,6 @@ static void yaml_errors(void **state) {
         {"batch_size: 2.5\n", "x.yaml:1:13: batch_size: expected a whole number from 1 to 4096, got \"2.5\""},
         {"batch_size: 4097\n", "x.yaml:1:13: batch_size: expected a whole number from 1 to 4096, got \"4097\""},
         {"batch_size: 99999999999999999999\n", "x.yaml:1:13: batch_size: expected a whole number"},
-        {"batch_size: null\n", "x.yaml:1:13: batch_size: expected a whole number from 1 to 4096, got null"},
-        {"batch_size:\n", "x.yaml:1:"},
         {"batch_size: [1]\n", "x.yaml:1:"},
         {"batch_size: {a: 1}\n", "x.yaml:1:1: batch_size: expected a whole number from 1 to 4096, got a map"},
         {"loss: gRPO\n", "x.yaml:1:7: loss: expected one of grpo, rloo, ppo, got \"gRPO\""},
@@ -293,8 +297,47 @@ static void help_and_reject(void **state) {
     assert_string_equal(e.msg, "x.yaml:1:13: batch_size: must be even, got 9");
 }
 
+/* Names of other programs: another name of a key, one that is refused, one that sets nothing. Null is always taken. */
+static void other_names(void **state) {
+    (void)state;
+    struct str help = STR_INIT;
+    assert_int_equal(load("bs: 16\ndataset_builder: {hosted: null, shards: 3}\n"), ST_OK);
+    assert_int_equal(v.batch_size, 16);
+    assert_int_equal(load("bs: 1\nbatch_size: 2\n"), ST_CONFIG); /* one key given twice */
+    assert_int_equal(load("dataset_builder: {hosted: yes}\n"), ST_CONFIG);
+    assert_non_null(strstr(e.msg, "x.yaml:1:19: dataset_builder.hosted: There is no hosted service here."));
+    assert_int_equal(config_set(&c, "bs=32", &e), ST_OK);
+    assert_int_equal(v.batch_size, 32);
+    assert_int_equal(config_set(&c, "hosted=null", &e), ST_OK);
+    assert_int_equal(config_set(&c, "hosted=x", &e), ST_CONFIG);
+    assert_int_equal(config_set(&c, "shards=7", &e), ST_OK);
+    assert_int_equal(config_args(&c, 2, (char *[]){(char[]){"--bs"}, (char[]){"64"}}, &e), ST_OK);
+    assert_int_equal(v.batch_size, 64);
+    assert_int_equal(config_args(&c, 2, (char *[]){(char[]){"--shards"}, (char[]){"1"}}, &e), ST_CONFIG);
+    assert_int_equal(config_help(&schema, "bs", &help, &e), ST_OK);
+    assert_non_null(strstr(str_c(&help), "another name of batch_size"));
+    str_free(&help);
+}
+
+/* Null takes the default of a key that is not optional; a preset gives way to what was set. */
+static void null_and_presets(void **state) {
+    (void)state;
+    assert_int_equal(config_set(&c, "batch_size=2", &e), ST_OK);
+    assert_int_equal(load("batch_size: null\nlearning_rate:\n"), ST_OK);
+    assert_int_equal(v.batch_size, 8);
+    assert_true(v.learning_rate == 1e-5);
+    assert_int_equal(config_preset(&c, "preset x", "batch_size=100", &e), ST_OK);
+    assert_int_equal(v.batch_size, 8); /* the file said so */
+    assert_int_equal(config_preset(&c, "preset x", "dataset_builder.level=3", &e), ST_OK);
+    assert_int_equal(v.dataset_builder.level, 3);
+    assert_string_equal(config_source(&c, "dataset_builder.level"), "preset x");
+    assert_int_equal(config_preset(&c, "preset x", "dataset_builder.reward.speed=11", &e), ST_CONFIG);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(other_names, setup, teardown),
+        cmocka_unit_test_setup_teardown(null_and_presets, setup, teardown),
         cmocka_unit_test_setup_teardown(defaults, setup, teardown),
         cmocka_unit_test_setup_teardown(loads_yaml, setup, teardown),
         cmocka_unit_test_setup_teardown(yaml_errors, setup, teardown),

@@ -1,15 +1,16 @@
 /* parquet: rows of an Apache Parquet file as JSON lines. Reading the format is left to a Python that has pyarrow, run
- * as a child (worker/kernelrl_worker/parquet.py): KERNELRL_PYTHON, else the first of ./.venv/bin/python, python3 and
- * /usr/bin/python3 that imports it. */
+ * as a child (worker/kernelrl_worker/parquet.py; pychild.h says which). */
 #ifndef KERNELRL_PARQUET_H
 #define KERNELRL_PARQUET_H
 
 #include "base/err.h"
 #include "base/str.h"
 
-/* Appends one JSON object a row, columns as keys. ST_WORKER when no Python has pyarrow (the message says what was
+/* Appends one JSON object a row, columns as keys: those among the comma-separated names in `columns` that the file has,
+ * all of them for NULL. ST_WORKER when no Python has pyarrow (the message says what was
  * tried and what to install), ST_PARSE when pyarrow cannot read the file, ST_INVALID when the rows are over max_bytes.
  */
-enum status parquet_to_jsonl(const char *path, size_t max_bytes, struct str *out, struct err *e) MUST_USE;
+enum status parquet_to_jsonl(const char *path, const char *columns, size_t max_bytes, struct str *out,
+                             struct err *e) MUST_USE;
 
 #endif

@@ -3,21 +3,32 @@
  * short the rest is recomputed, too, from the layer's input (model_layer_recall). */
 #include "model/internal.h"
 
-/* y = x W^T (+ LoRA) at one site, given dy: LoRA gradients, and dx += what flows through LoRA. */
-static void lora_backward(struct model *m, const struct lora *l, struct tensor dx, struct tensor dy, struct tensor x) {
-    if (!l->a.w) return;
+/* The sites of one input x, given dy, the gradient of what they wrote side by side, and xa = scale x A^T, as forward
+ * kept it: gradients of A and B, and dx += what flows through LoRA. */
+static void lora_backward(struct model *m, const struct lora *l, enum lora_input input, struct tensor dx,
+                          struct tensor dy, struct tensor x, float *xa) {
+    const struct weight *a = &l->a[input];
+    if (!a->w) return;
     struct backend *be = m->be;
-    struct tensor t = tensor_full(m->ts.p.xa, x.rows, m->rank);
-    float *da = lora_grad_of(m, l->a.w), *db = lora_grad_of(m, l->b.w);
-    if (db) { /* dB = scale dy^T (x A^T) */
-        be->linear(be, t, x, &l->a, NULL, false);
-        be->axpby(be, t, m->lora_scale, t, 0);
-        be->linear_dw(be, db, dy, t, DT_F32);
+    struct tensor dt = tensor_full(m->ts.p.xa, x.rows, a->N);
+    const bool train = m->train == TRAIN_LORA;
+    int64_t row = 0, col = 0; /* of A and of dy */
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        int64_t in, out;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        struct tensor d = tensor_cols(dy, col, out);
+        col += out;
+        if (!l->b[s].w) continue;
+        /* dB = dy^T (scale x A^T) */
+        if (train)
+            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, x.rows, a->N), row, m->rank),
+                          DT_F32);
+        be->linear_dx(be, tensor_cols(dt, row, m->rank), d, &l->b[s], false);
+        row += m->rank;
     }
-    be->linear_dx(be, t, dy, &l->b, false); /* scale dy B, the gradient at x A^T */
-    be->axpby(be, t, m->lora_scale, t, 0);
-    if (da) be->linear_dw(be, da, t, x, DT_F32);
-    be->linear_dx(be, dx, t, &l->a, true);
+    be->axpby(be, dt, m->lora_scale, dt, 0); /* scale dy B, the gradient at x A^T */
+    if (train) be->linear_dw(be, lora_grad_of(m, a->w), dt, x, a->dt);
+    be->linear_dx(be, dx, dt, a, true);
 }
 
 static void layer_backward(struct model *m, struct layer *l, const struct layer_acts *a, struct tensor dx) {
@@ -27,36 +38,35 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     const int64_t T = w->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const bool full = m->train == TRAIN_FULL;
     const float eps = c->rms_eps;
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(w->p.h, T, D);
-    struct tensor gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(w->p.a, T, F), o = tensor_full(a->o, T, HK);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
+    struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
     struct tensor da = tensor_full(w->da, T, F), dgu = tensor_full(w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
     struct tensor d_o = tensor_full(w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
-    struct tensor qk = tensor_full(w->p.qk, T, HK + GK), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
+    struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     be->swiglu(be, act, gu);
     be->linear_dx(be, da, dx, &l->wd, false);
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
-    lora_backward(m, &l->lora[LORA_DOWN], da, dx, act);
+    lora_backward(m, &l->lora, LORA_OF_ACT, da, dx, act, a->xa[LORA_OF_ACT]);
     be->swiglu_grad(be, dgu, da, gu);
     be->rmsnorm(be, h, x_mid, l->ln2, eps);
     be->linear_dx(be, dh, dgu, &l->wgu, false);
     if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);
-    lora_backward(m, &l->lora[LORA_GATE], dh, tensor_cols(dgu, 0, F), h);
-    lora_backward(m, &l->lora[LORA_UP], dh, tensor_cols(dgu, F, F), h);
+    lora_backward(m, &l->lora, LORA_OF_H2, dh, dgu, h, a->xa[LORA_OF_H2]);
     be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
 
     /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
     be->linear_dx(be, d_o, dx, &l->wo, false);
     if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o, m->dt);
-    lora_backward(m, &l->lora[LORA_O], d_o, dx, o);
+    lora_backward(m, &l->lora, LORA_OF_O, d_o, dx, o, a->xa[LORA_OF_O]);
     const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
     be->rope(be, qk, qkv, &rope);
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
     be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
     be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
-                       tensor_cols(qk, HK, GK), tensor_cols(qkv, HK + GK, GK), w->seq, w->p.n_seq,
-                       (struct attn_shape){c->H, c->G, K, NULL, 0});
+                       tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
+                       w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
     be->rmsnorm(be, h, x_in, l->ln1, eps);
     be->linear_dx(be, dh, dqkv, &l->wqkv, false);
@@ -64,9 +74,7 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
         be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h, m->dt);
         if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
     }
-    lora_backward(m, &l->lora[LORA_Q], dh, tensor_cols(dqkv, 0, HK), h);
-    lora_backward(m, &l->lora[LORA_K], dh, dk, h);
-    lora_backward(m, &l->lora[LORA_V], dh, dv, h);
+    lora_backward(m, &l->lora, LORA_OF_H1, dh, dqkv, h, a->xa[LORA_OF_H1]);
     be->rmsnorm_grad(be, dx, grad_of(m, l->ln1), dh, x_in, l->ln1, eps, true);
 }
 
@@ -77,21 +85,27 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
     if (m->train == TRAIN_NOTHING) return FAIL(e, ST_INVALID, "backward: model_train_prepare was not called");
     if (w->T != T || w->N != b->N)
         return FAIL(e, ST_INVALID, "backward: this batch was not the last one forwarded with the present weights");
+    if (w->forward_only)
+        return FAIL(e, ST_INVALID, "backward: the batch was forwarded with forward_only, which keeps nothing for it");
     const bool full = m->train == TRAIN_FULL;
-    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = tensor_full(w->hn, T, D);
+    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = act_full(m, w->hn, T, D);
 
-    /* LM head: logits again in chunks, then g (onehot - softmax). */
+    if (be->pass_begin) be->pass_begin(be, 0);
     be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
-    for (int64_t i = 0; i < b->N; i += w->chunk) {
+    if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);
+    /* A head that is trained: logits in chunks, kept or once more, then g (onehot - softmax). */
+    for (int64_t i = 0; full && i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), dhc = tensor_full(w->dhc, n, D), lg = tensor_full(w->logits, n, V);
+        struct tensor hc = act_full(m, w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
+        struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, hn, b->rows + i);
-        be->linear(be, lg, hc, &m->head, NULL, false);
+        if (!w->keep_logits) be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob_grad(be, lg, b->targets + i, g + i);
         be->linear_dx(be, dhc, lg, &m->head, false);
-        be->scatter_add_rows(be, dh, dhc, b->rows + i);
-        if (full) be->linear_dw(be, grad_of(m, m->head.w), lg, hc, m->dt);
+        be->scatter_add_rows(be, dh, dhc, b->rows + i, NULL);
+        be->linear_dw(be, grad_of(m, m->head.w), lg, hc, m->dt);
     }
+    w->keep_logits = false; /* they are gradients now: another backward pass computes them once more */
     be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
                      false);
     for (int i = m->cfg.L - 1; i >= 0; i--) {
@@ -99,5 +113,6 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         layer_backward(m, &m->layer[i], &w->layer[i], dx);
     }
     if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
+    if (be->pass_end) be->pass_end(be);
     return be->sync(be, e);
 }

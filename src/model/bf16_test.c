@@ -118,7 +118,7 @@ static void make_group(struct group *x) {
             x->targets[a * ANSWER + i] = x->ids[PROMPT + a * ANSWER + i];
         }
     }
-    x->b = (struct train_batch){x->ids, T, x->seg, 1 + ANSWERS, x->rows, x->targets, N};
+    x->b = (struct train_batch){x->ids, T, x->seg, 1 + ANSWERS, x->rows, x->targets, N, false};
 }
 
 /* What a sampler records, one token of all answers at a time behind a shared prompt. */

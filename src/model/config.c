@@ -82,9 +82,9 @@ enum status config_parse(const json_t *j, const char *where, struct model_config
     const char *arch = json_string_value(json_array_get(archs, 0)), *type = NULL;
     TRY(js_opt_str(j, where, "model_type", &type, e));
     if (!arch) arch = type ? type : "(none)";
-    if (strcmp(arch, "Qwen3ForCausalLM") == 0 || strcmp(arch, "qwen3") == 0)
+    if (strcmp(arch, "Qwen3ForCausalLM") == 0 || strcmp(arch, "Qwen3Model") == 0 || strcmp(arch, "qwen3") == 0)
         c->qwen3 = true;
-    else if (strcmp(arch, "Qwen2ForCausalLM") == 0 || strcmp(arch, "qwen2") == 0)
+    else if (strcmp(arch, "Qwen2ForCausalLM") == 0 || strcmp(arch, "Qwen2Model") == 0 || strcmp(arch, "qwen2") == 0)
         c->qkv_bias = true;
     else
         return FAIL(e, ST_UNSUPPORTED,
@@ -124,6 +124,7 @@ enum status config_parse(const json_t *j, const char *where, struct model_config
     if (strcmp(act, "silu") != 0)
         return FAIL(e, ST_UNSUPPORTED, "%s: hidden_act: \"%s\" is not supported, expected \"silu\"", where, act);
     TRY(js_opt_bool(j, where, "tie_word_embeddings", &c->tied, e));
+    c->tied |= str_has_suffix(arch, "Model"); /* an embedder: it has no head, and nobody asks it for logits */
     TRY(parse_attention(j, where, c, e));
     TRY(parse_rope(j, where, c, e));
     return parse_eos(j, where, c, e);

@@ -4,15 +4,18 @@
 
 #include "model/internal.h"
 
-/* Index of the first NaN or infinity among n floats of the device, -1 without one. Copies them in pieces. */
-static int64_t first_bad(struct model *m, const float *x, int64_t n, float *value) {
+/* Index of the first NaN or infinity among n numbers of the device, -1 without one. Copies them in pieces. */
+static int64_t first_bad(struct model *m, const void *x, enum dtype dt, int64_t n, float *value) {
     enum { PIECE = 1 << 16 };
     CLEANUP_FREE float *host = xmalloc(PIECE * sizeof *host);
+    uint16_t *const half = (uint16_t *)(void *)host + PIECE; /* widened from the front: never overtaken */
     struct err ignored;
     for (int64_t at = 0; at < n; at += PIECE) {
         const int64_t len = i64_min(PIECE, n - at);
-        m->be->mem_get(m->be, host, x + at, (size_t)len * sizeof *host);
+        const char *from = (const char *)x + (size_t)at * dtype_bytes(dt);
+        m->be->mem_get(m->be, dt == DT_F32 ? (void *)host : half, from, (size_t)len * dtype_bytes(dt));
         if (m->be->sync(m->be, &ignored) != ST_OK) return -1; /* a lost device has a message of its own */
+        for (int64_t i = 0; i < len && dt == DT_BF16; i++) host[i] = st_bf16_to_f32(half[i]);
         for (int64_t i = 0; i < len; i++)
             if (!isfinite(host[i])) {
                 *value = host[i];
@@ -22,14 +25,19 @@ static int64_t first_bad(struct model *m, const float *x, int64_t n, float *valu
     return -1;
 }
 
-static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t bytes, const char *what,
-                const char *name) {
+static bool say_of(struct model *m, const void *x, enum dtype dt, int64_t n, char *buf, size_t bytes, const char *what,
+                   const char *name) {
     float v = 0;
-    const int64_t i = x ? first_bad(m, x, n, &v) : -1;
+    const int64_t i = x ? first_bad(m, x, dt, n, &v) : -1;
     if (i < 0) return false;
     snprintf(buf, bytes, "%s%s: element %lld of %lld is %s", what, name, (long long)i, (long long)n,
              isnan(v) ? "NaN" : "infinite");
     return true;
+}
+
+static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t bytes, const char *what,
+                const char *name) {
+    return say_of(m, x, DT_F32, n, buf, bytes, what, name);
 }
 
 static bool bad_weight(struct model *m, char *buf, size_t bytes) {
@@ -50,21 +58,22 @@ static bool bad_activation(struct model *m, char *buf, size_t bytes) {
         model_layer_recall(m, i);
         const struct layer_acts *a = &w->layer[i];
         const struct {
-            const float *x;
+            const void *x;
+            enum dtype dt;
             int64_t cols;
             const char *name;
-        } parts[] = {{a->x_in, c->D, "its input"},
-                     {a->qkv, qkv_cols(c), "queries, keys and values"},
-                     {a->o, (int64_t)c->H * c->K, "attention"},
-                     {a->x_mid, c->D, "the sum with attention"},
-                     {a->gu, 2 * (int64_t)c->F, "gate and up projection"}};
+        } parts[] = {{a->x_in, DT_F32, c->D, "its input"},
+                     {a->qkv, DT_F32, qkv_cols(c), "queries, keys and values"},
+                     {a->o, m->act, (int64_t)c->H * c->K, "attention"},
+                     {a->x_mid, DT_F32, c->D, "the sum with attention"},
+                     {a->gu, m->act, 2 * (int64_t)c->F, "gate and up projection"}};
         char layer[40];
         snprintf(layer, sizeof layer, "activations of layer %d, ", i);
         for (size_t k = 0; k < ARRAY_LEN(parts); k++)
-            if (say(m, parts[k].x, T * parts[k].cols, buf, bytes, layer, parts[k].name)) return true;
+            if (say_of(m, parts[k].x, parts[k].dt, T * parts[k].cols, buf, bytes, layer, parts[k].name)) return true;
     }
     return say(m, w->x_last, T * c->D, buf, bytes, "activations of the last layer, ", "its output") ||
-           say(m, w->hn, T * c->D, buf, bytes, "activations of ", "the final norm");
+           say_of(m, w->hn, m->act, T * c->D, buf, bytes, "activations of ", "the final norm");
 }
 
 /* The backward pass spreads it downwards, so that the tensor nearest to the loss is where it began. */

@@ -29,13 +29,48 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa) {
-    if (!l->a.w) return;
+/* The same by the backend's op for it. */
+static void lora_at_once(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                         struct tensor xa) {
+    struct lora_site_args site[LORA_SITES_MAX];
+    int n = 0;
+    int64_t col = 0;
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        int64_t in, out;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
+        col += out;
+    }
+    m->be->lora(m->be, x, &l->a[input], xa, site, n, m->lora_scale);
+}
+
+void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                  float *xa) {
+    const struct weight *a = &l->a[input];
+    if (!a->w) return;
     struct backend *be = m->be;
-    struct tensor t = tensor_full(xa, x.rows, m->rank);
-    be->linear(be, t, x, &l->a, NULL, false);
+    struct tensor t = tensor_full(xa, x.rows, a->N);
+    if (be->lora && m->act == DT_BF16) {
+        lora_at_once(m, l, input, y, x, t);
+        return;
+    }
+    be->linear(be, t, x, a, NULL, false);
     be->axpby(be, t, m->lora_scale, t, 0);
-    be->linear(be, y, t, &l->b, NULL, true);
+    int64_t row = 0, col = 0; /* of A and of y */
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        int64_t in, out;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        if (l->b[s].w) {
+            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, m->rank), &l->b[s], NULL, true);
+            row += m->rank;
+        }
+        col += out;
+    }
+}
+
+/* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
+static float *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
+    return a->xa[input] ? a->xa[input] : p->xa;
 }
 
 void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out) {
@@ -44,35 +79,33 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
     const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = tensor_full(p->h, T, D);
-    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = tensor_full(p->qk, T, HK + GK);
-    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK), v = tensor_cols(qkv, HK + GK, GK);
-    struct tensor o = tensor_full(a->o, T, HK), gu = tensor_full(a->gu, T, 2 * F), act = tensor_full(p->a, T, F);
+    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, p->h, T, D);
+    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = act_full(m, p->qk, T, qk_cols(m));
+    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK);
+    struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
+    struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, &l->lora[LORA_Q], tensor_cols(qkv, 0, HK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_K], tensor_cols(qkv, HK, GK), h, p->xa);
-    lora_forward(m, &l->lora[LORA_V], v, h, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
     be->rope(be, qk, qkv, &rope);
     if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
-    be->axpby(be, x_mid, 1.0f, x_in, 0);
+    if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
     be->linear(be, x_mid, o, &l->wo, NULL, true);
-    lora_forward(m, &l->lora[LORA_O], x_mid, o, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, &l->lora[LORA_GATE], tensor_cols(gu, 0, F), h, p->xa);
-    lora_forward(m, &l->lora[LORA_UP], tensor_cols(gu, F, F), h, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
     if (!x_out) return;
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);
-    be->axpby(be, out, 1.0f, x_mid, 0);
+    if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
     be->linear(be, out, act, &l->wd, NULL, true);
-    lora_forward(m, &l->lora[LORA_DOWN], out, act, p->xa);
+    lora_forward(m, &l->lora, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
@@ -109,32 +142,38 @@ static enum status check_batch(const struct model *m, const struct train_batch *
     return ST_OK;
 }
 
-/* Activations of one batch when n_shared layers share theirs. */
-static void carve_train(struct model *m, struct carve *s, int64_t T, int n_shared) {
+/* Activations of a batch of T rows, N of which predict, when n_shared layers share theirs. */
+static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
-    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c), qk = HK + (int64_t)c->G * c->K;
+    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c);
     for (int i = 0; i < c->L; i++) {
         if (i > 0 && i < n_shared)
             w->layer[i] = w->layer[0];
         else
             w->layer[i] = (struct layer_acts){.qkv = carve(s, T * Q),
-                                              .o = carve(s, T * HK),
+                                              .o = carve_act(m, s, T * HK),
                                               .stats = carve(s, T * c->H * 2),
                                               .x_mid = carve(s, T * D),
-                                              .gu = carve(s, T * 2 * F)};
+                                              .gu = carve_act(m, s, T * 2 * F)};
+        const bool keep = m->train == TRAIN_LORA && !w->forward_only;
+        for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
+            if (m->layer[i].lora.a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
+                w->layer[i].xa[g] = carve(s, T * m->layer[i].lora.a[g].N);
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
-    w->hn = carve(s, T * D);
-    w->p.h = carve(s, T * D);
-    w->p.qk = carve(s, T * qk);
-    w->p.a = carve(s, T * F);
-    w->p.xa = carve(s, T * m->rank);
-    w->hc = carve(s, w->chunk * D);
+    w->hn = carve_act(m, s, T * D);
+    w->p.h = carve_act(m, s, T * D);
+    w->p.qk = carve_act(m, s, T * qk_cols(m));
+    w->p.a = carve_act(m, s, T * F);
+    w->p.xa = carve(s, T * lora_cols(m));
+    w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
-    w->logits = carve(s, w->chunk * c->V);
-    if (m->train == TRAIN_NOTHING) return;
+    w->logits = carve(s, (w->keep_logits ? i64_max(N, w->chunk) : w->chunk) * c->V);
+    w->dhn = NULL;
+    if (m->train == TRAIN_NOTHING || w->forward_only) return;
+    if (m->train == TRAIN_LORA) w->dhn = carve(s, N * D);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
     w->d_o = carve(s, T * HK);
@@ -143,19 +182,21 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int n_share
     w->dqkv = carve(s, T * Q);
 }
 
-static int64_t floats_for(struct model *m, int64_t T, int n_shared) {
+static int64_t floats_for(struct model *m, int64_t T, int64_t N, int n_shared) {
     struct carve s = {0};
-    carve_train(m, &s, T, n_shared);
+    carve_train(m, &s, T, N, n_shared);
     return s.used;
 }
 
 /* How many layers share their activations: as few as the memory allows, since each but one of them is computed twice.
- * Without a backward pass nothing is, and all do. */
-static enum status choose_shared(struct model *m, int64_t T, int *n_shared, struct err *e) {
+ * What memory is left then may keep the logits, which a head that is trained needs again. Without a backward pass
+ * nothing is kept. */
+static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_shared, struct err *e) {
     const int64_t GB = 1000 * 1000 * 1000;
     const int L = m->cfg.L;
     *n_shared = L;
-    if (m->train == TRAIN_NOTHING) return ST_OK;
+    m->ts.keep_logits = false;
+    if (m->train == TRAIN_NOTHING || m->ts.forward_only) return ST_OK;
     const int64_t weights = model_memory(m).weight_bytes, held = m->ts.cap_floats * (int64_t)sizeof(float);
     int64_t budget = m->activation_memory;
     if (budget == 0) {
@@ -164,12 +205,19 @@ static enum status choose_shared(struct model *m, int64_t T, int *n_shared, stru
         if (have < budget - held) budget = have / 10 * 9 + held;
     }
     const int64_t floats = budget / (int64_t)sizeof(float);
+    if (m->train == TRAIN_FULL) {
+        m->ts.keep_logits = true;
+        *n_shared = 0;
+        if (floats_for(m, T, N, 0) <= floats) return ST_OK;
+        m->ts.keep_logits = N <= m->ts.chunk; /* one chunk is there in any case */
+    }
     for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
-        if (floats_for(m, T, n) <= floats) {
+        if (floats_for(m, T, N, n) <= floats) {
             *n_shared = n;
             return ST_OK;
         }
-    const int64_t least = floats_for(m, T, L);
+    *n_shared = L;
+    const int64_t least = floats_for(m, T, N, L);
     if (m->activation_memory == 0 || least <= floats) return ST_OK; /* if that is too much, allocation says so */
     return FAIL(e, ST_MEMORY, "a training batch's activations need %.3f GB, activation_memory is %.3f GB",
                 (double)least * 4e-9, (double)budget * 1e-9);
@@ -179,20 +227,27 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     struct train_space *w = &m->ts;
     const int64_t T = b->T;
     w->T = -1;
+    w->forward_only = b->forward_only;
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
      * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
     const int64_t bytes = m->be->logit_chunk_bytes;
-    /* With a large one at least 192 rows, or each chunk would fetch the head's weights for little work. */
-    const int64_t least = i64_max(24, i64_min(192, 12 * (bytes >> 20)));
+    /* With a large one at least 240 rows, or each chunk would fetch the head's weights for little work. */
+    const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
     int n_shared;
-    TRY(choose_shared(m, T, &n_shared, e));
-    TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, n_shared), "a training batch's activations", e));
+    TRY(choose_shared(m, T, b->N, &n_shared, e));
+    TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));
     struct carve s = {.base = w->mem};
-    carve_train(m, &s, T, n_shared);
+    carve_train(m, &s, T, b->N, n_shared);
     w->n_shared = n_shared;
+    w->logits_kept = w->keep_logits;
     w->held = n_shared - 1; /* which forward computes last */
+    if (w->chunk > w->cap_chunk) {
+        w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
+        for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->ones[i] = 1;
+        w->cap_chunk = w->chunk;
+    }
     if (T > w->cap_T) {
         w->pos = xrealloc(w->pos, (size_t)T * sizeof *w->pos);
         w->cap_T = T;
@@ -234,11 +289,24 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     struct backend *be = m->be;
     const int64_t D = m->cfg.D;
     const int L = m->cfg.L;
+    if (be->pass_begin) be->pass_begin(be, 0);
     be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
     for (int i = 0; i < L; i++)
         model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
-    be->rmsnorm(be, tensor_full(w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    be->rmsnorm(be, act_full(m, w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
+    if (be->pass_end) be->pass_end(be);
     return ST_OK;
+}
+
+static void get_hidden(struct model *m, float *hidden, int64_t n) {
+    struct train_space *w = &m->ts;
+    if (m->act == DT_F32) {
+        m->be->mem_get(m->be, hidden, w->hn, (size_t)n * sizeof *hidden);
+        return;
+    }
+    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    m->be->mem_get(m->be, host, w->hn, (size_t)n * sizeof *host);
+    for (int64_t i = 0; i < n; i++) hidden[i] = st_bf16_to_f32(host[i]);
 }
 
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
@@ -249,12 +317,17 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
     const int64_t D = m->cfg.D, V = m->cfg.V;
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = tensor_full(w->hc, n, D), lg = tensor_full(w->logits, n, V);
-        be->gather_rows(be, hc, tensor_full(w->hn, b->T, D), b->rows + i);
+        struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
+        be->gather_rows(be, hc, act_full(m, w->hn, b->T, D), b->rows + i);
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
+        if (!w->dhn) continue;
+        /* The head is not trained: what backward needs of these logits is d logp / d hn, which it scales by g. They
+         * are not computed again. */
+        be->logprob_grad(be, lg, b->targets + i, w->ones);
+        be->linear_dx(be, tensor_full(w->dhn + i * D, n, D), lg, &m->head, false);
     }
-    if (hidden) be->mem_get(be, hidden, w->hn, (size_t)(b->T * D) * sizeof(float));
+    if (hidden) get_hidden(m, hidden, b->T * D);
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);
@@ -265,9 +338,10 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
+    struct tensor hn = act_full(m, w->hn, b->T, D);
     for (int64_t i = 0; i < b->T; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->T - i);
-        be->linear(be, tensor_full(w->logits, n, V), tensor_full(w->hn + i * D, n, D), &m->head, NULL, false);
+        be->linear(be, tensor_full(w->logits, n, V), tensor_rows(hn, i, n), &m->head, NULL, false);
         be->mem_get(be, logits + i * V, w->logits, (size_t)(n * V) * sizeof(float));
     }
     return be->sync(be, e);
@@ -277,5 +351,6 @@ void train_space_free(struct model *m) {
     m->be->mem_free(m->be, m->ts.mem);
     free(m->ts.layer);
     free(m->ts.pos);
+    free(m->ts.ones);
     free(m->ts.seq);
 }

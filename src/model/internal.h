@@ -12,22 +12,29 @@
 enum lora_site { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_SITES };
 extern const char *const lora_site_name[LORA_SITES]; /* "self_attn.q_proj", ... */
 
-/* y += scale * (x A^T) B^T, A [R,in], B [out,R]; absent when a.w is NULL. */
+/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. The sites that read the same rows x have their A one under the other,
+ * as one matrix: x is read once for all of them. */
+enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_INPUTS }; /* q k v, o, gate up, down */
 struct lora {
-    struct weight a, b;
+    struct weight a[LORA_INPUTS]; /* [R * sites that there are, in]; absent when w is NULL */
+    struct weight b[LORA_SITES];  /* [out,R]; absent when w is NULL */
 };
+/* The sites of an input: [lora_first[i], lora_first[i+1]). */
+extern const int lora_first[LORA_INPUTS + 1];
 
 /* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
 struct layer {
     struct weight wqkv, wo, wgu, wd;
     float *bqkv;                /* [(H+2G)K] or NULL */
     float *ln1, *ln2, *qn, *kn; /* qn, kn [K] or NULL */
-    struct lora lora[LORA_SITES];
+    struct lora lora;
 };
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
-    float *x_in, *qkv, *o, *stats, *x_mid, *gu;
+    float *x_in, *qkv, *stats, *x_mid;
+    void *o, *gu;           /* of type model.act, as h, qk and a below */
+    float *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A]; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -36,18 +43,26 @@ struct pass {
     int n_seq;
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
-    float *h, *qk, *a, *xa;
+    void *h, *qk, *a;
+    float *xa; /* scratch for any input of LoRA, lora_cols() wide */
 };
 
 struct train_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts *layer; /* [L] */
-    float *x_last, *hn;       /* [T,D] */
-    float *hc, *dhc, *logits; /* LM-head chunks */
+    float *x_last;            /* [T,D] */
+    void *hn, *hc;            /* [T,D], and an LM-head chunk of it; of type model.act */
+    float *dhc, *logits;      /* LM-head chunks */
+    float *dhn;               /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
+    float *ones;              /* [chunk], host */
+    bool forward_only;        /* the last forward was */
+    bool keep_logits;         /* logits has all N rows, and backward finds them there */
+    bool logits_kept;         /* as model_memory says */
     float *dx, *dh, *d_o, *da, *dgu, *dqkv;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
+    int64_t cap_chunk;
     /* The first n_shared layers keep their inputs alone and share the rest, which at present is of layer `held`. */
     int n_shared, held;
     int32_t *pos;
@@ -61,10 +76,15 @@ struct step_space {
     float *mem;
     int64_t cap_floats;
     struct layer_acts acts;
-    float *x_out, *rows, *logits;
+    float *rows, *logits;
     struct pass p;
     int32_t *pos, *ids, *last_row;
+    int32_t *last_seq; /* whose row that is; -1: nobody's */
     struct attn_seq *seq;
+    /* What became of the logits of a wave: drawn tokens, see model_step_draw. */
+    struct draw *draw;
+    int32_t *drawn;
+    float *logp, *entropy;
 };
 
 /* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
@@ -82,6 +102,7 @@ struct model {
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
     enum dtype dt;             /* of the products with base matrices */
+    enum dtype act;            /* of activations, where tensor/ops.h leaves a choice */
     bool bf16_only;            /* base matrices are not in w: `place` says where */
     int64_t activation_memory; /* as in model_options */
     float *final_norm;
@@ -117,8 +138,11 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
-/* y += scale (x A^T) B^T; xa is scratch [T,R]. Nothing happens at a site without LoRA. */
-void lora_forward(struct model *m, const struct lora *l, struct tensor y, struct tensor x, float *xa);
+void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
+/* y += scale (x A^T) B^T for the sites of an input; y is what they write, side by side. xa gets scale (x A^T). Nothing
+ * happens at a site without LoRA. */
+void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
+                  float *xa);
 /* Extends the rotary tables to n positions. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
 /* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
@@ -140,6 +164,12 @@ static inline float *grad_of(const struct model *m, const float *w) {
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
 }
+/* Where the chunk of logits from wanted row i on goes. */
+static inline float *logits_of(const struct train_space *w, int64_t i, int64_t V) {
+    return w->logits + (w->keep_logits ? i * V : 0);
+}
+/* Most rows that an A has. */
+static inline int64_t lora_cols(const struct model *m) { return 3 * (int64_t)m->rank; }
 /* The embedding table: the head's matrix when tied. */
 static inline const struct weight *model_table(const struct model *m) { return m->cfg.tied ? &m->head : &m->embed; }
 static inline int64_t qkv_cols(const struct model_config *c) { return (int64_t)(c->H + 2 * c->G) * c->K; }
@@ -153,6 +183,19 @@ static inline float *carve(struct carve *c, int64_t n) {
     float *p = c->base ? c->base + c->used : NULL;
     c->used += (n + 15) & ~(int64_t)15;
     return p;
+}
+
+/* n elements of the model's activation type. */
+static inline void *carve_act(const struct model *m, struct carve *c, int64_t n) {
+    return carve(c, m->act == DT_F32 ? n : (n + 1) / 2);
+}
+static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
+    return tensor_of(p, m->act, rows, cols);
+}
+/* Columns of what rope writes: with bfloat16 the values, too. */
+static inline int64_t qk_cols(const struct model *m) {
+    const struct model_config *c = &m->cfg;
+    return (int64_t)(c->H + (m->act == DT_F32 ? 1 : 2) * c->G) * c->K;
 }
 
 #endif

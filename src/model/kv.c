@@ -1,18 +1,18 @@
 /* The KV cache and the sampling step. A cache is one slab of blocks in the layout of tensor/ops.h, KV_BLOCK tokens of
  * one sequence each; a sequence is a table of blocks, which it may share with others (blocks.h). A step runs the layers
- * of forward.c over at most STEP_ROWS rows at a time: the split changes no bit. */
+ * of forward.c over at most step_rows() rows at a time: the split changes no bit. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "model/blocks.h"
 #include "model/internal.h"
-
-enum { STEP_ROWS = 2048 };
 
 struct kv_seq {
     int64_t len;      /* tokens */
     int32_t n_blocks; /* in its table: begun, or reserved */
     bool stale;       /* holds tokens that older weights have computed: nobody else may have them */
+    int64_t step;     /* the last that named it */
 };
 struct kv_cache {
     const struct model *m;
@@ -25,11 +25,16 @@ struct kv_cache {
     int32_t *table;     /* [n_seqs][table_len] */
     int64_t table_len;
     uint64_t version; /* of the weights that computed what is published */
+    int64_t steps;    /* so far */
 };
 
-static int64_t block_floats(const struct model_config *c) { return c->L * kv_layer_floats(c->G, c->K); }
+static int64_t layer_floats(const struct model *m) { return kv_layer_floats_of(m->act, m->cfg.G, m->cfg.K); }
+static int64_t block_floats(const struct model *m) { return m->cfg.L * layer_floats(m); }
 
-int64_t kv_block_bytes(const struct model *m) { return block_floats(&m->cfg) * (int64_t)sizeof(float); }
+/* Rows of a wave: enough for the products' best rate, few enough for caches or a device's memory. */
+static int64_t step_rows(const struct model *m) { return m->act == DT_F32 ? 2048 : 8192; }
+
+int64_t kv_block_bytes(const struct model *m) { return block_floats(m) * (int64_t)sizeof(float); }
 
 static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
@@ -52,7 +57,7 @@ enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, int64_
     struct kv_cache *kv = xcalloc(1, sizeof *kv);
     *kv = (struct kv_cache){.m = m,
                             .mem = mem,
-                            .block_floats = block_floats(c),
+                            .block_floats = block_floats(m),
                             .max_len = max_len,
                             .n_seqs = n_seqs,
                             .table_len = blocks_of(max_len),
@@ -86,7 +91,7 @@ static int32_t *table_of(const struct kv_cache *kv, int seq) { return kv->table 
 void kv_reset(struct kv_cache *kv, int seq) {
     struct kv_seq *s = seq_of(kv, seq);
     while (s->n_blocks > 0) blocks_drop(&kv->pool, table_of(kv, seq)[--s->n_blocks]);
-    *s = (struct kv_seq){0};
+    *s = (struct kv_seq){.step = s->step};
 }
 
 int64_t kv_len(const struct kv_cache *kv, int seq) { return seq_of(kv, seq)->len; }
@@ -103,7 +108,7 @@ void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
         to[i] = from[i];
         blocks_hold(&kv->pool, to[i]);
     }
-    *seq_of(kv, dst_seq) = (struct kv_seq){src->len, n, src->stale};
+    *seq_of(kv, dst_seq) = (struct kv_seq){.len = src->len, .n_blocks = n, .stale = src->stale};
 }
 
 /* Whether the last block of a sequence is begun and somebody else holds it, too: who writes must copy it first. */
@@ -176,14 +181,15 @@ static void append_ids(struct kv_cache *kv, int seq, const int32_t *ids, int64_t
 
 /* ---- the step -----------------------------------------------------------------------------------------------------*/
 
-static enum status check_step(const struct model *m, const struct kv_cache *kv, int count, const int *seq, const int *n,
+static enum status check_step(const struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                               const int32_t *ids, struct err *e) {
     int64_t t = 0;
+    const int64_t step = ++kv->steps;
     for (int i = 0; i < count; i++) {
         if (seq[i] < 0 || seq[i] >= kv->n_seqs)
             return FAIL(e, ST_INVALID, "step: sequence %d outside a cache of %d", seq[i], kv->n_seqs);
-        for (int j = 0; j < i; j++)
-            if (seq[j] == seq[i]) return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
+        if (kv->seq[seq[i]].step == step) return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
+        kv->seq[seq[i]].step = step;
         if (n[i] < 1) return FAIL(e, ST_INVALID, "step: sequence %d: expected at least one token", seq[i]);
         if (kv->seq[seq[i]].len + n[i] > kv->max_len)
             return FAIL(e, ST_INVALID, "step: sequence %d: %lld + %d tokens do not fit the cache of %lld", seq[i],
@@ -200,47 +206,121 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     const struct model_config *c = &m->cfg;
     struct step_space *w = &m->ss;
     const int64_t D = c->D, HK = (int64_t)c->H * c->K;
-    w->acts = (struct layer_acts){.x_in = carve(s, T * D),
+    float *x = carve(s, T * D);
+    /* The residual stream is added to where it lies. */
+    w->acts = (struct layer_acts){.x_in = x,
                                   .qkv = carve(s, T * qkv_cols(c)),
-                                  .o = carve(s, T * HK),
-                                  .x_mid = carve(s, T * D),
-                                  .gu = carve(s, T * 2 * c->F)};
-    w->x_out = carve(s, T * D);
+                                  .o = carve_act(m, s, T * HK),
+                                  .x_mid = x,
+                                  .gu = carve_act(m, s, T * 2 * c->F)};
     w->rows = carve(s, n_last * D);
     w->logits = carve(s, n_last * c->V);
-    w->p.h = carve(s, T * D);
-    w->p.qk = carve(s, T * (HK + (int64_t)c->G * c->K));
-    w->p.a = carve(s, T * c->F);
-    w->p.xa = carve(s, T * m->rank);
+    w->p.h = carve_act(m, s, i64_max(T, n_last) * D);
+    w->p.qk = carve_act(m, s, T * qk_cols(m));
+    w->p.a = carve_act(m, s, T * c->F);
+    w->p.xa = carve(s, T * lora_cols(m));
 }
 
-/* One wave: `T` rows with positions, tokens and sequences set; writes the logits of the rows that end a sequence, in
- * their order, which is the caller's. */
-static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_last, float *logits) {
+/* What a step is to leave: the logits of every sequence in host memory, or what `want` says of each. */
+struct step_out {
+    float *logits; /* [count,V] */
+    const struct step_want *want;
+    int32_t limit;
+    struct step_drawn *drawn; /* [count] */
+};
+
+static void draw_rows(struct model *m, int n_last, struct tensor logits, const struct step_out *out) {
+    struct step_space *w = &m->ss;
+    for (int i = 0; i < n_last; i++) {
+        const int s = w->last_seq[i];
+        w->draw[i] = s >= 0 && out->want[s].what == STEP_DRAW ? out->want[s].draw : (struct draw){0, 0, 0};
+    }
+    m->be->draw(m->be, logits, out->limit, w->draw, w->drawn, w->logp, w->entropy);
+}
+
+/* One wave: `T` rows with positions, tokens and sequences set; the rows that end a sequence get their logits, and those
+ * become what the step is to leave. With a key its ops may be recorded and replayed. */
+static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_last, uint64_t key,
+                 const struct step_out *out) {
     struct step_space *w = &m->ss;
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
-    float *x = w->acts.x_in, *y = w->x_out;
-    be->embed(be, tensor_full(x, T, D), model_table(m), w->ids);
-    for (int l = 0; l < m->cfg.L; l++) {
-        struct layer_acts a = w->acts;
-        a.x_in = x;
-        w->p.kv = kv->mem + l * kv_layer_floats(m->cfg.G, m->cfg.K);
-        model_layer_forward(m, &m->layer[l], &w->p, &a, y);
-        float *swap = x;
-        x = y;
-        y = swap;
-    }
-    if (n_last == 0) return;
-    struct tensor rows = tensor_full(w->rows, n_last, D), hn = tensor_full(w->p.h, n_last, D);
-    be->gather_rows(be, rows, tensor_full(x, T, D), w->last_row);
-    be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
-    be->linear(be, tensor_full(w->logits, n_last, V), hn, &m->head, NULL, false);
-    be->mem_get(be, logits, w->logits, (size_t)(n_last * V) * sizeof(float));
+    struct tensor logits = tensor_full(w->logits, n_last, V);
+    do {
+        if (be->pass_begin) be->pass_begin(be, key);
+        be->embed(be, tensor_full(w->acts.x_in, T, D), model_table(m), w->ids);
+        for (int l = 0; l < m->cfg.L; l++) {
+            w->p.kv = kv->mem + l * layer_floats(m);
+            model_layer_forward(m, &m->layer[l], &w->p, &w->acts, w->acts.x_in);
+        }
+        if (n_last > 0) {
+            struct tensor rows = tensor_full(w->rows, n_last, D), hn = act_full(m, w->p.h, n_last, D);
+            be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+            be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
+            be->linear(be, logits, hn, &m->head, NULL, false);
+            if (out->want) draw_rows(m, n_last, logits, out);
+        }
+    } while (be->pass_end && !be->pass_end(be));
 }
 
-enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
-                       const int32_t *ids, float *logits, struct err *e) {
+/* Rows of a recorded wave: a few sizes only, for each of which there is a recording. */
+static int64_t recorded_rows(int64_t n) {
+    const int64_t step = n <= 4 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
+    return (n + step - 1) / step * step;
+}
+
+/* Fills a wave of one row for each of n sequences up with rows that belong to nobody, and returns its key. */
+static uint64_t pad_wave(struct model *m, int64_t *T, int *n_seq, int *n_last) {
+    struct step_space *w = &m->ss;
+    const int64_t rows = recorded_rows(*T);
+    for (int64_t t = *T; t < rows; t++) {
+        w->pos[t] = w->ids[t] = 0;
+        w->seq[t] = (struct attn_seq){.row = t};
+        w->last_row[t] = 0;
+        w->last_seq[t] = -1;
+    }
+    *T = rows;
+    *n_seq = *n_last = (int)rows;
+    return hash_bytes(&(const struct {
+        const void *m;
+        int64_t rows;
+    }){m, rows},
+                      sizeof(void *) + sizeof rows, 0);
+}
+
+/* Hands out what a wave drew; the logits that are wanted are fetched. */
+static void wave_results(struct model *m, int n_last, const struct step_out *out) {
+    struct step_space *w = &m->ss;
+    const int64_t V = m->cfg.V;
+    if (!out->want) { /* all of them, in the caller's order */
+        if (n_last > 0)
+            m->be->mem_get(m->be, out->logits + w->last_seq[0] * V, w->logits, (size_t)(n_last * V) * sizeof(float));
+        return;
+    }
+    for (int i = 0; i < n_last; i++) {
+        const int64_t s = w->last_seq[i];
+        if (out->want[s].what == STEP_LOGITS)
+            m->be->mem_get(m->be, out->logits + s * V, w->logits + i * V, (size_t)V * sizeof(float));
+    }
+}
+
+static void step_space_host(struct model *m) {
+    struct step_space *w = &m->ss;
+    const size_t n = (size_t)step_rows(m);
+    if (w->pos) return;
+    w->pos = xmalloc(n * sizeof *w->pos);
+    w->ids = xmalloc(n * sizeof *w->ids);
+    w->last_row = xmalloc(n * sizeof *w->last_row);
+    w->last_seq = xmalloc(n * sizeof *w->last_seq);
+    w->seq = xmalloc(n * sizeof *w->seq);
+    w->draw = xmalloc(n * sizeof *w->draw);
+    w->drawn = xmalloc(n * sizeof *w->drawn);
+    w->logp = xmalloc(n * sizeof *w->logp);
+    w->entropy = xmalloc(n * sizeof *w->entropy);
+}
+
+static enum status run_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_out *out, struct err *e) {
     TRY(check_step(m, kv, count, seq, n, ids, e));
     follow_weights(kv);
     struct step_space *w = &m->ss;
@@ -254,26 +334,25 @@ enum status model_step(struct model *m, struct kv_cache *kv, int count, const in
     }
     if (total == 0) return ST_OK;
     TRY(model_rope_tables(m, longest, e));
-    const int64_t rows = i64_min(total, STEP_ROWS), most_last = i64_min(count, STEP_ROWS);
+    /* Worth recording: one row each, again and again. */
+    const bool record =
+        m->be->pass_begin && m->act == DT_BF16 && total == count && out->want && recorded_rows(total) <= step_rows(m);
+    const int64_t most = record ? recorded_rows(total) : step_rows(m);
+    const int64_t rows = record ? most : i64_min(total, most), most_last = record ? most : i64_min(count, most);
     struct carve s = {0};
     carve_step(m, &s, rows, most_last);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
     s = (struct carve){.base = w->mem};
     carve_step(m, &s, rows, most_last);
-    if (!w->pos) {
-        w->pos = xmalloc(STEP_ROWS * sizeof *w->pos);
-        w->ids = xmalloc(STEP_ROWS * sizeof *w->ids);
-        w->last_row = xmalloc(STEP_ROWS * sizeof *w->last_row);
-        w->seq = xmalloc(STEP_ROWS * sizeof *w->seq);
-    }
+    step_space_host(m);
     const int32_t *at = ids;
     int i = 0;
     int64_t used = 0; /* tokens of sequence i already run */
     while (i < count) {
         int64_t T = 0;
         int n_seq = 0, n_last = 0;
-        while (i < count && T < STEP_ROWS) {
-            const int64_t take = i64_min(n[i] - used, STEP_ROWS - T), past = kv->seq[seq[i]].len + used;
+        while (i < count && T < most) {
+            const int64_t take = i64_min(n[i] - used, most - T), past = kv->seq[seq[i]].len + used;
             w->seq[n_seq++] = (struct attn_seq){.row = T, .len = take, .past = past, .blocks = table_of(kv, seq[i])};
             for (int64_t t = 0; t < take; t++) {
                 w->pos[T + t] = (int32_t)(past + t);
@@ -282,21 +361,45 @@ enum status model_step(struct model *m, struct kv_cache *kv, int count, const in
             T += take;
             used += take;
             if (used == n[i]) {
-                w->last_row[n_last++] = (int32_t)(T - 1);
+                if (!out->want || out->want[i].what != STEP_NOTHING) {
+                    w->last_seq[n_last] = i;
+                    w->last_row[n_last++] = (int32_t)(T - 1);
+                }
                 i++;
                 used = 0;
             }
         }
+        const int wanted = n_last;
+        const uint64_t key = record && n_last == T ? pad_wave(m, &T, &n_seq, &n_last) : 0;
         w->p.T = T;
         w->p.pos = w->pos;
         w->p.seq = w->seq;
         w->p.n_seq = n_seq;
         w->p.kv_stride = kv->block_floats;
-        wave(m, kv, T, n_last, logits);
-        logits += (int64_t)n_last * m->cfg.V;
+        wave(m, kv, T, n_last, key, out);
+        wave_results(m, wanted, out);
+        if (!out->want || wanted == 0) continue;
+        TRY(m->be->sync(m->be, e)); /* the drawn tokens are there */
+        for (int k = 0; k < wanted; k++)
+            out->drawn[w->last_seq[k]] = (struct step_drawn){w->drawn[k], w->logp[k], w->entropy[k]};
     }
     for (i = 0; i < count; ids += n[i], i++) append_ids(kv, seq[i], ids, n[i]);
     return m->be->sync(m->be, e);
+}
+
+enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                       const int32_t *ids, float *logits, struct err *e) {
+    return run_step(m, kv, count, seq, n, ids, &(struct step_out){.logits = logits}, e);
+}
+
+bool model_can_draw(const struct model *m) { return m->be->draw != NULL; }
+
+enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_want *want, int32_t limit, struct step_drawn *drawn,
+                            float *logits, struct err *e) {
+    ASSERT(model_can_draw(m) && limit > 0 && limit <= m->cfg.V);
+    const struct step_out out = {.logits = logits, .want = want, .limit = limit, .drawn = drawn};
+    return run_step(m, kv, count, seq, n, ids, &out, e);
 }
 
 void step_space_free(struct model *m) {
@@ -305,5 +408,10 @@ void step_space_free(struct model *m) {
     free(w->pos);
     free(w->ids);
     free(w->last_row);
+    free(w->last_seq);
     free(w->seq);
+    free(w->draw);
+    free(w->drawn);
+    free(w->logp);
+    free(w->entropy);
 }

@@ -14,7 +14,9 @@ const char *const lora_site_name[LORA_SITES] = {"self_attn.q_proj", "self_attn.k
                                                 "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                                 "mlp.down_proj"};
 
-static void site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
+const int lora_first[LORA_INPUTS + 1] = {LORA_Q, LORA_O, LORA_GATE, LORA_DOWN, LORA_SITES};
+
+void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
     const int64_t HK = (int64_t)c->H * c->K, GK = (int64_t)c->G * c->K;
     const int64_t ins[LORA_SITES] = {c->D, c->D, c->D, HK, c->D, c->D, c->F};
     const int64_t outs[LORA_SITES] = {HK, GK, GK, c->D, c->F, c->F, c->D};
@@ -23,13 +25,12 @@ static void site_dims(const struct model_config *c, int site, int64_t *in, int64
 }
 
 void lora_free(struct model *m) {
-    for (int i = 0; m->layer && i < m->cfg.L; i++)
-        for (int s = 0; s < LORA_SITES; s++) {
-            struct lora *l = &m->layer[i].lora[s];
-            m->be->weight_free(m->be, &l->a);
-            m->be->weight_free(m->be, &l->b);
-            *l = (struct lora){0};
-        }
+    for (int i = 0; m->layer && i < m->cfg.L; i++) {
+        struct lora *l = &m->layer[i].lora;
+        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &l->a[g]);
+        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &l->b[s]);
+        *l = (struct lora){0};
+    }
     m->be->mem_free(m->be, m->lw);
     m->be->mem_free(m->be, m->lg);
     m->lw = m->lg = NULL;
@@ -39,6 +40,39 @@ void lora_free(struct model *m) {
     json_decref(m->peft);
     m->peft = NULL;
     if (m->train == TRAIN_LORA) m->train = TRAIN_NOTHING;
+}
+
+static struct param matrix_param(struct model *m, float *w, int64_t rows, int64_t cols, int layer, int site,
+                                 const char *which) {
+    const char *name =
+        arena_printf(&m->names, "base_model.model.model.layers.%d.%s.%s.weight", layer, lora_site_name[site], which);
+    return (struct param){.name = name, .w = w, .n = rows * cols, .nd = 2, .dim = {rows, cols}};
+}
+
+/* Hands the matrices of the sites in `use` out of the slab and lists them as parameters; a slab without memory only
+ * counts. */
+static void lora_carve(struct model *m, struct carve *slab, const bool use[LORA_SITES]) {
+    const int64_t R = m->rank;
+    for (int i = 0; i < m->cfg.L; i++)
+        for (int g = 0; g < LORA_INPUTS; g++) {
+            int64_t in = 0, out, n = 0;
+            for (int s = lora_first[g]; s < lora_first[g + 1]; s++) n += use[s];
+            if (n == 0) continue;
+            lora_site_dims(&m->cfg, lora_first[g], &in, &out);
+            struct lora *l = &m->layer[i].lora;
+            float *a = carve(slab, n * R * in);
+            if (slab->base) l->a[g] = (struct weight){.w = a, .N = n * R, .K = in, .dt = m->act};
+            for (int s = lora_first[g]; s < lora_first[g + 1]; s++) {
+                if (!use[s]) continue;
+                lora_site_dims(&m->cfg, s, &in, &out);
+                float *b = carve(slab, out * R);
+                if (!slab->base) continue;
+                l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
+                m->lora_param[m->n_lora_param++] = matrix_param(m, a, R, in, i, s, "lora_A");
+                m->lora_param[m->n_lora_param++] = matrix_param(m, b, out, R, i, s, "lora_B");
+                a += R * in;
+            }
+        }
 }
 
 /* Views and the parameter list for the sites in `use`. Replaces LoRA weights that were there. */
@@ -52,46 +86,15 @@ static enum status lora_new(struct model *m, int rank, float alpha, bool rslora,
     m->alpha = alpha;
     m->rslora = rslora;
     m->lora_scale = rslora ? alpha / sqrtf((float)rank) : alpha / (float)rank;
-    const int64_t R = rank;
     struct carve slab = {0};
-    int n = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < m->cfg.L; i++)
-            for (int s = 0; s < LORA_SITES; s++) {
-                if (!use[s]) continue;
-                int64_t in, out;
-                site_dims(&m->cfg, s, &in, &out);
-                float *a = carve(&slab, R * in), *b = carve(&slab, out * R);
-                if (pass == 0) {
-                    n += 2;
-                    continue;
-                }
-                struct lora *l = &m->layer[i].lora[s];
-                l->a = (struct weight){.w = a, .N = R, .K = in};
-                l->b = (struct weight){.w = b, .N = out, .K = R};
-                const char *base = arena_printf(&m->names, "base_model.model.model.layers.%d.%s", i, lora_site_name[s]);
-                struct param *p = m->lora_param + m->n_lora_param;
-                p[0] = (struct param){.name = arena_printf(&m->names, "%s.lora_A.weight", base),
-                                      .w = a,
-                                      .n = R * in,
-                                      .nd = 2,
-                                      .dim = {R, in}};
-                p[1] = (struct param){.name = arena_printf(&m->names, "%s.lora_B.weight", base),
-                                      .w = b,
-                                      .n = out * R,
-                                      .nd = 2,
-                                      .dim = {out, R}};
-                m->n_lora_param += 2;
-            }
-        if (pass == 0) {
-            int64_t cap = 0;
-            m->n_lw = slab.used;
-            TRY(space_grow(m, &m->lw, &cap, m->n_lw, "the LoRA weights", e));
-            m->be->mem_zero(m->be, m->lw, (size_t)m->n_lw * sizeof(float));
-            m->lora_param = xcalloc((size_t)n + 1, sizeof *m->lora_param);
-            slab = (struct carve){.base = m->lw};
-        }
-    }
+    lora_carve(m, &slab, use); /* counts */
+    int64_t cap = 0;
+    m->n_lw = slab.used;
+    TRY(space_grow(m, &m->lw, &cap, m->n_lw, "the LoRA weights", e));
+    m->be->mem_zero(m->be, m->lw, (size_t)m->n_lw * sizeof(float));
+    m->lora_param = xcalloc(2 * LORA_SITES * (size_t)m->cfg.L + 1, sizeof *m->lora_param);
+    slab = (struct carve){.base = m->lw};
+    lora_carve(m, &slab, use);
     return ST_OK;
 }
 
@@ -221,7 +224,7 @@ enum status model_lora_save(const struct model *m, const char *peft_dir, struct 
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();
     for (int s = 0; s < LORA_SITES; s++)
-        if (m->layer[0].lora[s].a.w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
+        if (m->layer[0].lora.b[s].w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
     json_object_set_new(j, "target_modules", targets);
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     str_clear(&path);

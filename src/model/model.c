@@ -114,6 +114,10 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
     if (m->dt == DT_BF16 && !m->be->bf16)
         return FAIL(e, ST_UNSUPPORTED, "%s: dtype: bf16 is not supported on device %s, expected f32", where,
                     m->be->name);
+    m->act = m->dt == DT_BF16 ? m->be->act : DT_F32;
+    if (m->act == DT_BF16 && (m->cfg.K % 16 != 0 || m->cfg.K > 128))
+        return FAIL(e, ST_UNSUPPORTED, "%s: head_dim is %d: bf16 on device %s takes multiples of 16 up to 128; use f32",
+                    where, m->cfg.K, m->be->name);
     m->activation_memory = opt ? opt->activation_memory : 0;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
@@ -183,12 +187,21 @@ static enum status read_bf16(struct model *m, const struct place *at, const stru
     return ST_OK;
 }
 
+/* The name of a tensor in f. Embedders are saved without their outermost module: "embed_tokens.weight". Those that are
+ * called language models all the same may lack a head; the embedding table stands in for it, as in a tied model. */
+static const char *name_in(const struct st_file *f, const char *name) {
+    if (!st_find(f, "embed_tokens.weight")) return name;
+    return strcmp(name, "lm_head.weight") == 0 && !st_find(f, name) ? "embed_tokens.weight"
+           : str_has_prefix(name, "model.")                         ? name + 6
+                                                                    : name;
+}
+
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
     CLEANUP_FREE float *host = NULL;
     CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
         const struct st_tensor *t;
-        TRY(st_get(f, p[i].name, p[i].nd, p[i].dim, &t, e));
+        TRY(st_get(f, name_in(f, p[i].name), p[i].nd, p[i].dim, &t, e));
         TRY(st_check_finite(t, e));
         if (place_of(m, &p[i])) {
             TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
@@ -237,7 +250,7 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
     CLEANUP_STR struct str missing = STR_INIT, unread = STR_INIT;
     int n_missing = 0, n_unread = 0;
     for (int i = 0; i < m->n_param; i++)
-        if (!st_find(f, m->param[i].name)) add_name(&missing, n_missing++, m->param[i].name);
+        if (!st_find(f, name_in(f, m->param[i].name))) add_name(&missing, n_missing++, m->param[i].name);
     if (n_missing > 0)
         return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
                     n_missing, m->n_param, str_c(&missing));
@@ -245,7 +258,7 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
         const char *name = f->tensor[k].name;
         bool known =
             (m->cfg.tied && strcmp(name, "lm_head.weight") == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
-        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(m->param[i].name, name) == 0;
+        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(name_in(f, m->param[i].name), name) == 0;
         if (!known) add_name(&unread, n_unread++, name);
     }
     if (n_unread > 0)
@@ -283,6 +296,17 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
     return ST_OK;
 }
 
+/* A matrix held in bf16 alone of the same `period` random numbers over and over. */
+static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
+    const struct place *at = place_of(m, p);
+    const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
+    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    for (int64_t j = 0; j < n; j++)
+        host[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : host[j - period];
+    for (int64_t row = 0; row < p->dim[0]; row += rows)
+        m->be->weight_put(m->be, at->in, at->row + row, i64_min(rows, p->dim[0] - row), host + row * K % period);
+}
+
 enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
                        struct model **out, struct err *e) {
     json_t *config = NULL;
@@ -298,6 +322,10 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     for (int i = 0; i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
+        if (place_of(m, p) && p->n > period) {
+            put_repeated(m, p, &r, period);
+            continue;
+        }
         const bool bias = strstr(p->name, ".bias") != NULL;
         for (int64_t j = 0; j < i64_min(p->n, period); j++)
             host[j] = p->nd == 2 ? (float)(0.02 * rng_normal(&r)) : bias ? 0.0f : 1.0f;
@@ -324,7 +352,8 @@ struct model_memory model_memory(const struct model *m) {
     for (int i = 0; i < m->n_param; i++) n += m->param[i].n * (m->param[i].w ? (int)sizeof(float) : 2);
     return (struct model_memory){.weight_bytes = n,
                                  .activation_bytes = m->ts.cap_floats * (int64_t)sizeof(float),
-                                 .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0};
+                                 .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0,
+                                 .logits_kept = m->ts.logits_kept};
 }
 
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) {
@@ -444,11 +473,10 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wgu);
             be->weight_pack(be, &l->wd);
         }
-        for (int s = 0; s < LORA_SITES; s++) {
-            if (!l->lora[s].a.w) continue;
-            be->weight_pack(be, &l->lora[s].a);
-            be->weight_pack(be, &l->lora[s].b);
-        }
+        for (int g = 0; g < LORA_INPUTS; g++)
+            if (l->lora.a[g].w) be->weight_pack(be, &l->lora.a[g]);
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->lora.b[s].w) be->weight_pack(be, &l->lora.b[s]);
     }
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;

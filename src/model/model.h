@@ -5,6 +5,7 @@
 #define KERNELRL_MODEL_H
 
 #include "base/err.h"
+#include "tensor/ops.h"
 
 struct backend; /* tensor/backend.h */
 
@@ -59,6 +60,7 @@ struct model_memory {
     int64_t weight_bytes;     /* parameters of the base, as they are stored: two or four bytes each */
     int64_t activation_bytes; /* of training passes, so far at most */
     int recomputed_layers;    /* in the backward pass of the last batch */
+    bool logits_kept;         /* for it; otherwise a head that is trained computed them twice */
 };
 struct model_memory model_memory(const struct model *m);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
@@ -115,6 +117,7 @@ struct train_batch {
      * (the last prompt row predicts the first token of every sample). */
     const int32_t *rows, *targets; /* [N] */
     int64_t N;
+    bool forward_only; /* no model_backward will follow: nothing is kept or prepared for one */
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
  * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. All host memory. */
@@ -163,5 +166,23 @@ int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n);
  * ST_MEMORY when there are too few blocks: the cache is then as it was. */
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) MUST_USE;
+
+/* The same where the device itself can draw tokens, so that logits need not travel. want[i] says what is to become of
+ * sequence i's last row: nothing; its logits in logits[i,:] as above; or a token below `limit`, drawn as `draw` says,
+ * with its log-probability at temperature 1 over all V ids and the entropy, in drawn[i] (id -1: the logits are not
+ * finite). */
+enum step_what { STEP_NOTHING, STEP_LOGITS, STEP_DRAW };
+struct step_want {
+    enum step_what what;
+    struct draw draw;
+};
+struct step_drawn {
+    int32_t id;
+    float logp, entropy;
+};
+bool model_can_draw(const struct model *m);
+enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_want *want, int32_t limit, struct step_drawn *drawn,
+                            float *logits, struct err *e) MUST_USE;
 
 #endif

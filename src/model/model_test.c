@@ -224,7 +224,7 @@ static const struct segment tiny_seg[4] = {{0, 4, -1}, {4, 3, 0}, {7, 5, 0}, {12
 static const int32_t tiny_rows[13] = {3, 4, 5, 3, 7, 8, 9, 10, 12, 13, 14, 15, 16};
 static const int32_t tiny_targets[13] = {7, 2, 9, 3, 3, 11, 6, 4, 8, 10, 1, 2, 0};
 static const float tiny_g[13] = {0.5f, -1.0f, 0.3f, 1.2f, -0.4f, 0.8f, -0.9f, 0.1f, 1.0f, -0.2f, 0.6f, 0.7f, -1.1f};
-static const struct train_batch tiny = {tiny_ids, 18, tiny_seg, 4, tiny_rows, tiny_targets, 13};
+static const struct train_batch tiny = {tiny_ids, 18, tiny_seg, 4, tiny_rows, tiny_targets, 13, false};
 
 static double tiny_loss(const struct oracle *o) {
     int32_t a[7], b[9];
@@ -320,7 +320,7 @@ static void make_group(struct group *x) {
             x->targets[a * ANSWER + i] = x->ids[PROMPT + a * ANSWER + i];
         }
     }
-    x->b = (struct train_batch){x->ids, TOTAL, x->seg, 1 + N_ANSWERS, x->rows, x->targets, N_ROWS};
+    x->b = (struct train_batch){x->ids, TOTAL, x->seg, 1 + N_ANSWERS, x->rows, x->targets, N_ROWS, false};
 }
 
 /* Each answer alone behind a prompt of its own, one batch each: the same bits. Gradients agree to rounding. */
@@ -349,7 +349,7 @@ static void test_shared_prompt(void **state) {
         memcpy(ids + PROMPT, x.ids + PROMPT + a * ANSWER, sizeof(int32_t) * ANSWER);
         for (int i = 0; i < ANSWER; i++) rows[i] = PROMPT + i - 1;
         const struct segment seg = {0, PROMPT + ANSWER, -1};
-        const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER};
+        const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER, false};
         CHECK(model_forward(m1, &b, logp1, ent1, NULL, &err));
         same_bits(logp1, logp + a * ANSWER, ANSWER, "logp behind a private prompt");
         same_bits(ent1, ent + a * ANSWER, ANSWER, "entropy behind a private prompt");
@@ -447,7 +447,7 @@ static void test_long_prefill(void **state) {
     }
     const struct segment s = {0, LONG, -1};
     const int32_t row = LONG - 1, target = 7;
-    const struct train_batch b = {ids + SHORT, LONG, &s, 1, &row, &target, 1};
+    const struct train_batch b = {ids + SHORT, LONG, &s, 1, &row, &target, 1, false};
     float logp, lp = logprob_row(logits + V, V, target, NULL);
     CHECK(model_forward(m, &b, &logp, NULL, NULL, &err));
     same_bits(&lp, &logp, 1, "logp behind a long prompt");
@@ -565,6 +565,52 @@ static void test_round_trips(void **state) {
     model_free(back);
     model_free(again);
     model_free(half);
+}
+
+/* An adapter of three sites alone, none the first of those that share their input, does what one of all sites does
+ * whose other B are zero; to its own matrices it gives the same gradients. */
+static void test_partial_adapter(void **state) {
+    (void)state;
+    static const char *const sites[] = {"k_proj", "up_proj", "down_proj"};
+    struct model *m = make(qwen3_tiny, two, 3), *part;
+    int n, n_part;
+    const struct param *p = model_params(m, &n);
+    struct st_entry *kept = xcalloc((size_t)n, sizeof *kept);
+    size_t n_kept = 0;
+    for (int i = 0; i < n; i++) {
+        bool keep = false;
+        for (size_t k = 0; k < ARRAY_LEN(sites); k++) keep |= strstr(p[i].name, sites[k]) != NULL;
+        if (keep)
+            kept[n_kept++] = (struct st_entry){.name = p[i].name,
+                                               .dtype = ST_DTYPE_F32,
+                                               .from = ST_DTYPE_F32,
+                                               .nd = 2,
+                                               .dim = {p[i].dim[0], p[i].dim[1]},
+                                               .data = p[i].w};
+        else if (strstr(p[i].name, "lora_B"))
+            memset(p[i].w, 0, (size_t)p[i].n * sizeof(float));
+    }
+    model_params_changed(m);
+    CHECK(model_lora_save(m, in_tmp("part"), &err)); /* its configuration holds for the part */
+    CHECK(st_write(in_tmp("part/adapter_model.safetensors"), kept, n_kept, NULL, &err));
+    part = make(qwen3_tiny, two, 0);
+    CHECK(model_lora_load(part, in_tmp("part"), &err));
+    float want[13], got[13];
+    tiny_logp(m, want);
+    CHECK(model_backward(m, &tiny, tiny_g, &err));
+    CHECK(model_train_prepare(part, TRAIN_LORA, &err));
+    tiny_logp(part, got);
+    same_bits(got, want, 13, "logp of a partial adapter");
+    CHECK(model_backward(part, &tiny, tiny_g, &err));
+    const struct param *q = model_params(part, &n_part);
+    assert_int_equal(n_part, n_kept);
+    for (int i = 0; i < n_part; i++) {
+        const struct param *same = by_name(p, n, q[i].name);
+        same_bits(q[i].g, same->g, q[i].n, q[i].name);
+    }
+    free(kept);
+    model_free(m);
+    model_free(part);
 }
 
 /* New LoRA weights leave the model as it was, and equal seeds give equal models. */
@@ -782,9 +828,10 @@ int main(void) {
         cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_shared_prompt),  cmocka_unit_test(test_sampling_equals_training),
         cmocka_unit_test(test_long_prefill),   cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_initial_state),
-        cmocka_unit_test(test_bad_config),     cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_bad_adapters),   cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_partial_adapter),
+        cmocka_unit_test(test_initial_state),  cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_bad_adapters),
+        cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -30,7 +30,7 @@ static struct err err;
 static int32_t ids[T], rows[N], targets[N];
 static float g[N];
 static struct segment seg[3] = {{0, PROMPT, -1}, {PROMPT, ANSWER, 0}, {PROMPT + ANSWER, ANSWER, 0}};
-static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N};
+static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N, false};
 
 #define CHECK(x)                                   \
     do {                                           \
@@ -47,7 +47,9 @@ static int setup(void **state) {
         targets[i] = ids[PROMPT + i];
         g[i] = (float)rng_normal(&r);
     }
-    return cpu_backend_open(pool, &be, &err) == ST_OK ? 0 : 1;
+    if (cpu_backend_open(pool, &be, &err) != ST_OK) return 1;
+    be->logit_chunk_bytes = 4096; /* a few chunks */
+    return 0;
 }
 
 static int teardown(void **state) {
@@ -97,10 +99,11 @@ static void check_bits(const char *config, const char *dtype, enum train_what wh
     for (int64_t i = N; i < n; i++) moved |= want[i] != 0;
     assert_true(moved);
     assert_int_equal(model_memory(m).recomputed_layers, 0); /* a small batch has room */
+    assert_true(model_memory(m).logits_kept == (what == TRAIN_FULL));
     int64_t bytes = model_memory(m).activation_bytes;
     model_free(m);
     /* Each time one byte less than was taken before, until nothing can be saved any more. */
-    int most = 0, rounds = 0;
+    int most = what == TRAIN_FULL ? -1 : 0, rounds = 0; /* the logits go first */
     for (;; rounds++) {
         m = make(config, dtype, what, bytes - 1);
         float logp[N];
@@ -109,7 +112,7 @@ static void check_bits(const char *config, const char *dtype, enum train_what wh
         const struct model_memory mem = model_memory(m);
         assert_int_equal(n_now, n);
         assert_memory_equal(got, want, (size_t)n * sizeof *got);
-        assert_true(mem.activation_bytes < bytes);
+        assert_true(mem.activation_bytes < bytes && !mem.logits_kept);
         assert_true(mem.recomputed_layers > most);
         most = mem.recomputed_layers;
         bytes = mem.activation_bytes;
@@ -122,7 +125,7 @@ static void check_bits(const char *config, const char *dtype, enum train_what wh
     assert_non_null(strstr(err.msg, "activation_memory"));
     model_free(m);
     assert_int_equal(most, L - 1);
-    assert_int_equal(rounds, L - 1);
+    assert_int_equal(rounds, what == TRAIN_FULL ? L : L - 1);
     free(want);
 }
 
@@ -169,6 +172,18 @@ static void test_forward_only(void **state) {
     assert_memory_equal(logp, same, sizeof same);
     model_free(m);
     model_free(idle);
+    struct train_batch only = batch;
+    only.forward_only = true;
+    m = make(qwen2, "bf16", TRAIN_LORA, 0);
+    CHECK(model_forward(m, &only, logp, NULL, NULL, &err));
+    const int64_t bytes = model_memory(m).activation_bytes;
+    assert_int_equal(model_backward(m, &only, g, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "forward_only"));
+    CHECK(model_forward(m, &batch, same, NULL, NULL, &err));
+    assert_memory_equal(logp, same, sizeof same);
+    assert_true(bytes < model_memory(m).activation_bytes);
+    CHECK(model_backward(m, &batch, g, &err));
+    model_free(m);
 }
 
 int main(void) {

@@ -120,15 +120,19 @@ static int64_t key_row(const struct attn_seq *s, const struct attn_seq *fill, in
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
+/* What tensor/ops.h wants finite has no special values beyond huge, tiny and zero ones. */
+static void finite_operand(struct op_case *c, int at, const char *name, int64_t rows, int64_t cols, float scale) {
+    const int special = c->special;
+    if (special == 2) c->special = 1;
+    operand_add(c, at, name, IN, rows, cols, 0, scale);
+    c->special = special;
+}
 static void inputs(struct op_case *c, bool cached) {
     const int64_t H = c->s[0], G = c->s[1], K = c->s[2], T = pack(c);
     c->rows = T;
     operand_add(c, Q, "q", IN, T, H * K, 0, 1.5f / sqrtf((float)K));
     operand_add(c, K_, "k", IN, T, G * K, 0, 1);
-    const int special = c->special;
-    if (special == 2) c->special = 1; /* v is finite: tensor/ops.h */
-    operand_add(c, V_, "v", IN, T, G * K, 0, 1);
-    c->special = special;
+    finite_operand(c, V_, "v", T, G * K, 1);
     if (!cached) return;
     give_blocks(c, c->variant == 1);
     /* Blocks of two layers, of which the second is used. What they hold before is anything, NaN included. */
@@ -284,6 +288,7 @@ const struct op_functions op_attention_cached = {.build = attention_cached_build
 
 static void attention_grad_build(struct op_case *c) {
     const int64_t H = c->s[0], G = c->s[1], K = c->s[2];
+    if (c->special == 2) c->special = 1; /* all of them must be finite */
     inputs(c, false);
     outputs(c, true);
     operand_add(c, D_O, "d_o", IN, c->rows, H * K, 0, 1);

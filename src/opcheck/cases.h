@@ -16,7 +16,8 @@
  * gradients (along a random direction: to their norm); 0 for other ops. ulp: by how much a device may differ from the
  * CPU backend. All is 0 (class E of tensor/ops.h) but what takes a double logarithm, which the device's library rounds
  * its own way (T). flags: ROWS, the bits of a row do not depend on the batch (I); THREADS, they do not depend on the
- * number of threads; BF16, needs a backend that takes bf16 weights. shapes: the list to try, in the file that defines
+ * number of threads; BF16, needs a backend that takes bf16 weights; ZERO_SIGN, backends may differ in the sign of a
+ * zero. shapes: the list to try, in the file that defines
  * the op. variants: accumulate or not, with bias or not, ... */
 /* clang-format off */
 #define OP_LIST(X) \
@@ -40,17 +41,17 @@
     X(kv_write,          0,     0,     0,   THREADS,                attention, 2) \
     X(attention,         1e-5,  0,     0,   THREADS,                attention, 2) \
     X(attention_cached,  1e-5,  0,     0,   ROWS | THREADS,         attention, 2) \
-    X(attention_grad,    2e-5,  2e-5,  0,   THREADS,                attention, 1) \
+    X(attention_grad,    2e-5,  2e-5,  0,   THREADS | ZERO_SIGN,    attention, 1) \
     X(logprob,           2e-6,  0,     1,   ROWS | THREADS,         logits,    2) \
     X(logprob_grad,      1e-5,  1e-5,  0,   ROWS | THREADS,         logits,    1) \
     X(axpby,             0,     0,     0,   ROWS | THREADS,         row,       7) \
     X(gather_rows,       0,     0,     0,   ROWS | THREADS,         table,     1) \
-    X(scatter_add_rows,  0,     1e-5,  0,   THREADS,                table,     1) \
+    X(scatter_add_rows,  0,     1e-5,  0,   THREADS,                table,     2) \
     X(adamw,             0,     0,     0,   THREADS,                length,    1) \
     X(sum_squares,       0,     0,     0,   THREADS,                length,    1)
 /* clang-format on */
 
-enum op_flags { ROWS = 1, THREADS = 2, BF16 = 4 };
+enum op_flags { ROWS = 1, THREADS = 2, BF16 = 4, ZERO_SIGN = 8 };
 
 enum { SHAPE = 7, OPERANDS_MAX = 12, GUARD = 8, VIEWS = 3, SPECIALS = 3 };
 #define POISON 0x7fc0deadu

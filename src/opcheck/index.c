@@ -12,8 +12,8 @@ static const int64_t tables[][SHAPE] = {{0, 3, 4},    {1, 1, 1},     {5, 17, 3},
 const struct shape_list shapes_table = {tables, (int)ARRAY_LEN(tables)};
 static const int64_t table_small[][SHAPE] = {{1, 1, 1}, {7, 5, 3}};
 
-/* The rows (T of them), the table they come from or go to, and the indices. */
-enum { ROW, TABLE, IDS, FORWARD_TABLE };
+/* The rows (T of them), the table they come from or go to, the indices, and factors of the rows. */
+enum { ROW, TABLE, IDS, FORWARD_TABLE, FACTOR };
 
 static void rows_cost(const struct op_case *c, double *flop, double *bytes) {
     *flop = 0;
@@ -81,13 +81,15 @@ static void adding_expect(const struct op_case *c, double *const v[]) {
     for (int64_t t = 0; t < c->rows; t++)
         for (int64_t j = 0; j < c->s[1]; j++) {
             double *sum = &V(TABLE, c->a[IDS].index[t], j);
-            *sum = (double)((float)*sum + (float)V(ROW, t, j));
+            const float x = (float)V(ROW, t, j), term = v[FACTOR] ? (float)V(FACTOR, t, 0) * x : x;
+            *sum = (double)((float)*sum + term);
         }
 }
 static double adding_loss(const struct op_case *c, double *const v[]) {
     double loss = 0;
     for (int64_t t = 0; t < c->rows; t++)
-        for (int64_t j = 0; j < c->s[1]; j++) loss += V(ROW, t, j) * V(FORWARD_TABLE, c->a[IDS].index[t], j);
+        for (int64_t j = 0; j < c->s[1]; j++)
+            loss += (v[FACTOR] ? V(FACTOR, t, 0) : 1) * V(ROW, t, j) * V(FORWARD_TABLE, c->a[IDS].index[t], j);
     return loss;
 }
 static void embed_grad_build(struct op_case *c) { adding_build(c, SOLID); }
@@ -104,9 +106,14 @@ const struct op_functions op_embed_grad = {.build = embed_grad_build,
                                            .n_small = (int)ARRAY_LEN(table_small),
                                            .batch = {0, 33, 7}};
 
-static void scatter_add_rows_build(struct op_case *c) { adding_build(c, 0); }
+/* Variants: 0 as they are, 1 with a factor for each row. */
+static void scatter_add_rows_build(struct op_case *c) {
+    adding_build(c, 0);
+    if (c->variant == 1) operand_add(c, FACTOR, "scale", IN, c->s[0], 1, PER_ROW | SOLID | ON_HOST, 1);
+}
 static void scatter_add_rows_call(const struct op_case *c, struct side *s) {
-    s->be->scatter_add_rows(s->be, side_view(c, s, TABLE), side_view(c, s, ROW), side_index(c, s, IDS));
+    s->be->scatter_add_rows(s->be, side_view(c, s, TABLE), side_view(c, s, ROW), side_index(c, s, IDS),
+                            side_floats(c, s, FACTOR));
 }
 const struct op_functions op_scatter_add_rows = {.build = scatter_add_rows_build,
                                                  .call = scatter_add_rows_call,

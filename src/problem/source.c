@@ -218,7 +218,7 @@ static enum status load_jsonl(struct loader *l, const char *path, enum split spl
 
 static enum status load_parquet(struct loader *l, const char *path, enum split split, struct err *e) {
     CLEANUP_STR struct str rows = STR_INIT;
-    TRY(parquet_to_jsonl(path, MAX_PARQUET_BYTES, &rows, e));
+    TRY(parquet_to_jsonl(path, NULL, MAX_PARQUET_BYTES, &rows, e));
     return read_rows(l, jsonl_open_memory(path, str_c(&rows), rows.len, false, MAX_LINE_BYTES), path, split, e);
 }
 

@@ -124,7 +124,7 @@ static enum status write_row(struct builder *b, const struct prompt_input *in, c
     struct str line = STR_INIT, completion = STR_INIT;
     prompt_build(in, &tmp, m);
     if (in->think) thought(en, a, &completion);
-    prompt_answer(a->source, &completion);
+    prompt_answer(NULL, a->source, &completion);
     js_begin(&line, NULL, '{');
     js_begin(&line, "prompt", '[');
     for (int i = 0; i < 2; i++) {

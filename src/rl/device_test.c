@@ -239,10 +239,11 @@ static void d_gather(struct backend *be, struct tensor y, struct tensor x, const
     view(y), view(x), host(rows);
     RUN(gather_rows(IN, y, x, rows));
 }
-static void d_scatter(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
+static void d_scatter(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows, const float *scale) {
     (void)be;
     view(y), view(x), host(rows);
-    RUN(scatter_add_rows(IN, y, x, rows));
+    if (scale) host(scale);
+    RUN(scatter_add_rows(IN, y, x, rows, scale));
 }
 static void d_adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                     const struct adamw_args *a) {
@@ -387,12 +388,12 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     int64_t opt_step = 0, next;
     double nll;
     int64_t tokens;
-    CHECK(update_policy(m, opt, &o, &space, g, GROUPS, &opt_step, &s,
+    CHECK(update_policy(m, opt, NULL, &o, &space, g, GROUPS, &opt_step, &s,
                         &err)); /* checks: sampler == trainer, bit for bit */
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
-    CHECK(checkpoint_write(dir, 1, opt_step, m, lora, "f32", opt, NULL, &err));
+    CHECK(checkpoint_write(dir, 1, opt_step, NULL, m, lora, "f32", opt, NULL, &err));
 
     CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
@@ -407,14 +408,14 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
         }
     struct train_options plain = o;
     plain.loss_fn = 0;
-    CHECK(update_policy(again, opt2, &plain, &space, g, GROUPS, &opt_step, &s, &err));
+    CHECK(update_policy(again, opt2, NULL, &plain, &space, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
     CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
     note(t, nll);
 
     const struct segment seg = {0, 30, -1};
     const int32_t row = 29, target = 5;
-    const struct train_batch b = {g[0].prompt.p, 30, &seg, 1, &row, &target, 1};
+    const struct train_batch b = {g[0].prompt.p, 30, &seg, 1, &row, &target, 1, false};
     static float logits[30 * TINY_V], hidden[30 * 32], logp;
     CHECK(model_logits(again, &b, logits, &err));
     CHECK(model_forward(again, &b, &logp, NULL, hidden, &err));

@@ -9,16 +9,12 @@
 
 enum { BOOTSTRAP_DRAWS = 2000, EVAL_BATCH = 64 /* samples in flight */ };
 
-/* A statistic of a multiset of problems, given as indices. */
-typedef double statistic(const void *ctx, const int *pick, int n);
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Percentile bootstrap over n items. */
-static struct interval bootstrap(statistic *f, const void *ctx, int n) {
+struct interval bootstrap(statistic_fn *f, const void *ctx, int n) {
     struct interval r = {NAN, NAN, NAN};
     if (n == 0) return r;
     int *pick = xmalloc((size_t)n * sizeof *pick);
@@ -81,6 +77,7 @@ static void add_episode(struct eval_problem *p, const struct episode *ep) {
     p->fast += v->speedup > 1;
     if (v->speedup > 0) {
         p->log_speedup += log(v->speedup);
+        p->best_speedup = fmax(p->best_speedup, v->speedup);
         p->n_correct++;
     }
 }
@@ -119,23 +116,42 @@ void eval_summarise(struct eval_result *r) {
     r->mean_tokens = n ? (double)r->tokens / ((double)n * r->n_samples) : 0;
 }
 
-enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
-                     double temperature, int max_tokens, uint64_t seed, struct eval_result *out, struct err *e) {
-    eval_begin(out, n, n_samples, temperature);
+/* The answer that a trajectory is judged by: its first one, or of several turns the fastest correct one, else the
+ * last. */
+static const struct episode *best_turn(const struct trajectory *t) {
+    const struct episode *best = t->turn[t->n_turns - 1];
+    for (int i = t->n_turns - 1; i >= 0; i--) {
+        const struct episode *ep = t->turn[i];
+        if (ep->verdict.outcome != OUTCOME_CORRECT) continue;
+        if (best->verdict.outcome != OUTCOME_CORRECT || ep->verdict.speedup >= best->verdict.speedup) best = ep;
+    }
+    return best;
+}
+
+static void count_task(struct eval_result *r, int i, const struct rollout *x, int task, int n_samples) {
+    struct group g = {.problem = x->group[task].problem, .n = n_samples};
+    g.ep = xcalloc((size_t)n_samples, sizeof *g.ep);
+    for (int k = 0; k < x->n_trajectories; k++)
+        if (x->trajectory[k].task == task) g.ep[x->trajectory[k].sample] = *best_turn(&x->trajectory[k]);
+    eval_count(r, i, &g);
+    free(g.ep);
+}
+
+enum status eval_rollouts(const struct actor *a, const struct problem *const *problems, int n,
+                          const struct rollout_params *p, struct eval_result *out, struct err *e) {
+    const int n_samples = p->group_size;
+    eval_begin(out, n, n_samples, p->temperature);
     int step = EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
     for (int begin = 0; begin < n; begin += step) {
         int chunk = n - begin < step ? n - begin : step;
-        struct group *groups = xcalloc((size_t)chunk, sizeof *groups);
-        struct rollout_params p = {.group_size = n_samples,
-                                   .max_tokens = max_tokens,
-                                   .first_group = begin,
-                                   .temperature = temperature,
-                                   .seed = seed,
-                                   .stream = UINT64_C(0xe5a1000000) + (uint64_t)begin};
-        enum status st = rollout_run(a, problems + begin, chunk, &p, groups, NULL, e);
-        for (int i = 0; st == ST_OK && i < chunk; i++) eval_count(out, begin + i, &groups[i]);
-        groups_free(groups, chunk);
-        free(groups);
+        struct rollout x = {0};
+        struct rollout_params mine = *p;
+        mine.eval = true;
+        mine.first_task = begin;
+        mine.stream = UINT64_C(0xe5a1000000) + (uint64_t)begin;
+        enum status st = rollout_run(a, problems + begin, chunk, &mine, &x, NULL, e);
+        for (int i = 0; st == ST_OK && i < chunk; i++) count_task(out, begin + i, &x, i, n_samples);
+        rollout_free(&x);
         if (st != ST_OK) {
             eval_free(out);
             return st;
@@ -143,6 +159,13 @@ enum status eval_run(const struct actor *a, const struct problem *const *problem
     }
     eval_summarise(out);
     return ST_OK;
+}
+
+enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
+                     double temperature, int max_tokens, uint64_t seed, struct eval_result *out, struct err *e) {
+    const struct rollout_params p = {
+        .group_size = n_samples, .max_tokens = max_tokens, .temperature = temperature, .seed = seed};
+    return eval_rollouts(a, problems, n, &p, out, e);
 }
 
 void eval_free(struct eval_result *r) {

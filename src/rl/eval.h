@@ -9,12 +9,19 @@
 struct interval {
     double mean, low, high;
 };
+/* A statistic of a multiset of items, given by their numbers. */
+typedef double statistic_fn(const void *ctx, const int *pick, int n);
+/* The statistic of all n items and its 95 % percentile bootstrap over them (2,000 draws, fixed seed). Draws that are
+ * not finite do not count; NaN without items. */
+struct interval bootstrap(statistic_fn *f, const void *ctx, int n);
+
 struct eval_problem { /* per problem, over its samples */
     const struct problem *problem;
     int n;                                  /* samples with a verdict */
     double parsed, compiled, correct, fast; /* rates; fast_1: correct and faster than eager */
     int n_correct;
-    double log_speedup; /* mean ln(speed-up) over correct samples; 0 when none */
+    double best_speedup; /* of its correct answers; 0 when none */
+    double log_speedup;  /* mean ln(speed-up) over correct samples; 0 when none */
 };
 struct eval_result {
     struct eval_problem *items; /* owned */
@@ -30,6 +37,10 @@ struct eval_result {
 enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
                      double temperature, int max_tokens, uint64_t seed, struct eval_result *out,
                      struct err *e) MUST_USE;
+/* The same with turns and everything else that p says: a trajectory counts by its fastest correct turn. p's group_size
+ * is the number of samples; its stream and first_task are not read. */
+enum status eval_rollouts(const struct actor *a, const struct problem *const *problems, int n,
+                          const struct rollout_params *p, struct eval_result *out, struct err *e) MUST_USE;
 /* What eval_run is made of: an empty result; the judged samples of problem i (once a problem); rates and intervals. */
 void eval_begin(struct eval_result *r, int n_problems, int n_samples, double temperature);
 void eval_count(struct eval_result *r, int i, const struct group *g);

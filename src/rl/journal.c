@@ -16,9 +16,7 @@ enum { LINE_MAX_BYTES = 1 << 16 }; /* a message has at most 2,000 bytes, escaped
 /* Where the line about one answer is. Lines of one place are told apart by the answer; of equal ones the last counts.
  */
 struct entry {
-    int64_t step;
-    int32_t group, sample;
-    bool eval;
+    struct place place;
     struct hash128 answer;
     int64_t at, bytes; /* of the line, without its newline */
 };
@@ -30,16 +28,16 @@ struct journal {
     uint64_t settings;
     struct entry *entry; /* sorted by place, lines of one place in the file's order */
     size_t n, cap;
-    int64_t step, replayed;
-    bool eval;
+    int64_t replayed;
 };
 
 static int by_place(const void *pa, const void *pb) {
-    const struct entry *a = pa, *b = pb;
+    const struct place *a = &((const struct entry *)pa)->place, *b = &((const struct entry *)pb)->place;
     if (a->step != b->step) return a->step < b->step ? -1 : 1;
     if (a->eval != b->eval) return a->eval ? 1 : -1;
     if (a->group != b->group) return a->group < b->group ? -1 : 1;
     if (a->sample != b->sample) return a->sample < b->sample ? -1 : 1;
+    if (a->turn != b->turn) return a->turn < b->turn ? -1 : 1;
     return 0;
 }
 
@@ -61,36 +59,39 @@ static enum status parse_row(const char *line, size_t n, const char *where, stru
     CLEANUP_JSON json_t *o = NULL;
     json_t *verdict;
     const char *answer, *settings;
-    int64_t group, sample;
+    int64_t group, sample, turn = 0;
     TRY(js_parse(line, n, where, &o, e));
-    TRY(js_get_i64(o, where, "step", &out->entry.step, e));
-    TRY(js_get_bool(o, where, "eval", &out->entry.eval, e));
+    TRY(js_get_i64(o, where, "step", &out->entry.place.step, e));
+    TRY(js_get_bool(o, where, "eval", &out->entry.place.eval, e));
     TRY(js_get_i64(o, where, "group", &group, e));
     TRY(js_get_i64(o, where, "sample", &sample, e));
+    TRY(js_opt_i64(o, where, "turn", &turn, e));
     TRY(js_get_str(o, where, "answer", &answer, e));
     TRY(js_get_str(o, where, "settings", &settings, e));
     TRY(js_get_object(o, where, "verdict", &verdict, e));
     char *end;
     out->settings = strtoull(settings, &end, 16);
-    if (group < 0 || group > INT32_MAX || sample < 0 || sample > INT32_MAX || *end || !*settings ||
-        strlen(answer) != sizeof out->entry.answer.hex - 1)
-        return FAIL(e, ST_PARSE, "%s: group, sample, answer or settings: not what a run writes", where);
-    out->entry.group = (int32_t)group;
-    out->entry.sample = (int32_t)sample;
+    if (group < 0 || group > INT32_MAX || sample < 0 || sample > INT32_MAX || turn < 0 || turn > INT32_MAX || *end ||
+        !*settings || strlen(answer) != sizeof out->entry.answer.hex - 1)
+        return FAIL(e, ST_PARSE, "%s: group, sample, turn, answer or settings: not what a run writes", where);
+    out->entry.place.group = (int)group;
+    out->entry.place.sample = (int)sample;
+    out->entry.place.turn = (int)turn;
     memcpy(out->entry.answer.hex, answer, sizeof out->entry.answer.hex);
     return verdict_from_json(verdict, where, &out->verdict, e);
 }
 
-static void render_row(const struct journal *j, int group, int sample, const struct verify_item *item,
+static void render_row(const struct journal *j, const struct place *at, const struct verify_item *item,
                        struct str *line) {
     struct hash128 answer = verify_key(item->problem, item->source);
     char settings[17];
     snprintf(settings, sizeof settings, "%016llx", (unsigned long long)j->settings);
     js_begin(line, NULL, '{');
-    js_put_i64(line, "step", j->step);
-    js_put_bool(line, "eval", j->eval);
-    js_put_i64(line, "group", group);
-    js_put_i64(line, "sample", sample);
+    js_put_i64(line, "step", at->step);
+    js_put_bool(line, "eval", at->eval);
+    js_put_i64(line, "group", at->group);
+    js_put_i64(line, "sample", at->sample);
+    if (at->turn > 0) js_put_i64(line, "turn", at->turn);
     js_put_str(line, "problem", item->problem->key);
     js_put_str(line, "answer", answer.hex);
     js_put_str(line, "settings", settings);
@@ -116,7 +117,7 @@ static enum status read_lines(struct journal *j, int64_t first_step, struct veri
         snprintf(where, sizeof where, "%s:%lld", j->path, (long long)jsonl_line(r));
         if ((st = parse_row(line, n, where, &row, e)) != ST_OK) break;
         if (row.settings != j->settings) continue;
-        if (row.entry.step < first_step) {
+        if (row.entry.place.step < first_step) {
             if (v) verifier_recall(v, &row.entry.answer, &row.verdict);
             continue;
         }
@@ -160,11 +161,6 @@ void journal_close(struct journal *j) {
     free(j);
 }
 
-void journal_at(struct journal *j, int64_t step, bool eval) {
-    j->step = step;
-    j->eval = eval;
-}
-
 int64_t journal_replayed(const struct journal *j) { return j->replayed; }
 
 /* ---- verdicts -----------------------------------------------------------------------------------------------------*/
@@ -182,9 +178,9 @@ static enum status read_again(const struct journal *j, const struct entry *x, st
     return ST_OK;
 }
 
-enum status journal_find(struct journal *j, int group, int sample, const struct verify_item *item, struct verdict *out,
+enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item, struct verdict *out,
                          bool *found, struct err *e) {
-    const struct entry want = {.step = j->step, .eval = j->eval, .group = group, .sample = sample};
+    const struct entry want = {.place = *at};
     struct hash128 answer = {0};
     *found = false;
     size_t low = 0, high = j->n; /* the first entry at this place */
@@ -206,13 +202,13 @@ enum status journal_find(struct journal *j, int group, int sample, const struct 
     return ST_OK;
 }
 
-enum status journal_add(struct journal *j, struct verify_item *items, const bool *fresh, size_t n, int first_group,
-                        int group_size, struct err *e) {
+enum status journal_add(struct journal *j, struct verify_item *items, const struct place *at, const bool *fresh,
+                        size_t n, struct err *e) {
     CLEANUP_STR struct str lines = STR_INIT, line = STR_INIT;
     for (size_t i = 0; i < n; i++) {
         if (!fresh[i]) continue;
         str_clear(&line);
-        render_row(j, first_group + (int)i / group_size, (int)i % group_size, &items[i], &line);
+        render_row(j, &at[i], &items[i], &line);
         struct row row;
         TRY(parse_row(line.p, line.len, j->path, &row, e));
         items[i].verdict = row.verdict;
@@ -225,7 +221,7 @@ enum status journal_add(struct journal *j, struct verify_item *items, const bool
 }
 
 /* Judges the items that are still wanted; those the verifier failed on are asked for again. */
-static enum status judge_wanted(struct verifier *v, struct verify_item *items, bool *wanted, size_t n,
+static enum status judge_wanted(const struct judge *judge, struct verify_item *items, bool *wanted, size_t n,
                                 const volatile bool *cancel, struct err *e) {
     CLEANUP_FREE struct verify_item *batch = xcalloc(n + 1, sizeof *batch);
     CLEANUP_FREE size_t *from = xcalloc(n + 1, sizeof *from);
@@ -239,7 +235,7 @@ static enum status judge_wanted(struct verifier *v, struct verify_item *items, b
         if (m == 0) return ST_OK;
         if (attempt > 1)
             log_warn("%zu answers have no verdict: %.300s; judging them again", m, batch[0].verdict.message);
-        TRY(verify_batch(v, batch, m, cancel, e));
+        TRY(judge->fn(judge->ctx, batch, m, cancel, e));
         for (size_t k = 0; k < m; k++) {
             items[from[k]].verdict = batch[k].verdict;
             wanted[from[k]] = batch[k].verdict.outcome == OUTCOME_INFRASTRUCTURE;
@@ -248,23 +244,28 @@ static enum status judge_wanted(struct verifier *v, struct verify_item *items, b
     return ST_OK;
 }
 
-enum status journal_judge(struct journal *j, struct verifier *v, struct verify_item *items, size_t n, int first_group,
-                          int group_size, const volatile bool *cancel, struct err *e) {
+static enum status verify(void *ctx, struct verify_item *items, size_t n, const volatile bool *cancel, struct err *e) {
+    return verify_batch(ctx, items, n, cancel, e);
+}
+
+struct judge judge_by(struct verifier *v) {
+    return (struct judge){.fn = verify, .ctx = v, .verifier = v};
+}
+
+enum status journal_judge(struct journal *j, const struct judge *judge, struct verify_item *items,
+                          const struct place *at, size_t n, const volatile bool *cancel, struct err *e) {
     CLEANUP_FREE bool *wanted = xcalloc(n + 1, sizeof *wanted), *fresh = xcalloc(n + 1, sizeof *fresh);
     for (size_t i = 0; i < n; i++) {
         bool found = false;
-        if (j) {
-            TRY(journal_find(j, first_group + (int)i / group_size, (int)i % group_size, &items[i], &items[i].verdict,
-                             &found, e));
-            if (found) {
-                const struct hash128 key = verify_key(items[i].problem, items[i].source);
-                verifier_recall(v, &key, &items[i].verdict);
-                j->replayed++;
-            }
+        if (j) TRY(journal_find(j, &at[i], &items[i], &items[i].verdict, &found, e));
+        if (found) {
+            const struct hash128 key = verify_key(items[i].problem, items[i].source);
+            if (judge->verifier) verifier_recall(judge->verifier, &key, &items[i].verdict);
+            j->replayed++;
         }
         wanted[i] = fresh[i] = !found;
     }
-    TRY(judge_wanted(v, items, wanted, n, cancel, e));
+    TRY(judge_wanted(judge, items, wanted, n, cancel, e));
     for (size_t i = 0; i < n; i++) fresh[i] &= outcome_class(items[i].verdict.outcome) != 'I';
-    return j ? journal_add(j, items, fresh, n, first_group, group_size, e) : ST_OK;
+    return j ? journal_add(j, items, at, fresh, n, e) : ST_OK;
 }

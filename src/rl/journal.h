@@ -16,16 +16,28 @@ struct journal;
 enum status journal_open(const char *path, uint64_t settings, int64_t first_step, struct verifier *v,
                          struct journal **out, struct err *e) MUST_USE;
 void journal_close(struct journal *j); /* NULL is fine */
-/* What is judged next: an evaluation after the step, or the step's own answers. */
-void journal_at(struct journal *j, int64_t step, bool eval);
+/* Where an answer stands in a run: in the step, or the evaluation after it; its group, sample and turn. */
+struct place {
+    int64_t step;
+    bool eval;
+    int group, sample, turn;
+};
 
-/* verify_batch, with these differences: items found in the journal (same step, group, sample, problem and source) get
- * their verdict from there; all others are written to it and to the disk before this returns; verdicts missing for the
- * verifier's fault are asked for again, up to JOURNAL_ATTEMPTS times in all, and never written. Item i is sample
- * i % group_size of group first_group + i / group_size. A NULL journal only asks again. */
+/* Who gives verdicts: verify_batch on a verifier, or a stand-in. */
+struct judge {
+    enum status (*fn)(void *ctx, struct verify_item *items, size_t n, const volatile bool *cancel, struct err *e);
+    void *ctx;
+    struct verifier *verifier; /* learns the verdicts that are read from the journal; NULL: nobody does */
+};
+struct judge judge_by(struct verifier *v);
+
+/* judge->fn, with these differences: items found in the journal (same place, problem and source) get their verdict from
+ * there; all others are written to it and to the disk before this returns; verdicts missing for the verifier's fault
+ * are asked for again, up to JOURNAL_ATTEMPTS times in all, and never written. Item i is at at[i]. A NULL journal only
+ * asks again. Not for two threads at once. */
 enum { JOURNAL_ATTEMPTS = 3 };
-enum status journal_judge(struct journal *j, struct verifier *v, struct verify_item *items, size_t n, int first_group,
-                          int group_size, const volatile bool *cancel, struct err *e) MUST_USE;
+enum status journal_judge(struct journal *j, const struct judge *judge, struct verify_item *items,
+                          const struct place *at, size_t n, const volatile bool *cancel, struct err *e) MUST_USE;
 
 /* Verdicts read from the journal instead of being given, since it was opened. */
 int64_t journal_replayed(const struct journal *j);
@@ -33,9 +45,9 @@ int64_t journal_replayed(const struct journal *j);
 /* The parts journal_judge is made of. find: the verdict of an item, false when there is none; add: appends the verdicts
  * of items[i] with fresh[i], waits for the disk, and replaces each by what reading its line gives, so that a replay
  * cannot differ. */
-enum status journal_find(struct journal *j, int group, int sample, const struct verify_item *item, struct verdict *out,
+enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item, struct verdict *out,
                          bool *found, struct err *e) MUST_USE;
-enum status journal_add(struct journal *j, struct verify_item *items, const bool *fresh, size_t n, int first_group,
-                        int group_size, struct err *e) MUST_USE;
+enum status journal_add(struct journal *j, struct verify_item *items, const struct place *at, const bool *fresh,
+                        size_t n, struct err *e) MUST_USE;
 
 #endif

@@ -82,41 +82,55 @@ static void verdict_round_trip(void **state) {
     }
 }
 
+static struct place here; /* the step of what is added and looked for */
+static void at_step(int64_t step, bool eval) { here = (struct place){.step = step, .eval = eval}; }
+
+static struct place place_of(int group, int sample) {
+    struct place p = here;
+    p.group = group;
+    p.sample = sample;
+    return p;
+}
+
 static bool find(struct journal *j, int group, int sample, const struct problem *p, const char *source,
                  struct verdict *out) {
     const struct verify_item item = {.problem = p, .source = source};
+    const struct place at = place_of(group, sample);
     bool found;
-    CHECK(journal_find(j, group, sample, &item, out, &found, &err));
+    CHECK(journal_find(j, &at, &item, out, &found, &err));
     return found;
 }
 
 static void add(struct journal *j, int group, const struct problem *p, const char *source, double speedup) {
     struct verify_item item = {.problem = p, .source = source, .verdict = timed_verdict(speedup)};
+    const struct place at = place_of(group, 0);
     const bool fresh = true;
-    CHECK(journal_add(j, &item, &fresh, 1, group, 1, &err));
+    CHECK(journal_add(j, &item, &at, &fresh, 1, &err));
 }
 
 static void finds_by_place_and_answer(void **state) {
     (void)state;
     struct verdict v;
     struct journal *j = open_journal("a.jsonl", SETTINGS, 0);
-    journal_at(j, 7, false);
+    at_step(7, false);
     struct verify_item items[6];
+    struct place at[6];
     bool fresh[6];
     for (int i = 0; i < 6; i++) { /* two groups of three from number 4 on */
         items[i] = (struct verify_item){.problem = i < 3 ? &relu : &gelu, .source = i % 3 ? "x" : NULL};
         items[i].verdict = timed_verdict(i + 1);
         fresh[i] = i != 4;
+        at[i] = place_of(4 + i / 3, i % 3);
     }
-    CHECK(journal_add(j, items, fresh, 6, 4, 3, &err));
+    CHECK(journal_add(j, items, at, fresh, 6, &err));
     assert_false(find(j, 4, 0, &relu, NULL, &v)); /* written, but this process has given it itself */
-    journal_at(j, 7, true);
+    at_step(7, true);
     add(j, 4, &relu, "x", 50);
     journal_close(j);
 
     j = open_journal("a.jsonl", SETTINGS, 0);
     for (int i = 0; i < 6; i++) {
-        journal_at(j, 7, false);
+        at_step(7, false);
         const struct problem *p = i < 3 ? &relu : &gelu;
         const char *source = i % 3 ? "x" : NULL;
         assert_int_equal(find(j, 4 + i / 3, i % 3, p, source, &v), fresh[i]);
@@ -124,10 +138,10 @@ static void finds_by_place_and_answer(void **state) {
         assert_false(find(j, 4 + i / 3, i % 3, i < 3 ? &gelu : &relu, source, &v)); /* another problem */
         assert_false(find(j, 4 + i / 3, i % 3, p, "other", &v));                    /* another answer */
         assert_false(find(j, 5 + i / 3 * 7, 3, p, source, &v));                     /* another place */
-        journal_at(j, 8, false);
+        at_step(8, false);
         assert_false(find(j, 4 + i / 3, i % 3, p, source, &v)); /* another step */
     }
-    journal_at(j, 7, true); /* an evaluation's are its own */
+    at_step(7, true); /* an evaluation's are its own */
     assert_true(find(j, 4, 0, &relu, "x", &v));
     assert_true(v.speedup == 1.1 * 50);
     assert_false(find(j, 5, 1, &gelu, "x", &v));
@@ -140,22 +154,71 @@ static void steps_settings_and_later_lines(void **state) {
     for (int process = 0; process < 3; process++) { /* the third judges again what the second judged by other rules */
         struct journal *j = open_journal("b.jsonl", process == 1 ? SETTINGS + 1 : SETTINGS, 100);
         for (int64_t step = 9; step >= 0; step--) { /* the order does not matter */
-            journal_at(j, step, false);
+            at_step(step, false);
             add(j, 0, &relu, "x", (double)(100 * process + step + 1));
         }
         journal_close(j);
     }
     struct journal *j = open_journal("b.jsonl", SETTINGS, 4);
     for (int64_t step = 0; step < 10; step++) {
-        journal_at(j, step, false);
+        at_step(step, false);
         assert_int_equal(find(j, 0, 0, &relu, "x", &v), step >= 4); /* earlier ones will not be asked for */
         if (step >= 4) assert_true(v.speedup == 1.1 * (double)(200 + step + 1));
     }
     journal_close(j);
     j = open_journal("b.jsonl", SETTINGS + 1, 4);
-    journal_at(j, 5, false);
+    at_step(5, false);
     assert_true(find(j, 0, 0, &relu, "x", &v) && v.speedup == 1.1 * 106);
     journal_close(j);
+}
+
+/* Turns of one sample are places of their own; a first turn's line says nothing of turns. */
+static void turns(void **state) {
+    (void)state;
+    struct journal *j = open_journal("t.jsonl", SETTINGS, 0);
+    at_step(2, false);
+    for (here.turn = 0; here.turn < 3; here.turn++) {
+        struct verify_item item = {.problem = &relu, .source = "x", .verdict = timed_verdict(here.turn + 1)};
+        const bool fresh = true;
+        CHECK(journal_add(j, &item, &here, &fresh, 1, &err));
+    }
+    journal_close(j);
+    CLEANUP_FREE char *text = read_file(in_tmp("t.jsonl"));
+    assert_true(str_has_prefix(text, "{\"step\":2,\"eval\":false,\"group\":0,\"sample\":0,\"problem\""));
+    assert_non_null(strstr(text, "\"sample\":0,\"turn\":2,"));
+    j = open_journal("t.jsonl", SETTINGS, 0);
+    struct verdict v;
+    for (here.turn = 0; here.turn < 3; here.turn++)
+        assert_true(find(j, 0, 0, &relu, "x", &v) && v.speedup == 1.1 * (here.turn + 1));
+    assert_false(find(j, 0, 0, &relu, "x", &v));
+    journal_close(j);
+}
+
+static enum status unlucky(void *ctx, struct verify_item *items, size_t n, const volatile bool *cancel, struct err *e) {
+    (void)cancel;
+    (void)e;
+    int *calls = ctx;
+    for (size_t i = 0; i < n; i++)
+        items[i].verdict = (struct verdict){.outcome = i == 0 && *calls < 2 ? OUTCOME_INFRASTRUCTURE : OUTCOME_CORRECT};
+    ++*calls;
+    return ST_OK;
+}
+
+/* A verdict that is missing is asked for again; one that stays missing is never written. */
+static void missing_is_asked_for_again(void **state) {
+    (void)state;
+    for (int calls = -1; calls < 2; calls += 2) { /* the first time three attempts are too few */
+        int made = calls;
+        struct journal *j = open_journal("m.jsonl", SETTINGS, 0);
+        struct verify_item items[2] = {{.problem = &relu, .source = "a"}, {.problem = &relu, .source = "b"}};
+        const struct place at[2] = {{.step = 1}, {.step = 1, .sample = 1}};
+        const struct judge judge = {.fn = unlucky, .ctx = &made};
+        CHECK(journal_judge(j, &judge, items, at, 2, NULL, &err));
+        assert_int_equal(made, calls < 0 ? 2 : 3);
+        assert_int_equal(items[0].verdict.outcome, calls < 0 ? OUTCOME_INFRASTRUCTURE : OUTCOME_CORRECT);
+        assert_int_equal(journal_replayed(j), calls < 0 ? 0 : 1);
+        journal_close(j);
+    }
 }
 
 /* A process killed in the middle of writing: every cut leaves the whole lines, and the next writer goes on. */
@@ -163,7 +226,7 @@ static void torn_line(void **state) {
     (void)state;
     struct verdict v;
     struct journal *j = open_journal("c.jsonl", SETTINGS, 0);
-    journal_at(j, 1, false);
+    at_step(1, false);
     add(j, 0, &relu, "x", 1);
     add(j, 1, &relu, "y", 2);
     journal_close(j);
@@ -172,7 +235,7 @@ static void torn_line(void **state) {
     for (size_t cut = first; cut < all; cut += 13) {
         CHECK(fs_write_atomic(in_tmp("c.jsonl"), text, cut, &err));
         j = open_journal("c.jsonl", SETTINGS, 0);
-        journal_at(j, 1, false);
+        at_step(1, false);
         assert_true(find(j, 0, 0, &relu, "x", &v));
         assert_false(find(j, 1, 0, &relu, "y", &v));
         add(j, 1, &relu, "y", 2);
@@ -193,8 +256,8 @@ static void used_verdict_is_the_written_one(void **state) {
     const bool fresh = true;
     memset(item.verdict.message, 0xfe, sizeof item.verdict.message - 1);
     item.verdict.message[sizeof item.verdict.message - 1] = 0;
-    journal_at(j, 0, false);
-    CHECK(journal_add(j, &item, &fresh, 1, 0, 1, &err));
+    at_step(0, false);
+    CHECK(journal_add(j, &item, &here, &fresh, 1, &err));
     journal_close(j);
     struct verdict v;
     j = open_journal("d.jsonl", SETTINGS, 0);
@@ -209,6 +272,8 @@ int main(void) {
         cmocka_unit_test(verdict_round_trip),
         cmocka_unit_test(finds_by_place_and_answer),
         cmocka_unit_test(steps_settings_and_later_lines),
+        cmocka_unit_test(turns),
+        cmocka_unit_test(missing_is_asked_for_again),
         cmocka_unit_test(torn_line),
         cmocka_unit_test(used_verdict_is_the_written_one),
     };

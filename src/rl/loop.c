@@ -1,4 +1,5 @@
-/* The whole loop, top to bottom: train_run opens everything, train_steps walks the steps, one_step is one step. */
+/* The whole loop, top to bottom: train_run opens everything, train_steps walks the steps, one_step is one step:
+ * pick_problems, rollout_run (rollout.c), assign_advantages (advantage.c), update_policy (update.c). */
 #include "rl/loop.h"
 
 #include <math.h>
@@ -10,14 +11,18 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "io/json.h"
+#include "rl/curriculum.h"
 #include "rl/eval.h"
 #include "rl/journal.h"
+#include "rl/metrics.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
 
 struct trainer {
     const struct train_options *o;
+    struct train_options now; /* of the step: o with what its schedule says */
     struct session s;
     struct run *run;
     struct journal *journal;
@@ -25,12 +30,17 @@ struct trainer {
     struct update_space space;
     const struct problem **train, **test;
     int n_train, n_test;
+    struct curriculum curriculum;
     int64_t step, steps, opt_step;
+    double baseline;    /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
+    double save_s;      /* that the last checkpoint took */
     bool finished;      /* nothing is left to do */
     double started_s;
     int64_t first_step;
 };
+
+/* ---- problems -----------------------------------------------------------------------------------------------------*/
 
 /* The i-th problem of the endless sequence of shuffled epochs: a pure function of the seed, so a resumed run sees the
  * problems that the uninterrupted one would have seen. */
@@ -50,180 +60,228 @@ static void pick_problems(const struct trainer *t, int64_t step, const struct pr
     free(order);
 }
 
-/* Advantages of every group; counts the ones that teach nothing. */
-static int assign_advantages(const struct train_options *o, struct group *groups, int n) {
-    int constant = 0;
-    double *score = xmalloc((size_t)o->dataset_builder.group_size * sizeof *score),
-           *adv = xmalloc((size_t)o->dataset_builder.group_size * sizeof *adv);
-    bool *present = xmalloc((size_t)o->dataset_builder.group_size * sizeof *present);
-    for (int i = 0; i < n; i++) {
-        struct group *g = &groups[i];
-        for (int j = 0; j < g->n; j++) {
-            score[j] = g->ep[j].reward.total;
-            present[j] = g->ep[j].present;
+/* Problems in the place of those whose answers all scored the same: drawn anew for the step and the round. */
+static void pick_others(const struct trainer *t, int64_t step, int round, int n, const struct problem **out) {
+    struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x726566696c6c0000) + (uint64_t)step * 16 + (uint64_t)round);
+    for (int i = 0; i < n; i++) out[i] = t->train[rng_below(&r, (uint64_t)t->n_train)];
+}
+
+/* ---- advantages ---------------------------------------------------------------------------------------------------*/
+
+static int count_episodes(const struct rollout *r) {
+    int n = 0;
+    for (int i = 0; i < r->n; i++) n += r->group[i].n;
+    return n;
+}
+
+enum what { OF_RETURN, OF_PLAN, OF_CODE };
+
+/* Advantages of all turns by their returns, or by one part of them, in the order of the groups. A turn's peers are all
+ * turns of all samples of its problem, or the same turn's. Returns the number of constant groups. */
+static int advantages_of(struct trainer *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
+    const struct train_options *o = t->o;
+    const struct advantage_params p = {.kind = (enum advantage_kind)o->advantage,
+                                       .negative_scale = o->negative_advantage_scale,
+                                       .drop_constant = o->remove_constant_reward_groups,
+                                       .keep = (int)o->keep_best,
+                                       .threshold = o->keep_threshold,
+                                       .temperature = o->reward_temperature,
+                                       .baseline_decay = o->baseline_decay};
+    const int turns = o->mode == MODE_MULTI_TURN && o->advantage_group == GROUP_TURN ? TURNS_MAX : 1;
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++) {
+            const struct group *g = &r->group[i];
+            const struct episode *ep = &g->ep[j];
+            s[n++] = (struct advantage_sample){.group = turns * g->task + (turns > 1 ? g->turn : 0),
+                                               .present = ep->has_return,
+                                               .score = what == OF_PLAN   ? ep->plan_ret
+                                                        : what == OF_CODE ? ep->code_ret
+                                                                          : ep->ret};
         }
-        constant +=
-            !advantage_group((enum advantage_kind)o->advantage, o->negative_advantage_scale, score, present, g->n, adv);
-        for (int j = 0; j < g->n; j++) g->ep[j].advantage = adv[j];
+    double unused = t->baseline;
+    return advantage_batch(&p, s, n, turns * r->n_tasks, what == OF_RETURN ? &t->baseline : &unused);
+}
+
+/* Reasoning tokens earn what the plan is worth, the answer's tokens what the code is. */
+static void split_advantage(const struct train_options *o, struct episode *ep, double plan, double code) {
+    if (ep->plan_tokens == 0 || ep->sample.n == 0) return;
+    ep->token_advantage = xmalloc((size_t)ep->sample.n * sizeof *ep->token_advantage);
+    for (int k = 0; k < ep->sample.n; k++)
+        ep->token_advantage[k] = (float)(k < ep->plan_tokens ? o->plan_weight * plan : code);
+    ep->advantage = code;
+    ep->kept |= plan != 0;
+}
+
+/* Returns the number of groups that teach nothing. */
+static int assign_advantages(struct trainer *t, struct rollout *r) {
+    const struct train_options *o = &t->now;
+    const bool idle_tokens_count = o->kl_penalty_coef > 0 || o->entropy_coef > 0 || !o->remove_constant_reward_groups;
+    const int n = count_episodes(r);
+    struct advantage_sample *all = xcalloc((size_t)n + 1, sizeof *all), *plan = NULL, *code = NULL;
+    const int constant = advantages_of(t, r, OF_RETURN, all);
+    if (o->hierarchical_rewards) {
+        plan = xcalloc((size_t)n + 1, sizeof *plan);
+        code = xcalloc((size_t)n + 1, sizeof *code);
+        (void)advantages_of(t, r, OF_PLAN, plan);
+        (void)advantages_of(t, r, OF_CODE, code);
     }
-    free(score);
-    free(adv);
-    free(present);
+    for (int i = 0, k = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++, k++) {
+            struct episode *ep = &r->group[i].ep[j];
+            ep->advantage = all[k].advantage;
+            ep->kept = all[k].takes_part && idle_tokens_count;
+            if (plan) split_advantage(o, ep, plan[k].advantage, code[k].advantage);
+        }
+    free(all);
+    free(plan);
+    free(code);
     return constant;
 }
 
-struct tally {
-    int n, missing, format, compiled, correct, fast, cheats, truncated;
-    double reward, reward_sq, log_speed, entropy;
-    int timed;
-    int64_t tokens;
-};
-
-static struct tally count(const struct group *groups, int n) {
-    struct tally c = {0};
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < groups[i].n; j++) {
-            const struct episode *ep = &groups[i].ep[j];
-            c.tokens += ep->sample.n;
-            c.truncated += ep->sample.stop == STOP_LENGTH;
-            for (int k = 0; k < ep->sample.n; k++) c.entropy += ep->sample.entropy[k];
-            if (!ep->present) {
-                c.missing++;
-                continue;
-            }
-            c.n++;
-            c.format += ep->format_ok;
-            c.compiled += outcome_stage(ep->verdict.outcome) >= STAGE_COMPILE;
-            c.cheats += outcome_class(ep->verdict.outcome) == 'H';
-            c.reward += ep->reward.total;
-            c.reward_sq += ep->reward.total * ep->reward.total;
-            if (ep->verdict.outcome != OUTCOME_CORRECT) continue;
-            c.correct++;
-            if (ep->verdict.speedup > 0) {
-                c.timed++;
-                c.fast += ep->verdict.speedup > 1;
-                c.log_speed += log(ep->verdict.speedup);
-            }
-        }
-    return c;
+/* Tasks whose answers' returns are all equal. */
+static int constant_tasks(struct trainer *t, const struct rollout *r) {
+    struct advantage_sample *s = xcalloc((size_t)count_episodes(r) + 1, sizeof *s);
+    const double baseline = t->baseline;
+    (void)advantages_of(t, r, OF_RETURN, s);
+    t->baseline = baseline;
+    bool *differs = xcalloc((size_t)r->n_tasks + 1, sizeof *differs);
+    for (int i = 0, k = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++, k++) differs[r->group[i].task] |= !s[k].constant;
+    int constant = 0;
+    for (int i = 0; i < r->n_tasks; i++) constant += !differs[i];
+    free(differs);
+    free(s);
+    return constant;
 }
 
-static enum status log_step(struct trainer *t, const struct tally *c, const struct update_stats *u, int constant,
-                            const struct rollout_times *times, double train_s, double total_s, struct err *e) {
-    double n = c->n ? (double)c->n : (double)NAN, tok = u->loss.n ? (double)u->loss.n : (double)NAN,
-           mean = c->reward / n;
-    double speed = c->timed ? exp(c->log_speed / c->timed) : (double)NAN;
-    const struct metric m[] = {
-        {"reward/mean", mean},
-        {"reward/std", sqrt(fmax(0, c->reward_sq / n - mean * mean))},
-        {"kernel/format_rate", c->format / n},
-        {"kernel/compile_rate", c->compiled / n},
-        {"kernel/correct_rate", c->correct / n},
-        {"kernel/fast_1_rate", c->fast / n},
-        {"kernel/cheat_rate", c->cheats / n},
-        {"kernel/geomean_speedup", speed},
-        {"kernel/missing", c->missing},
-        {"batch/samples", c->n + c->missing},
-        {"batch/constant_groups", constant},
-        {"batch/groups_trained", u->groups_trained},
-        {"batch/truncated", c->truncated},
-        {"policy/entropy", c->tokens ? c->entropy / (double)c->tokens : (double)NAN},
-        {"policy/answer_tokens", (double)c->tokens / (double)i64_max(1, c->n + c->missing)},
-        {"train/loss", u->loss.loss / tok},
-        {"train/kl_sampler_trainer", u->kl_before},
-        {"train/ratio_mean", u->loss.ratio / tok},
-        {"train/clip_fraction", u->loss.clipped / tok},
-        {"train/grad_norm", u->groups_trained ? u->grad_norm : (double)NAN},
-        {"train/learning_rate", u->learning_rate},
-        {"train/tokens", (double)u->loss.n},
-        {"time/generate_s", times->generate_s},
-        {"time/verify_s", times->verify_s},
-        {"time/train_s", train_s},
-        {"time/total_s", total_s},
-        {"progress/fraction", (double)(t->step + 1) / (double)t->steps},
-    };
-    double elapsed = clock_now_s() - t->started_s;
-    double left = elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1);
-    log_info("step %lld/%lld  reward %.3f  correct %3.0f%%  faster %3.0f%%  speed-up %.2fx  entropy %.2f  %.1f s  "
-             "(%.0f s left)",
-             (long long)t->step + 1, (long long)t->steps, mean, 100.0 * c->correct / n, 100.0 * c->fast / n,
-             c->timed ? speed : 0, c->tokens ? c->entropy / (double)c->tokens : 0, total_s, left);
-    return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
-}
+/* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
 static enum status save(struct trainer *t, const char *name, struct err *e) {
     char step[32];
+    CLEANUP_STR struct str more = STR_INIT;
+    const double from = clock_now_s();
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, t->s.model, t->o->lora_rank > 0, t->opt,
-                            t->s.tokenizer_dir, e));
+    if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
+    if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, str_c(&more), t->s.model,
+                            t->o->lora_rank > 0, t->opt, t->s.tokenizer_dir, e));
     t->saved_step = t->step;
-    return ST_OK;
+    t->save_s = clock_now_s() - from;
+    return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
 }
 
 /* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
-static void keep_state(struct trainer *t, int64_t opt_step_before) {
+static void keep_state(struct trainer *t, int64_t opt_step_before, double baseline_before) {
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
     if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    t->baseline = baseline_before;
     if (save(t, NULL, &e) == ST_OK)
         log_info("the state before step %lld is saved", (long long)t->step + 1);
     else
         log_warn("the state before step %lld could not be saved: %s", (long long)t->step + 1, e.msg);
 }
 
-/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
-static enum status one_step(struct trainer *t, struct err *e) {
-    const struct train_options *o = t->o;
-    int n = (int)o->dataset_builder.batch_size;
-    double t0 = clock_now_s();
-    const struct problem **problems = xcalloc((size_t)n, sizeof *problems);
-    struct group *groups = xcalloc((size_t)n, sizeof *groups);
-    pick_problems(t, t->step, problems);
+/* ---- one step -----------------------------------------------------------------------------------------------------*/
+
+/* The step's problems, and others in the place of those that teach nothing, as often as refill_rounds says. */
+static enum status sample_step(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
+    const struct train_options *o = &t->now;
+    const int batch = (int)o->dataset_builder.batch_size;
+    const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
     struct rollout_params p = session_rollout_params(o);
-    p.stream = (uint64_t)(t->step * n);
-    struct rollout_times times = {0};
-    struct update_stats u = {0};
-    enum status st;
-    journal_at(t->journal, t->step, false);
-    TRY_GOTO(rollout_run(&t->s.actor, problems, n, &p, groups, &times, e), out);
-    int constant = assign_advantages(o, groups, n);
-    double t1 = clock_now_s();
-    const int64_t opt_step = t->opt_step;
-    st = update_policy(t->s.model, t->opt, o, &t->space, groups, n, &t->opt_step, &u, e);
-    if (st != ST_OK) {
-        keep_state(t, opt_step);
-        goto out;
+    p.step = t->step;
+    p.stream = (uint64_t)(t->step * batch);
+    if (o->curriculum.enabled)
+        curriculum_pick(&t->curriculum, o, t->step, batch, problems);
+    else
+        pick_problems(t, t->step, problems);
+    enum status st = rollout_run(&t->s.actor, problems, batch, &p, r, times, e);
+    for (int round = 1; st == ST_OK && round <= o->refill_rounds; round++) {
+        const int lacking = batch - (r->n_tasks - constant_tasks(t, r));
+        if (lacking <= 0) break;
+        if (o->curriculum.enabled)
+            curriculum_pick(&t->curriculum, o, t->step + ((int64_t)round << 32), lacking, problems);
+        else
+            pick_others(t, t->step, round, lacking, problems);
+        p.first_task = r->n_tasks;
+        p.stream = (UINT64_C(1) << 50) + ((uint64_t)t->step << 20) + (uint64_t)r->n_tasks;
+        st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
     }
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < groups[i].n; j++)
-            TRY_GOTO(run_trace(t->run, t->step, i, j, groups[i].problem, &groups[i].ep[j], e), out);
-    struct tally c = count(groups, n);
-    st = log_step(t, &c, &u, constant, &times, clock_now_s() - t1, clock_now_s() - t0, e);
-out:
-    groups_free(groups, n);
-    free(groups);
     free(problems);
     return st;
 }
 
+static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
+                              const struct step_times *times, struct err *e) {
+    TRY(run_traces(t->run, t->step, r, e));
+    struct metrics m = {0};
+    const double elapsed = clock_now_s() - t->started_s;
+    if (t->o->curriculum.enabled) {
+        metrics_add(&m, t->curriculum.key[t->curriculum.learned], "curriculum/learned_level");
+        metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
+    }
+    metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
+    metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
+    metrics_log(t->o, t->step, t->steps, r, times,
+                elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
+    enum status st = metrics_histograms(t->run, t->o, t->step, r, e);
+    if (st == ST_OK) st = run_metrics(t->run, t->step, m.m, m.n, e);
+    metrics_free(&m);
+    return st;
+}
+
+/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
+static enum status one_step(struct trainer *t, struct err *e) {
+    t->now = schedule_at(t->o, (double)t->step / (double)t->steps);
+    struct rollout r = {0};
+    struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
+    struct update_stats u = {0};
+    enum status st;
+    const double t0 = clock_now_s(), baseline = t->baseline;
+    TRY_GOTO(sample_step(t, &r, &times.rollout, e), out);
+    const double t1 = clock_now_s();
+    const int constant = assign_advantages(t, &r);
+    const double t2 = clock_now_s();
+    const int64_t opt_step = t->opt_step;
+    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, r.group, r.n, &t->opt_step, &u, e);
+    if (st != ST_OK) {
+        keep_state(t, opt_step, baseline);
+        goto out;
+    }
+    times.assemble_s = t2 - t1;
+    times.train_s = clock_now_s() - t2;
+    times.total_s = clock_now_s() - t0;
+    times.judging = judging_stats(t->s.actor.judging);
+    times.quiet_s += lease_quiet_s(t->s.lease);
+    t->save_s = 0;
+    if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, &r);
+    st = write_step(t, &r, constant, &u, &times, e);
+out:
+    rollout_free(&r);
+    return st;
+}
+
+/* ---- evaluation ---------------------------------------------------------------------------------------------------*/
+
+/* Exactly what training samples, judges and shows in prompts, on the held-out problems. */
 static enum status evaluate(struct trainer *t, struct err *e) {
     const struct train_options *o = t->o;
     struct eval_result r;
-    journal_at(t->journal, t->step, true);
-    TRY(eval_run(&t->s.actor, t->test, t->n_test, (int)o->eval_samples, o->temperature, (int)o->max_tokens,
-                 (uint64_t)o->seed, &r, e));
-    const struct metric m[] = {
-        {"eval/compile_rate", r.compiled.mean},
-        {"eval/correct_rate", r.correct.mean},
-        {"eval/fast_1_rate", r.fast.mean},
-        {"eval/geomean_speedup", r.speedup.mean},
-        {"eval/missing", r.missing},
-    };
+    struct rollout_params p = session_rollout_params(o);
+    p.step = t->step;
+    p.group_size = o->temperature > 0 ? (int)o->eval_samples : 1;
+    TRY(eval_rollouts(&t->s.actor, t->test, t->n_test, &p, &r, e));
+    struct metrics m = {0};
+    metrics_of_eval(&m, &r);
     log_info("eval on %d held-out problems: correct %.1f%%  faster %.1f%%  speed-up %.2fx", t->n_test,
              100 * r.correct.mean, 100 * r.fast.mean, isnan(r.speedup.mean) ? 0 : r.speedup.mean);
     eval_free(&r);
-    return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
+    const enum status st = run_metrics(t->run, t->step, m.m, m.n, e);
+    metrics_free(&m);
+    return st;
 }
 
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
@@ -241,13 +299,15 @@ static bool eval_is_due(const struct trainer *t) {
 static enum status make_up_evaluation(struct trainer *t, struct err *e) {
     bool done = true;
     enum status st = ST_OK;
-    if (t->step == 0) return ST_OK;
+    if (t->step == t->o->start_batch) return ST_OK;
     t->step--;
     if (eval_is_due(t)) st = run_is_evaluated(t->run, t->step, &done, e);
     if (st == ST_OK && !done) st = evaluate(t, e);
     t->step++;
     return st;
 }
+
+/* ---- the run ------------------------------------------------------------------------------------------------------*/
 
 static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
     const struct train_options *o = t->o;
@@ -269,28 +329,41 @@ static enum status train_steps(struct trainer *t, const volatile bool *cancel, s
     return save(t, "final", e);
 }
 
-/* Weights, optimizer and position of the last checkpoint, when there is one. What was written about later steps is
- * dropped, but for their verdicts: those steps are made again with the same ones. */
+static enum status load_state(struct trainer *t, const struct run_checkpoint *c, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_JSON json_t *state = NULL;
+    TRY(run_load_checkpoint(c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
+    str_addf(&path, "%s/state.json", c->path);
+    TRY(js_load(path.p, 1 << 16, &state, e));
+    TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
+    if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
+    t->step = t->saved_step = c->next_step;
+    t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
+    log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
+    return ST_OK;
+}
+
+/* Weights, optimizer and position of the last checkpoint, or of the one that is asked for. What was written about later
+ * steps is dropped, but for their verdicts: those steps are made again with the same ones. */
 static enum status resume(struct trainer *t, struct err *e) {
     struct run_checkpoint c;
-    TRY(run_last_checkpoint(t->run, &c, e));
-    if (c.found) {
-        TRY(run_load_checkpoint(&c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
-        t->step = t->saved_step = c.next_step;
-        t->finished = t->step >= t->steps && str_has_suffix(c.path, "/final");
-        log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
-    }
+    t->step = t->o->start_batch;
+    if (t->o->resume_from_batch != CONFIG_UNSET_INT)
+        TRY(run_find_checkpoint(t->run, t->o->resume_from_batch, &c, e));
+    else
+        TRY(run_last_checkpoint(t->run, &c, e));
+    if (c.found) TRY(load_state(t, &c, e));
     TRY(run_truncate(t->run, t->step, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
     TRY(journal_open(path.p, t->s.verify_settings, t->step, t->s.verifier, &t->journal, e));
-    t->s.actor.journal = t->journal;
+    session_judging(&t->s, t->journal, t->s.actor.cancel);
     return ST_OK;
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
-    struct trainer t = {.o = o};
+    struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open(o, cancel, &t.s, e), out);
@@ -299,19 +372,23 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
     TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
+    curriculum_init(&t.curriculum, o, t.train, t.n_train);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
+    if (t.step == o->start_batch) run_text(t.run, t.step, "Configuration", resolved_yaml);
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    session_judging_close(&t.s);
     journal_close(t.journal);
     adamw_free(t.opt);
     update_space_free(&t.space);
+    curriculum_free(&t.curriculum);
     free(t.train);
     free(t.test);
     session_close(&t.s);

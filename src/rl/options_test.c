@@ -18,19 +18,24 @@ static size_t field_bytes(enum config_type t) {
 
 /* Sets a value that is allowed and differs from the default; returns false when none of the usual ones does. */
 static bool set_another(struct config *c, const struct config_key *k) {
-    static const char *const numbers[] = {"0.125", "0.5", "1", "2", "3", "64", "300"};
+    static const char *const numbers[] = {"0.125", "0.5", "1", "2", "3", "64", "300", "5000"};
     CLEANUP_STR struct str s = STR_INIT;
     if (k->type == CONFIG_BOOL) {
         str_addf(&s, "%s=%s", k->name, strcmp(k->def, "true") == 0 ? "false" : "true");
     } else if (k->type == CONFIG_STRING) {
         str_addf(&s, "%s=some/path", k->name);
     } else if (k->type == CONFIG_ENUM) {
-        str_addf(&s, "%s=%s", k->name, strrchr(k->allowed, '|') + 1); /* no default is the last name */
+        const char *last = strrchr(k->allowed, '|') + 1; /* the last name, or the first when that is the default */
+        str_addf(&s, "%s=", k->name);
+        if (strcmp(last, k->def) == 0)
+            str_add(&s, k->allowed, strcspn(k->allowed, "|"));
+        else
+            str_adds(&s, last);
     } else {
         for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
             struct err e = {0};
-            double def;
-            assert_true(parse_f64(k->def, &def));
+            double def = -1; /* of a default null */
+            assert_true(k->optional || parse_f64(k->def, &def));
             double v;
             assert_true(parse_f64(numbers[i], &v));
             str_clear(&s);
@@ -153,7 +158,7 @@ static void rules(void **state) {
 static void out_of_range(void **state) {
     (void)state;
     static const char *const bad[] = {"learning_rate=0",    "lora_rank=-1",   "level=5",        "group_size=0",
-                                      "test_fraction=1",    "num_substeps=0", "temperature=-1", "loss_fn=cross_entropy",
+                                      "test_fraction=1",    "num_substeps=0", "temperature=-1", "loss_fn=sft",
                                       "speed_max_reward=0", "seed=-1",        "train_tokens=1", "tensorboard_enabled=2",
                                       "min_p=1.1",          "min_p=-0.1",     "kv_memory=-1"};
     struct train_options o;

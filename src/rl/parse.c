@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/str.h"
 
@@ -24,22 +25,52 @@ static const char *find_last(const char *p, const char *end, const char *needle)
     return last;
 }
 
-/* Fences that may hold C. An empty tag counts. */
-static bool tag_is_c(const char *p, const char *end) {
-    static const char *const tags[] = {"", "c", "C", "cpp", "c++", "C++", "h", "cuda", "cu"};
-    struct slice t = trimmed(p, end);
-    for (size_t i = 0; i < ARRAY_LEN(tags); i++)
-        if (t.n == strlen(tags[i]) && (t.n == 0 || memcmp(t.p, tags[i], t.n) == 0)) return true;
+/* ---- think blocks -------------------------------------------------------------------------------------------------*/
+
+/* The first (last: the last) tag <think>, <thinking> or <thought>, or with a slash; *n is its length. */
+static const char *think_tag(const char *p, const char *end, bool closing, bool last, size_t *n) {
+    static const char *const names[] = {"think>", "thinking>", "thought>"};
+    const char *found = NULL;
+    for (; (p = p < end ? memchr(p, '<', (size_t)(end - p)) : NULL); p++) {
+        const char *name = p + 1 + closing;
+        if (closing && (end - p < 2 || p[1] != '/')) continue;
+        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+            const size_t m = strlen(names[i]);
+            if (name > end || (size_t)(end - name) < m || strncasecmp(name, names[i], m) != 0) continue;
+            found = p;
+            *n = (size_t)(name - p) + m;
+            if (!last) return found;
+        }
+    }
+    return found;
+}
+
+/* ---- fences -------------------------------------------------------------------------------------------------------*/
+
+/* Whether a fence of this tag may hold the answer. An empty tag may. */
+static bool tag_fits(const char *p, const char *end, enum answer_language language) {
+    static const char *const c[] = {"c", "cpp", "c++", "cc", "h", "cuda", "cu", "hip", NULL}, *const python[] = {
+                                                                                                  "python",   "py",
+                                                                                                  "python3",  "triton",
+                                                                                                  "cuda",     "cutedsl",
+                                                                                                  "tilelang", NULL};
+    const struct slice t = trimmed(p, end);
+    if (t.n == 0) return true;
+    for (const char *const *tag = language == ANSWER_C ? c : python; *tag; tag++)
+        if (t.n == strlen(*tag) && strncasecmp(t.p, *tag, t.n) == 0) return true;
     return false;
 }
 
-/* A fence opens and closes at the start of a line (blanks allowed). Returns the next fence line at or after p:
- * *line_end is its newline (or end). */
-static const char *next_fence(const char *begin, const char *p, const char *end, const char **line_end) {
-    for (const char *f; (f = find(p, end, "```")); p = f + 3) {
+/* A fence opens and closes at the start of a line (blanks allowed) with at least `ticks` backticks. Returns the next
+ * such line at or after p: *line_end is its newline (or end), *tag what follows the backticks. */
+static const char *next_fence(const char *begin, const char *p, const char *end, size_t ticks, const char **line_end,
+                              const char **tag) {
+    for (const char *f; (f = find(p, end, "```")); p = *tag) {
+        *tag = f;
+        while (*tag < end && **tag == '`') ++*tag;
         const char *b = f;
         while (b > begin && (b[-1] == ' ' || b[-1] == '\t')) b--;
-        if (b > begin && b[-1] != '\n') continue;
+        if ((b > begin && b[-1] != '\n') || (size_t)(*tag - f) < ticks) continue;
         const char *nl = memchr(f, '\n', (size_t)(end - f));
         *line_end = nl ? nl : end;
         return f;
@@ -47,31 +78,35 @@ static const char *next_fence(const char *begin, const char *p, const char *end,
     return NULL;
 }
 
-/* The last complete C fence in [p,end). */
-static struct slice last_fence(const char *begin, const char *end) {
+/* The last complete fence in [begin,end) that may hold the answer; *at is where it opens. */
+static struct slice last_fence(const char *begin, const char *end, enum answer_language language, const char **at) {
     struct slice best = {NULL, 0};
-    const char *p = begin, *eol, *close_eol;
-    for (const char *open; (open = next_fence(begin, p, end, &eol)); p = close_eol) {
+    const char *p = begin, *eol, *close_eol, *tag, *close_tag;
+    for (const char *open; (open = next_fence(begin, p, end, 3, &eol, &tag)); p = close_eol) {
         if (eol == end) break;
-        const char *close = next_fence(begin, eol + 1, end, &close_eol);
+        const char *close = next_fence(begin, eol + 1, end, (size_t)(tag - open), &close_eol, &close_tag);
         if (!close) break;
         struct slice body = trimmed(eol + 1, close);
-        if (tag_is_c(open + 3, eol) && body.p) best = body;
+        if (!tag_fits(tag, eol, language) || !body.p) continue;
+        best = body;
+        *at = open;
     }
     return best;
 }
 
-void parse_completion(const char *text, size_t n, struct parsed *out) {
+void parse_completion(const char *text, size_t n, enum answer_language language, struct parsed *out) {
     *out = (struct parsed){0};
-    const char *end = text + n, *answer = text;
-    const char *close = find_last(text, end, "</think>");
+    const char *end = text + n, *answer = text, *fence = NULL;
+    size_t tag = 0, close_tag = 0;
+    const char *close = think_tag(text, end, true, true, &close_tag);
     if (close) {
-        const char *open = find(text, close, "<think>"); /* absent when the prompt prefilled it */
-        out->thought = trimmed(open ? open + 7 : text, close);
-        answer = close + 8;
+        const char *open = think_tag(text, close, false, false, &tag); /* absent when the prompt prefilled it */
+        out->thought = trimmed(open ? open + tag : text, close);
+        answer = close + close_tag;
+        out->answer = (size_t)(answer - text);
     } else {
-        const char *open = find(text, end, "<think>");
-        if (open) out->thought = trimmed(open + 7, end); /* never closed: the answer may still be in there */
+        const char *open = think_tag(text, end, false, false, &tag);
+        if (open) out->thought = trimmed(open + tag, end); /* never closed: the answer may still be in there */
     }
 
     /* The last complete <KERNEL> block. */
@@ -85,11 +120,14 @@ void parse_completion(const char *text, size_t n, struct parsed *out) {
     }
     if (block) {
         out->summary = trimmed(answer, find(answer, end, "<KERNEL>"));
-        struct slice body = last_fence(block, block_end);
+        if (!close) out->answer = (size_t)(block - 8 - text);
+        struct slice body = last_fence(block, block_end, language, &fence);
         if (!body.p && !find(block, block_end, "```")) body = trimmed(block, block_end);
         out->kernel = body;
         out->format_ok = body.p != NULL;
         return;
     }
-    if (!find(answer, end, "<KERNEL>")) out->kernel = last_fence(answer, end);
+    if (find(answer, end, "<KERNEL>")) return; /* cut off inside its block */
+    out->kernel = last_fence(answer, end, language, &fence);
+    if (fence && !close) out->answer = (size_t)(fence - text);
 }

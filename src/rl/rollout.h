@@ -1,63 +1,123 @@
-/* rollout: problem -> prompt -> group of samples -> kernels -> verdicts -> scores. Training and evaluation share it. */
+/* rollout: problems -> prompts -> groups of samples -> kernels -> verdicts -> scores and returns. One turn, or several
+ * with the verdicts of the earlier ones in the prompt (Kevin, 2507.11948). Training and evaluation share it. */
 #ifndef KERNELRL_ROLLOUT_H
 #define KERNELRL_ROLLOUT_H
 
 #include "engine/engine.h"
+#include "rl/judging.h"
+#include "rl/lease.h"
 #include "rl/parse.h"
+#include "rl/prompt.h"
 #include "rl/reward.h"
 #include "text/chat.h"
 #include "verify/verify.h"
 
-struct journal;
+struct raicl;
 
-/* The policy and its judge; borrowed, nothing here is owned. */
+/* The policy, its prompts and its judge; borrowed, nothing here is owned. */
 struct actor {
     struct model *model;
     struct engine *engine;
     struct tokenizer *tok;
-    struct verifier *verifier;
+    struct verifier *verifier; /* knows the prototypes; NULL for backends without */
     enum chat_style style;
     bool think;
     double min_p;                /* of all sampling; 0: off */
-    struct journal *journal;     /* where verdicts are kept and found again (journal.h); NULL: nowhere */
+    struct judging *judging;     /* gives verdicts */
+    struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
+    /* Prompts. */
+    const struct prompt_backend *backend; /* NULL: c */
+    const char *precision, *hardware;     /* NULL: not mentioned */
+    struct raicl *raicl;                  /* where the examples come from; NULL: the next two */
+    const struct prompt_example *examples;
+    int n_examples;
+    int64_t prompt_tokens; /* longest prompt; 0: what the model's positions leave */
+    bool history_all;      /* show all earlier attempts, not only the latest */
+    bool full_feedback;    /* feedback version 2 */
 };
 
-struct episode { /* one sample of one problem */
+struct episode { /* one turn of one sample */
     struct sample sample;
-    char *text;   /* decoded completion without its stop token */
-    char *kernel; /* NULL: none found */
-    bool format_ok, thought;
+    char *text;    /* decoded completion without its stop token */
+    char *kernel;  /* NULL: none found */
+    char *summary; /* the model's own words on it, for a later turn; NULL: none */
+    bool format_ok;
+    int64_t thought_chars, kernel_chars; /* UTF-8 characters; 0: none */
+    int plan_tokens;                     /* leading tokens that reason; the rest is the answer */
     struct verdict verdict;
     bool present; /* false: the verifier failed or was cancelled; the sample has no score */
     struct reward reward;
+    /* What training rewards: the score and what came of it in later turns; of the plan and the code apart as well. */
+    double ret, plan_ret, code_ret;
+    bool has_return; /* false: this verdict, or that of a later turn, is missing */
     double advantage;
+    bool kept; /* trained on although its advantage is 0: there is a KL or entropy term, or constant groups stay */
+    /* With a KL penalty, stale samples or an advantage of its own for the plan; NULL otherwise. [sample.n] */
+    float *ref_logp, *old_logp; /* under the reference model; at the start of the update */
+    float *token_advantage;     /* instead of advantage */
 };
-struct group {
+struct group { /* samples of one prompt: all first turns of a task, or one later turn of one of its samples */
     const struct problem *problem;
     struct ids prompt;
     struct episode *ep; /* [n] */
     int n;
+    int task;       /* number of its problem in the rollout */
+    int turn;       /* from 0 */
+    int first;      /* number of ep[0] among the task's samples */
+    int stale;      /* updates of the model since the samples were drawn */
     bool continued; /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
+enum { TURNS_MAX = PROMPT_ATTEMPTS_MAX + 1 };
+struct trajectory { /* the turns of one sample of a task */
+    int task, sample, n_turns;
+    struct episode *turn[TURNS_MAX];
+    bool done; /* no further turn */
+};
+/* Everything one step samples: tasks, each a problem with group_size trajectories. Zero at first. */
+struct rollout {
+    struct group *group; /* first turns of all tasks in front of their second turns, rollout_run by rollout_run */
+    int n, cap;
+    struct trajectory *trajectory; /* task by task */
+    int n_trajectories, n_tasks;
+    struct judging_batch verdicts;
+    struct judging *judging; /* who gives them */
+};
+/* Does not wait for verdicts that are still asked for. */
+void rollout_free(struct rollout *r);
+
 struct rollout_params {
+    int64_t step; /* place in the journal */
+    bool eval;
     int group_size, max_tokens;
-    int first_group; /* number of groups[0] in the journal */
+    int first_task; /* number of the first problem in the journal */
     double temperature;
-    uint64_t seed, stream; /* the random stream of group i, sample j is (seed, stream + i, j) */
+    uint64_t seed, stream; /* the random stream of task i, sample j is (seed, stream + i, j); later turns have others */
     struct reward_weights weights;
+    int max_turns; /* 0: 1 */
+    double gamma;
+    bool early_stop;          /* a correct answer ends a trajectory ... */
+    double speedup_threshold; /* ... when it is as fast as that; 0: any */
 };
 struct rollout_times {
-    double generate_s, verify_s;
-    int64_t tokens; /* generated */
+    double generate_s, verify_s; /* sampling; waiting for verdicts */
+    int64_t tokens;              /* generated */
 };
 
-/* Samples and judges group_size answers for each of n problems. groups[] is filled in order and owned by the caller
- * through groups_free, also after an error. Fails with ST_CANCELLED when *cancel became true. */
+/* Samples group_size trajectories for each of n problems and appends them as new tasks. The verdicts of the last turn
+ * are asked for, but not waited for. r is the caller's to free, also after an error. ST_CANCELLED when *cancel became
+ * true. */
+enum status rollout_sample(const struct actor *a, const struct problem *const *problems, int n,
+                           const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
+                           struct err *e) MUST_USE;
+/* Waits for the verdicts of tasks from first_task on and scores them. */
+enum status rollout_score(const struct actor *a, const struct rollout_params *p, struct rollout *r, int first_task,
+                          struct rollout_times *times, struct err *e) MUST_USE;
+/* Both. */
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
-                        const struct rollout_params *p, struct group *groups, struct rollout_times *times,
+                        const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
                         struct err *e) MUST_USE;
-void groups_free(struct group *groups, int n);
+void groups_free(struct group *groups, int n); /* what they own, not the array */
 
 /* Token ids of a problem's prompt. */
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) MUST_USE;

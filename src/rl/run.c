@@ -17,6 +17,7 @@
 #include "io/tfevents.h"
 
 enum { LINE_MAX_BYTES = 16 << 20 };
+#define TRACES "traces.jsonl.zst"
 
 struct run {
     char *dir;
@@ -36,14 +37,23 @@ enum status run_lock(const char *dir, int *fd, struct err *e) {
     CLEANUP_FREE char *path = in_dir(dir, ".lock");
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(errno));
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return ST_OK;
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+        char pid[32]; /* whoever holds the lock is this process: `kernelrl runs stop` asks the file, and no process list
+                       */
+        const int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+        if (ftruncate(*fd, 0) == 0 && pwrite(*fd, pid, (size_t)n, 0) == n) return ST_OK;
+        const int failed = errno;
+        close(*fd);
+        *fd = -1;
+        return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(failed));
+    }
     close(*fd);
     *fd = -1;
     return FAIL(e, ST_IO, "%s: another process is training in this run directory", dir);
 }
 
 static enum status open_writers(struct run *r, struct err *e) {
-    static const char *const names[] = {"metrics.jsonl", "traces.jsonl", "checkpoints.jsonl"};
+    static const char *const names[] = {"metrics.jsonl", TRACES, "checkpoints.jsonl"};
     struct jsonl_writer **const writers[] = {&r->metrics, &r->traces, &r->checkpoints};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         CLEANUP_FREE char *path = in_dir(r->dir, names[i]);
@@ -101,8 +111,9 @@ static enum status copy_file(const char *from_dir, const char *to_dir, const cha
     return fs_write_atomic(to, text, n, e);
 }
 
-enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                             const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                             const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                             const char *tokenizer_dir, struct err *e) {
     TRY(fs_mkdirs(dir, e));
     if (lora)
         TRY(model_lora_save(m, dir, e));
@@ -117,7 +128,8 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
     const struct param *p = model_params((struct model *)(uintptr_t)m, &n);
     if (opt) TRY(adamw_save(opt, p, opt_path, e));
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld}\n", (long long)next_step, (long long)opt_step);
+    str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld%s%s}\n", (long long)next_step, (long long)opt_step,
+             more && *more ? ", " : "", more ? more : "");
     return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
 }
 
@@ -137,14 +149,15 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
 
 /* The directory is written beside its place and moved there. Between the two renames of a replacement only DIR.old
  * exists; checkpoint_recover puts it back. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                               const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                               const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                               const char *tokenizer_dir, struct err *e) {
     CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
     str_addf(&tmp, "%s.tmp", dir);
     str_addf(&old, "%s.old", dir);
     TRY(checkpoint_recover(dir, e));
     TRY(fs_remove(tmp.p, e));
-    enum status st = checkpoint_write(tmp.p, next_step, opt_step, m, lora, dtype, opt, tokenizer_dir, e);
+    enum status st = checkpoint_write(tmp.p, next_step, opt_step, more, m, lora, dtype, opt, tokenizer_dir, e);
     if (st == ST_OK && fs_is_dir(dir) && rename(dir, old.p) != 0)
         st = FAIL(e, ST_IO, "%s: cannot rename: %s", dir, strerror(errno));
     if (st == ST_OK && rename(tmp.p, dir) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
@@ -164,12 +177,12 @@ enum status checkpoint_recover(const char *dir, struct err *e) {
     return ST_OK;
 }
 
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step, const char *more,
                                 const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
                                 struct err *e) {
     CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
     str_addf(&dir, "%s/checkpoints/%s", r->dir, name);
-    TRY(checkpoint_replace(dir.p, next_step, opt_step, m, lora, "f32", opt, tokenizer_dir, e));
+    TRY(checkpoint_replace(dir.p, next_step, opt_step, more, m, lora, "f32", opt, tokenizer_dir, e));
     js_begin(&line, NULL, '{');
     js_put_str(&line, "name", name);
     js_put_i64(&line, "next_step", next_step);
@@ -196,7 +209,8 @@ static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
            js_get_i64(state, path, "next_step", next_step, &ignored) == ST_OK;
 }
 
-enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
+/* The newest complete one; with `at` >= 0 the newest whose position is that. */
+static enum status find_checkpoint(const struct run *r, int64_t at, struct run_checkpoint *out, struct err *e) {
     *out = (struct run_checkpoint){0};
     CLEANUP_FREE char *path = in_dir(r->dir, "checkpoints.jsonl");
     if (!fs_is_file(path)) return ST_OK;
@@ -217,11 +231,46 @@ enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out,
         if (strchr(name, '/')) continue;
         if ((st = checkpoint_recover(dir, e)) != ST_OK) break;
         if (!is_complete(dir, strcmp(kind, "adapter") == 0, &next) || next < out->next_step) continue;
+        if (at >= 0 && next != at) continue;
         out->found = true;
         out->next_step = next;
         memcpy(out->path, dir, sizeof dir);
     }
     jsonl_close(reader);
+    return st;
+}
+
+enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) {
+    return find_checkpoint(r, -1, out, e);
+}
+
+enum status run_find_checkpoint(const struct run *r, int64_t step, struct run_checkpoint *out, struct err *e) {
+    TRY(find_checkpoint(r, step, out, e));
+    if (out->found) return ST_OK;
+    return FAIL(e, ST_CONFIG, "resume_from_batch: %s/checkpoints.jsonl has no complete checkpoint of step %lld", r->dir,
+                (long long)step);
+}
+
+static int by_name_descending(const void *a, const void *b) { return strcmp(*(char *const *)b, *(char *const *)a); }
+
+enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
+    CLEANUP_FREE char *dir = in_dir(r->dir, "checkpoints");
+    if (keep <= 0 || !fs_is_dir(dir)) return ST_OK;
+    char **names;
+    size_t n;
+    TRY(fs_list(dir, &names, &n, e));
+    qsort(names, n, sizeof *names, by_name_descending);
+    enum status st = ST_OK;
+    int64_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t step;
+        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) { /* all of six digits or more */
+            CLEANUP_FREE char *path = in_dir(dir, names[i]);
+            st = fs_remove(path, e);
+        }
+        free(names[i]);
+    }
+    free(names);
     return st;
 }
 
@@ -273,9 +322,52 @@ static enum status truncate_lines(struct run *r, struct jsonl_writer *w, const c
     return st == ST_OK && cut >= 0 ? jsonl_append_cut(w, cut, e) : st;
 }
 
+/* A compressed file cannot be cut at a line: what is kept is written anew. */
+static enum status truncate_traces(struct run *r, int64_t step, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, TRACES), *tmp = in_dir(r->dir, "traces.tmp.jsonl.zst");
+    CLEANUP_STR struct str kept = STR_INIT; /* of one step */
+    struct jsonl_reader *reader;
+    struct jsonl_writer *writer = NULL;
+    int64_t at = -1, last = -1;
+    bool cut = false;
+    TRY(fs_remove(tmp, e));
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    enum status st = jsonl_append_open(tmp, &writer, NULL, e);
+    while (st == ST_OK && !cut) {
+        const char *line;
+        size_t n;
+        char where[4200];
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        snprintf(where, sizeof where, "%s:%lld", path, (long long)jsonl_line(reader));
+        if ((st = step_of_line(line, n, where, &at, e)) != ST_OK) break;
+        cut = at >= step;
+        if (kept.len > 0 && (cut || at != last)) {
+            st = jsonl_append(writer, kept.p, kept.len, e);
+            str_clear(&kept);
+        }
+        last = at;
+        if (cut) break;
+        str_add(&kept, line, n);
+        str_addc(&kept, '\n');
+    }
+    if (st == ST_OK && kept.len > 0) st = jsonl_append(writer, kept.p, kept.len, e);
+    if (st == ST_OK) st = jsonl_sync(writer, e);
+    jsonl_close(reader);
+    jsonl_append_close(writer);
+    if (st != ST_OK || !cut) {
+        struct err ignored;
+        if (fs_remove(tmp, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+        return st;
+    }
+    jsonl_append_close(r->traces);
+    r->traces = NULL;
+    if (rename(tmp, path) != 0) return FAIL(e, ST_IO, "%s: cannot rename: %s", tmp, strerror(errno));
+    return jsonl_append_open(path, &r->traces, NULL, e);
+}
+
 enum status run_truncate(struct run *r, int64_t step, struct err *e) {
     TRY(truncate_lines(r, r->metrics, "metrics.jsonl", step, e));
-    TRY(truncate_lines(r, r->traces, "traces.jsonl", step, e));
+    TRY(truncate_traces(r, step, e));
     CLEANUP_FREE char *tb = in_dir(r->dir, "tensorboard");
     return fs_is_dir(tb) ? tfevents_truncate(tb, step, e) : ST_OK;
 }
@@ -298,8 +390,28 @@ enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struc
     return st;
 }
 
-/* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. */
+/* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. Some charts
+ * have names of their own, which other programs know. */
 static void tensorboard_tag(const char *name, char *out, size_t cap) {
+    static const char *const own[][2] = {
+        {"reward/std", "Reward/StdDev"},
+        {"progress/done_frac", "Progress/CompletionFraction"},
+        {"optim/lr", "Optimizer/LearningRate"},
+        {"time/rollout", "Timing/Rollout"},
+        {"time/train", "Timing/Train"},
+        {"time/total", "Timing/Total"},
+        {"time/assemble_data", "Timing/Assemble_Data"},
+        {"time/save_checkpoint", "Timing/Save_Checkpoint"},
+        {"eval/pass@1", "Eval/Pass@1"},
+        {"eval/pass@5", "Eval/Pass@5"},
+        {"eval/fast_1_rate", "Eval/Fast1x"},
+        {"eval/fast_2_rate", "Eval/Fast2x"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if (strcmp(name, own[i][0]) == 0) {
+            snprintf(out, cap, "%s", own[i][1]);
+            return;
+        }
     bool up = true;
     size_t n = 0;
     for (; *name && n + 1 < cap; name++) {
@@ -328,27 +440,76 @@ enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int
     return r->events ? tfevents_flush(r->events, e) : ST_OK;
 }
 
-enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
-                      const struct episode *ep, struct err *e) {
-    CLEANUP_STR struct str line = STR_INIT, verdict = STR_INIT;
-    js_begin(&line, NULL, '{');
-    js_put_i64(&line, "step", step);
-    js_put_i64(&line, "group", group);
-    js_put_i64(&line, "sample", index);
-    js_put_str(&line, "problem", p->key);
-    js_put_str(&line, "text", ep->text);
-    js_put_str(&line, "stop", stop_reason_name(ep->sample.stop));
-    js_put_i64(&line, "tokens", ep->sample.n);
-    js_put_bool(&line, "format_ok", ep->format_ok);
-    js_begin(&line, "reward", '{');
-    js_put_f64(&line, "total", ep->present ? ep->reward.total : (double)NAN);
-    js_put_f64(&line, "correct", ep->reward.correct);
-    js_put_f64(&line, "speed", ep->reward.speed);
-    js_end(&line, '}');
-    js_put_f64(&line, "advantage", ep->advantage);
+void run_scalar(struct run *r, int64_t step, const char *tag, double value) {
+    if (r->events && isfinite(value)) tfevents_scalar(r->events, step, tag, value);
+}
+
+void run_histogram(struct run *r, int64_t step, const char *tag, const double *values, size_t n) {
+    if (r->events) tfevents_histogram(r->events, step, tag, values, n);
+}
+
+void run_text(struct run *r, int64_t step, const char *tag, const char *text) {
+    if (r->events) tfevents_text(r->events, step, tag, text);
+}
+
+enum status run_flush(struct run *r, struct err *e) { return r->events ? tfevents_flush(r->events, e) : ST_OK; }
+
+static void put_reward(struct str *line, const struct episode *ep) {
+    const struct reward *w = &ep->reward;
+    js_begin(line, "reward", '{');
+    js_put_f64(line, "total", ep->present ? w->total : (double)NAN);
+    js_put_f64(line, "format", w->format);
+    js_put_f64(line, "compile", w->compile);
+    js_put_f64(line, "correct", w->correct);
+    js_put_f64(line, "speed", w->speed);
+    js_put_f64(line, "think", w->think);
+    js_put_f64(line, "length", w->length);
+    js_put_f64(line, "overlong", w->overlong);
+    js_end(line, '}');
+}
+
+static void put_numbers(struct str *line, const char *name, const float *x, int n) {
+    js_begin(line, name, '[');
+    for (int i = 0; i < n; i++) str_addf(line, i ? ",%.9g" : "%.9g", (double)x[i]);
+    js_end(line, ']');
+}
+
+static void put_ids(struct str *line, const char *name, const int32_t *ids, size_t n) {
+    js_begin(line, name, '[');
+    for (size_t i = 0; i < n; i++) js_put_i64(line, NULL, ids[i]);
+    js_end(line, ']');
+}
+
+static void put_trace(struct str *line, int64_t step, const struct group *g, int index) {
+    CLEANUP_STR struct str verdict = STR_INIT;
+    const struct episode *ep = &g->ep[index];
+    js_begin(line, NULL, '{');
+    js_put_i64(line, "step", step);
+    js_put_i64(line, "group", g->task);
+    js_put_i64(line, "sample", g->first + index);
+    js_put_i64(line, "turn", g->turn);
+    js_put_str(line, "problem", g->problem->key);
+    js_put_str(line, "text", ep->text);
+    js_put_str(line, "stop", stop_reason_name(ep->sample.stop));
+    js_put_i64(line, "tokens", ep->sample.n);
+    js_put_bool(line, "format_ok", ep->format_ok);
+    js_put_i64(line, "plan_tokens", ep->plan_tokens);
+    put_reward(line, ep);
+    js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
+    js_put_f64(line, "advantage", ep->advantage);
     verdict_to_json(&ep->verdict, &verdict);
-    str_adds(&line, ",\"verdict\":");
-    str_add(&line, str_c(&verdict), verdict.len);
-    js_end(&line, '}');
-    return jsonl_append(r->traces, line.p, line.len, e);
+    str_adds(line, ",\"verdict\":");
+    str_add(line, str_c(&verdict), verdict.len);
+    if (index == 0) put_ids(line, "prompt_ids", g->prompt.p, g->prompt.len);
+    put_ids(line, "ids", ep->sample.ids, (size_t)ep->sample.n);
+    if (ep->sample.logp) put_numbers(line, "logp", ep->sample.logp, ep->sample.n);
+    js_end(line, '}');
+    str_addc(line, '\n');
+}
+
+enum status run_traces(struct run *r, int64_t step, const struct rollout *x, struct err *e) {
+    CLEANUP_STR struct str lines = STR_INIT;
+    for (int i = 0; i < x->n; i++)
+        for (int j = 0; j < x->group[i].n; j++) put_trace(&lines, step, &x->group[i], j);
+    return lines.len > 0 ? jsonl_append(r->traces, lines.p, lines.len, e) : ST_OK;
 }

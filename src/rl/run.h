@@ -1,5 +1,5 @@
 /* run: the directory of one training run, and what is written there (docs/formats.md):
- *   config.yaml  logs.log  metrics.jsonl  traces.jsonl  checkpoints.jsonl  checkpoints/<step>/  tensorboard/
+ *   config.yaml  logs.log  metrics.jsonl  traces.jsonl.zst  checkpoints.jsonl  checkpoints/<step>/  tensorboard/
  * and verdicts.jsonl, which journal.h writes. A second writer is refused by a lock; lines that a killed one left
  * unfinished are removed on opening. */
 #ifndef KERNELRL_RUN_H
@@ -10,8 +10,8 @@
 #include "rl/rollout.h"
 #include "train/adamw.h"
 
-/* Takes the lock of a directory that is trained in; it holds until *fd is closed. ST_IO when another process has it;
- * *fd is -1 then. */
+/* Takes the lock of a directory that is trained in and writes this process's id into it; it holds until *fd is closed.
+ * ST_IO when another process has it; *fd is -1 then. */
 enum status run_lock(const char *dir, int *fd, struct err *e) MUST_USE;
 
 struct run;
@@ -29,6 +29,8 @@ struct run_checkpoint {
 /* The checkpoint with the largest position among those recorded in checkpoints.jsonl whose files are all there. Broken
  * ones are passed over; found is false when none is left. */
 enum status run_last_checkpoint(const struct run *r, struct run_checkpoint *out, struct err *e) MUST_USE;
+/* The recorded one whose position is step. ST_CONFIG when there is none. */
+enum status run_find_checkpoint(const struct run *r, int64_t step, struct run_checkpoint *out, struct err *e) MUST_USE;
 enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,
                                 int64_t *opt_step, struct err *e) MUST_USE;
 /* Drops metrics, traces and TensorBoard's events of steps >= step: they will be made again. Takes memory for one line.
@@ -36,18 +38,21 @@ enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m,
 enum status run_truncate(struct run *r, int64_t step, struct err *e) MUST_USE;
 
 /* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
- * tokenizer_dir: its tokenizer files are copied beside full weights. The directory appears complete or not at all. */
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+ * more: further members of state.json ("\"baseline\": 0.5"), or NULL. tokenizer_dir: its tokenizer files are copied
+ * beside full weights. The directory appears complete or not at all. */
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step, const char *more,
                                 const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
                                 struct err *e) MUST_USE;
+/* Removes numbered checkpoints but the `keep` newest ones; 0 keeps all. */
+enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) MUST_USE;
 /* The parts run_save_checkpoint is made of, for programs without a run (sft). */
-enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                             const char *dtype, const struct adamw *opt, const char *tokenizer_dir,
-                             struct err *e) MUST_USE;
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                             const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                             const char *tokenizer_dir, struct err *e) MUST_USE;
 /* The same in place of what DIR holds: a complete checkpoint, old or new, exists at any moment, in DIR or DIR.old. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const struct model *m, bool lora,
-                               const char *dtype, const struct adamw *opt, const char *tokenizer_dir,
-                               struct err *e) MUST_USE;
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+                               const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
+                               const char *tokenizer_dir, struct err *e) MUST_USE;
 /* Cleans up after a checkpoint_replace that was interrupted; call before looking for a checkpoint in DIR. */
 enum status checkpoint_recover(const char *dir, struct err *e) MUST_USE;
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
@@ -59,10 +64,14 @@ struct metric {
     double value;     /* NaN is written as null */
 };
 enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int n, struct err *e) MUST_USE;
+/* TensorBoard alone; nothing without it. run_metrics flushes, too. */
+void run_scalar(struct run *r, int64_t step, const char *tag, double value);
+void run_histogram(struct run *r, int64_t step, const char *tag, const double *values, size_t n);
+void run_text(struct run *r, int64_t step, const char *tag, const char *text);
+enum status run_flush(struct run *r, struct err *e) MUST_USE;
 /* Whether the metrics hold an evaluation (names in "eval/") of the step. */
 enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) MUST_USE;
-/* One line per episode. */
-enum status run_trace(struct run *r, int64_t step, int group, int index, const struct problem *p,
-                      const struct episode *ep, struct err *e) MUST_USE;
+/* One line per turn of every sample, the whole step in one compressed frame (docs/formats.md). */
+enum status run_traces(struct run *r, int64_t step, const struct rollout *x, struct err *e) MUST_USE;
 
 #endif

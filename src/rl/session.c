@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "problem/generator.h"
 #include "rl/locate.h"
+#include "rl/raicl.h"
 #include "tensor/backend.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
@@ -22,8 +23,8 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
 }
 
 /* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
-static enum status load_start(const struct train_options *o, const volatile bool *cancel, struct session *s,
-                              struct err *e) {
+static enum status load_start(const struct train_options *o, bool frozen, const volatile bool *cancel,
+                              struct session *s, struct model **out, struct err *e) {
     CLEANUP_STR struct str adapter = STR_INIT;
     CLEANUP_FREE char *from = NULL;
     if (o->load_checkpoint_path && *o->load_checkpoint_path)
@@ -32,14 +33,68 @@ static enum status load_start(const struct train_options *o, const volatile bool
     bool is_adapter = from && fs_is_file(adapter.p);
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
-    const struct model_options mo = {
-        .dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0, .activation_memory = o->activation_memory};
+    const struct model_options mo = {.dtype = dtype_names[o->dtype],
+                                     .frozen = frozen || o->lora_rank > 0,
+                                     .activation_memory = o->activation_memory};
     bool full = from && !is_adapter;
-    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, &s->model, e));
-    model_set_name(s->model, full ? o->load_checkpoint_path : o->model_name);
-    if (is_adapter) return model_lora_load(s->model, from, e);
-    if (o->lora_rank > 0)
-        return model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
+    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, out, e));
+    model_set_name(*out, full ? o->load_checkpoint_path : o->model_name);
+    if (is_adapter) return model_lora_load(*out, from, e);
+    if (o->lora_rank > 0) return model_lora_init(*out, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
+    return ST_OK;
+}
+
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
+    return (struct verify_options){
+        .backend = (enum verify_backend)o->dataset_builder.backend,
+        .scoring = (enum scoring)o->dataset_builder.scoring,
+        .precision = precision_names[o->dataset_builder.precision],
+        .device = o->sandbox.device && *o->sandbox.device ? o->sandbox.device : NULL,
+        .timed_calls = (int)o->dataset_builder.num_perf_trials,
+        .python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
+        .cache_dir = o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
+        .threads = (int)o->threads,
+        .trials = (int)o->dataset_builder.num_correct_trials,
+        .compile_timeout_s = o->sandbox.compile_timeout_s,
+        .run_timeout_s = o->sandbox.run_timeout_s,
+        .memory_bytes = o->sandbox.memory_mib << 20,
+        .measure = o->dataset_builder.measure_performance,
+        .allow_weaker = o->sandbox.allow_weaker,
+        .quiet = lease ? lease_quiet : NULL,
+        .quiet_ctx = lease,
+    };
+}
+
+void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel) {
+    const struct judge judge = judge_by(s->verifier);
+    judging_free(s->actor.judging);
+    s->actor.judging = judging_create(journal, &judge, s->background, cancel);
+}
+
+void session_judging_close(struct session *s) {
+    judging_free(s->actor.judging);
+    s->actor.judging = NULL;
+}
+
+/* What prompts say beside the problem. */
+static enum status open_prompts(const struct train_options *o, struct session *s, struct err *e) {
+    static const char *const precisions[] = {"FP32 (32-bit floating point)", "FP16 (16-bit floating point)",
+                                             "BF16 (bfloat16)"};
+    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+               *gpu = o->dataset_builder.prompt_gpu_name;
+    s->actor.backend = prompt_backend(backend);
+    ASSERT(s->actor.backend);
+    int precision = o->dataset_builder.prompt_precision;
+    if (precision < 0 && o->dataset_builder.precision > 0) precision = o->dataset_builder.precision;
+    if (precision >= 0) s->actor.precision = precisions[precision];
+    if (o->dataset_builder.prompt_include_hardware) {
+        TRY(prompt_hardware(gpu && *gpu ? gpu : "cpu", &s->hardware, e));
+        s->actor.hardware = str_c(&s->hardware);
+    }
+    const int most = o->dataset_builder.prompt_option == PROMPT_ONE_SHOT   ? 1
+                     : o->dataset_builder.prompt_option == PROMPT_FEW_SHOT ? PROMPT_EXAMPLES_MAX
+                                                                           : 0;
+    s->actor.n_examples = prompt_examples(backend, most, &s->actor.examples);
     return ST_OK;
 }
 
@@ -48,7 +103,8 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
-    TRY(load_start(o, cancel, s, e));
+    TRY(load_start(o, false, cancel, s, &s->model, e));
+    if (o->kl_penalty_coef > 0) TRY(load_start(o, true, cancel, s, &s->reference, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)
@@ -60,46 +116,74 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};
     TRY(engine_open(s->model, &eo, &s->engine, e));
-    struct verify_options vo = {.python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
-                                .cache_dir =
-                                    o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
-                                .threads = (int)o->threads,
-                                .trials = (int)o->dataset_builder.num_correct_trials,
-                                .compile_timeout_s = o->sandbox.compile_timeout_s,
-                                .run_timeout_s = o->sandbox.run_timeout_s,
-                                .memory_bytes = o->sandbox.memory_mib << 20,
-                                .measure = o->dataset_builder.measure_performance,
-                                .allow_weaker = o->sandbox.allow_weaker};
+    s->background = o->overlap == OVERLAP_ON || (o->overlap == OVERLAP_AUTO && strcmp(o->device, "cpu") != 0);
+    if (s->background) s->lease = lease_create();
+    const struct verify_options vo = session_verify_options(o, s->lease);
     TRY(verifier_open(&vo, &s->verifier, e));
     CLEANUP_STR struct str settings = STR_INIT;
-    str_addf(&settings, "%d %d %a %a %lld %d", vo.threads, vo.trials, vo.compile_timeout_s, vo.run_timeout_s,
-             (long long)vo.memory_bytes, vo.measure);
+    str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
+             vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
+             vo.precision, vo.device ? vo.device : "", vo.timed_calls);
     s->verify_settings = hash_str(settings.p);
-    s->actor = (struct actor){.model = s->model,
-                              .engine = s->engine,
-                              .tok = s->tok,
-                              .verifier = s->verifier,
-                              .think = o->thinking,
-                              .min_p = o->min_p,
-                              .cancel = cancel};
+    session_judging(s, NULL, cancel);
+    TRY(open_prompts(o, s, e));
+    s->actor.model = s->model;
+    s->actor.engine = s->engine;
+    s->actor.tok = s->tok;
+    s->actor.verifier = s->verifier;
+    s->actor.lease = s->lease;
+    s->actor.think = o->thinking;
+    s->actor.min_p = o->min_p;
+    s->actor.cancel = cancel;
+    s->actor.history_all = o->history == HISTORY_ALL;
+    s->actor.full_feedback = o->full_feedback;
+    s->actor.prompt_tokens = o->prompt_max_tokens;
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
+        const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
+                                         .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+                                         .device = o->device,
+                                         .k = (int)o->dataset_builder.raicl_k,
+                                         .max_tokens = o->dataset_builder.raicl_max_tokens,
+                                         .pool = s->pool,
+                                         .tok = s->tok,
+                                         .cancel = cancel};
+        TRY(raicl_open(&ro, &s->actor.raicl, e));
+    }
     return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
 }
 
 void session_close(struct session *s) {
+    judging_free(s->actor.judging);
+    raicl_close(s->actor.raicl);
     verifier_close(s->verifier);
     if (s->engine) engine_close(s->engine);
     if (s->tok) tokenizer_close(s->tok);
     model_free(s->model);
+    model_free(s->reference);
     if (s->be) s->be->close(s->be);
     pool_destroy(s->pool);
+    lease_free(s->lease);
+    str_free(&s->hardware);
     problem_set_free(&s->problems);
     problem_set_free(&s->generated);
     free(s->tokenizer_dir);
     *s = (struct session){0};
 }
 
-static bool wanted(const struct train_options *o, const struct problem *p) {
-    if (o->dataset_builder.level > 0 && p->level != o->dataset_builder.level) return false;
+/* null: level 1 of KernelBench, all levels of other sources. */
+static int64_t wanted_level(const struct train_options *o, const char *source) {
+    if (o->dataset_builder.level != CONFIG_UNSET_INT) return o->dataset_builder.level;
+    if (!source || !*source) source = getenv("KERNELBENCH_ROOT");
+    return source && strstr(source, "KernelBench") ? 1 : 0;
+}
+
+static bool has_label(const struct train_options *o, const struct problem *p) {
+    return o->dataset_builder.difficulty == CONFIG_UNSET_INT || p->difficulty == o->dataset_builder.difficulty;
+}
+
+static bool wanted(const struct train_options *o, int64_t level, const struct problem *p) {
+    if (level > 0 && p->level != level) return false;
+    if (!has_label(o, p)) return false;
     if (o->dataset_builder.start_problem > 0 && p->problem_id < o->dataset_builder.start_problem) return false;
     return o->dataset_builder.end_problem == 0 || p->problem_id <= o->dataset_builder.end_problem;
 }
@@ -151,10 +235,11 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     *test = xcalloc(total, sizeof **test);
     *n_train = *n_test = 0;
     bool has_split = false;
+    const int64_t level = wanted_level(o, source);
     for (size_t i = 0; i < s->problems.count; i++) has_split |= s->problems.items[i].split == SPLIT_TEST;
     for (size_t i = 0; i < s->problems.count; i++) {
         const struct problem *p = &s->problems.items[i];
-        if (!wanted(o, p)) continue;
+        if (!wanted(o, level, p)) continue;
         if (has_split && p->split == SPLIT_TEST)
             (*test)[(*n_test)++] = p;
         else
@@ -167,13 +252,14 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     if (!has_split && o->dataset_builder.test_fraction > 0 && *n_train > 1 && held == 0) held = 1;
     for (int i = *n_train - held; i < *n_train; i++) (*test)[(*n_test)++] = (*train)[i];
     *n_train -= held;
-    for (size_t i = 0; i < s->generated.count; i++) (*train)[(*n_train)++] = &s->generated.items[i];
+    for (size_t i = 0; i < s->generated.count; i++)
+        if (has_label(o, &s->generated.items[i])) (*train)[(*n_train)++] = &s->generated.items[i];
     if (*n_train == 0)
         return FAIL(e, ST_CONFIG,
                     "dataset_builder: no problem is left to train on (source \"%s\", level %lld, problems "
                     "%lld to %lld)",
                     o->dataset_builder.source && *o->dataset_builder.source ? o->dataset_builder.source : "builtin",
-                    (long long)o->dataset_builder.level, (long long)o->dataset_builder.start_problem,
+                    (long long)level, (long long)o->dataset_builder.start_problem,
                     (long long)o->dataset_builder.end_problem);
     return ST_OK;
 }
@@ -184,13 +270,32 @@ struct rollout_params session_rollout_params(const struct train_options *o) {
         .max_tokens = (int)o->max_tokens,
         .temperature = o->temperature,
         .seed = (uint64_t)o->seed,
+        .max_turns = o->mode == MODE_MULTI_TURN ? (int)o->max_turns : 1,
+        .gamma = o->gamma,
+        .early_stop = o->early_stop_on_correct,
+        .speedup_threshold = o->speedup_threshold,
         .weights = {.format = o->dataset_builder.reward_format_weight,
                     .compile = o->dataset_builder.reward_compile_weight,
                     .correct = o->dataset_builder.reward_correctness_weight,
                     .speed = o->dataset_builder.reward_speed_weight,
                     .think = o->dataset_builder.reward_thinking_weight,
+                    .length = o->dataset_builder.reward_length_weight,
                     .shape = (enum speed_shape)o->dataset_builder.speed_reward,
                     .speed_cap = o->dataset_builder.speed_max_reward,
-                    .partial_correct = o->dataset_builder.partial_correctness},
+                    .excessive = o->dataset_builder.check_for_excessive_speedup
+                                     ? o->dataset_builder.excessive_speedup_threshold
+                                     : 0,
+                    .partial_correct = o->dataset_builder.partial_correctness,
+                    .sparse = o->dataset_builder.sparse_rewards,
+                    .cheating_penalty = o->dataset_builder.cheating_penalty,
+                    .format_penalty = o->dataset_builder.format_penalty,
+                    .length_min = (double)o->dataset_builder.length_min,
+                    .length_max = (double)o->dataset_builder.length_max,
+                    .think_none = o->dataset_builder.thinking_no_think,
+                    .think_floor = o->dataset_builder.thinking_floor,
+                    .think_soft_max = (double)o->dataset_builder.thinking_soft_max,
+                    .think_hard_max = (double)o->dataset_builder.thinking_hard_max,
+                    .overlong_buffer = (double)o->dataset_builder.overlong_buffer_tokens,
+                    .overlong_penalty = o->dataset_builder.overlong_penalty},
     };
 }

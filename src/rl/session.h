@@ -9,12 +9,16 @@ struct session {
     struct pool *pool;
     struct backend *be;
     struct model *model;
+    struct model *reference; /* the one the run began with, for the KL penalty; NULL without one */
     struct engine *engine;
     struct tokenizer *tok;
     char *tokenizer_dir; /* the model's directory */
     struct verifier *verifier;
     uint64_t verify_settings; /* hash of what decides verdicts, for the journal */
     struct problem_set problems, generated;
+    struct lease *lease; /* NULL: verdicts are not given while the model works */
+    bool background;     /* they are */
+    struct str hardware; /* of prompts */
     struct actor actor;
 };
 /* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On
@@ -22,6 +26,14 @@ struct session {
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
 void session_close(struct session *s);
+
+/* How answers are judged; threads, timeouts and the rest. lease: who stands aside for measurements; may be NULL. */
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease);
+
+/* Verdicts go to this journal (NULL: none) from here on; what was being judged is forgotten. session_open begins with
+ * none. */
+void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel);
+void session_judging_close(struct session *s); /* before the journal is closed */
 
 /* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,

@@ -192,7 +192,7 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
 }
 
 static enum status save(struct sft *s, struct err *e) {
-    return checkpoint_replace(s->state_dir, s->step, s->opt_step, s->model, s->o->lora_rank > 0, "f32", s->opt,
+    return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->model, s->o->lora_rank > 0, "f32", s->opt,
                               s->tokenizer_dir, e);
 }
 
@@ -222,7 +222,8 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         int n = step_groups(s, s->step, batch);
         struct update_stats u;
         s->update.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
+        if ((st = update_policy(s->model, s->opt, NULL, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) !=
+            ST_OK) {
             keep_state(s, first);
             break;
         }
@@ -259,7 +260,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         return save(s, e);
     }
     static const char *const dtypes[] = {"bf16", "f32"};
-    TRY(checkpoint_write(o->output, s->step, s->opt_step, s->model, o->lora_rank > 0, dtypes[o->save_dtype], NULL,
+    TRY(checkpoint_write(o->output, s->step, s->opt_step, NULL, s->model, o->lora_rank > 0, dtypes[o->save_dtype], NULL,
                          s->tokenizer_dir, e));
     TRY(fs_remove(s->state_dir, e));
     log_info("%s: done", o->output);

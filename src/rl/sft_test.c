@@ -107,8 +107,8 @@ static double row_loss(struct model *m) {
         ids_add(&ids, completion[i]);
     }
     struct segment seg = {0, (int64_t)ids.len, -1};
-    CHECK(model_forward(m, &(struct train_batch){ids.p, (int64_t)ids.len, &seg, 1, rows, completion, N}, logp, NULL,
-                        NULL, &err));
+    CHECK(model_forward(m, &(struct train_batch){ids.p, (int64_t)ids.len, &seg, 1, rows, completion, N, false}, logp,
+                        NULL, NULL, &err));
     double sum = 0;
     for (int i = 0; i < N; i++) sum -= (double)logp[i];
     ids_free(&ids);

@@ -14,7 +14,7 @@ struct update_stats {
     double learning_rate;
     double kl_before; /* largest |logp - logq| seen before any update of this batch: 0 when sampler == trainer */
     int64_t rows;     /* rows forwarded, prompts included */
-    int groups_trained;
+    int groups_trained, optimizer_steps;
 };
 
 /* Memory of micro-batches, kept between calls: zero at first, freed by update_space_free. It grows to what the largest
@@ -24,13 +24,17 @@ struct update_space {
 };
 void update_space_free(struct update_space *s);
 
-/* Trains on the groups whose advantages are not all zero, in num_substeps optimizer steps. The batch is cut into
- * micro-batches of at most train_tokens rows; a larger group is cut between its samples, a single sample never.
+/* Trains on the groups that teach something: update_epochs passes of num_substeps optimizer steps, each on an equal
+ * share of the groups, shuffled where there are several. A minibatch is cut into micro-batches of at most train_tokens
+ * rows; a larger group is cut between its samples, a single sample never. Samples of groups that are stale are scored
+ * with the model as it is before the first step; with kl_penalty_coef also with the reference model (else NULL).
  * *opt_step counts optimizer steps. ST_FAILED when a log-probability or the gradient is not finite, or differs from the
  * sampler's where it must not: the message says where, and the update that was about to be made has not been made. */
-enum status update_policy(struct model *m, struct adamw *opt, const struct train_options *o, struct update_space *space,
-                          struct group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
-                          struct err *e) MUST_USE;
+enum status update_policy(struct model *m, struct adamw *opt, struct model *reference, const struct train_options *o,
+                          struct update_space *space, struct group *groups, int n_groups, int64_t *opt_step,
+                          struct update_stats *out, struct err *e) MUST_USE;
+/* Warm-up by optimizer steps, times the schedule by o->progress. */
+double update_learning_rate(const struct train_options *o, int64_t opt_step);
 
 /* Negative log-likelihood of the groups' samples: sum over tokens, in nats, and the number of tokens. */
 enum status update_nll(struct model *m, const struct train_options *o, struct update_space *space, struct group *groups,

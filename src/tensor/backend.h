@@ -41,11 +41,20 @@ struct adamw_args {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
 };
 
+/* One of the sites that read the same rows x: y += xa B^T with its R columns of xa. */
+struct lora_site_args {
+    const struct weight *b; /* [N,R] */
+    struct tensor y;        /* [T,N] */
+};
+enum { LORA_SITES_MAX = 3 };
+
 struct backend {
     const char *name; /* "cpu-avx512", ... */
     struct pool *pool;
 
     bool bf16;                 /* takes weights of DT_BF16 */
+    enum dtype act;            /* type of a bf16 model's activations, see ops.h; DT_F32 on the CPU */
+    bool fast;                 /* numerics: fast. The caller sets it; products need not be I then */
     int64_t logit_chunk_bytes; /* about how many bytes of logits one LM-head chunk should take */
 
     /* Device memory the ops can reach; NULL when there is none left. 256-byte aligned on a device, 64 on the CPU,
@@ -101,19 +110,37 @@ struct backend {
     void (*logprob)(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets);
     void (*logprob_grad)(struct backend *be, struct tensor logits, const int32_t *targets, const float *g);
     void (*axpby)(struct backend *be, struct tensor y, float a, struct tensor x, float b);
-    /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i. */
+    /* y[i,:] = x[rows[i],:], and its transpose y[rows[i],:] += x[i,:] in ascending i; scale (host, or NULL: 1) has a
+     * factor for each row of x. */
     void (*gather_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
-    void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    void (*scatter_add_rows)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                             const float *scale);
     /* The optimizer: one AdamW update of n parameters and their moments in place, and the sum of n squares (waits). */
     void (*adamw)(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                   const struct adamw_args *a);
     double (*sum_squares)(struct backend *be, const float *x, int64_t n);
+
+    /* The rest may be NULL: the caller then does with what is above. */
+
+    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16: xa = scale x A^T in float32,
+     * [T, n*R]; then each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
+    void (*lora)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
+                 const struct lora_site_args *site, int n, float scale);
+    /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
+     * there after sync. id -1: the row's logits are not finite. */
+    void (*draw)(struct backend *be, struct tensor logits, int32_t limit, const struct draw *d, int32_t *id,
+                 float *logp, float *entropy);
+    /* What is asked for between the two is one pass: host arrays of indices keep their contents at their addresses
+     * until pass_end. With a key other than 0 the same ops will come again under this key with other contents: they
+     * may be recorded, and replayed. pass_end false: a replay did not fit, nothing was done; ask for the pass again. */
+    void (*pass_begin)(struct backend *be, uint64_t key);
+    bool (*pass_end)(struct backend *be);
 };
 
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 3 };
+enum { BACKEND_ABI = 5 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

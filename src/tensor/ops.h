@@ -21,6 +21,12 @@
  * and odd likewise for i = 0..15; then s = s + (even + odd). Both are E against ref_product_bf16 of src/cpu/ref.c (the
  * bits of a NaN aside), and I; they differ from each other in rounding. One order serves all numbers of rows.
  *
+ * bf16 activations. A backend whose `act` is DT_BF16 takes and gives, in models with bf16 weights, these in bfloat16,
+ * rounded once to nearest even: the outputs of rmsnorm (h), rope (q, k, and v behind them), attention (o), swiglu, and
+ * of the gate and up projection. The residual stream, the fused q, k, v projection, logits and all gradients stay
+ * float32. Sums are float32 in an order of the device's own: every op is I there, and T against the CPU, within 2^-8 of
+ * a row's scale where the result is bfloat16 and 2^-16 where it is float32.
+ *
  * linear          y[t,n] = bias[n] + sum_k x[t,k] w[n,k]; accumulate: begins at y[t,n] instead (bias must be NULL).
  *                 y [T,N], x [T,K], w packed from [N,K]. E, I.
  * linear_dx       dx[t,k] = sum_n dy[t,n] w[n,k], n ascending; overwrites or accumulates. E, I.
@@ -34,19 +40,23 @@
  * rope            per head: optional QK-norm over K (gain q_gain/k_gain), then the half-split rotary embedding of
  *                 Hugging Face Qwen2/3 (Su et al. 2021): (a,b) at (j, j+K/2) -> (a cos - b sin, b cos + a sin).
  *                 Query heads are then multiplied by 1/sqrt(K), so attention needs no scale. Reads the fused projection
- *                 [T,(H+2G)K], writes [T,(H+G)K]. E, I.
+ *                 [T,(H+2G)K], writes [T,(H+G)K]; an output in bfloat16 has (H+2G)K columns, the values behind the
+ *                 keys. E, I.
  * rope_grad       in: gradients with respect to rope's output, in the first (H+G)K columns of dqkv; replaced there by
  *                 gradients with respect to its input. Gain gradients accumulate as in rmsnorm_grad. E.
  * swiglu          y[t,f] = silu(gate[t,f]) * up[t,f]; gate and up are the halves of gu [T,2F]. (Shazeer 2020.) E, I.
  * kv_write        puts own keys and values of each sequence behind its past in the cache (layout below). E.
  * attention       softmax(q k^T) v per query head over the keys of its sequence (struct attn_seq). A score is a dot
  *                 product over d; then the maximum of the row's scores, exp(s - max), their sum l, sum_k p v over
- *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I.
+ *                 ascending keys, times 1/l. stats [T,H,2] = (max, 1/l), for the gradient. E, I where v is finite: a
+ *                 tile may multiply values that a row does not see by zero.
  * attention_grad: P recomputed from stats; dq overwritten; dk and dv accumulated over the users of a key in order of
- *                 (sequence, query row, head). E.
+ *                 (sequence, query row, head). E where q, k, v and d_o are finite, for the same reason, but
+ *                 for the sign of zeros.
  * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
- * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], i ascending. E.
+ * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], or with scale
+ *                 scale[i] x[i,:], product and sum rounded each, i ascending. E.
  * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I.
  * adamw           g' = g*scale; w' = w*decay; m += (1-beta1)(g'-m); v = v*beta2 + (1-beta2) g' g';
  *                 w = w' - step_size*m / (sqrt(v)*inv_sqrt_bias2 + eps), each operation rounded once, none fused. E.
@@ -55,6 +65,14 @@
 #define KERNELRL_OPS_H
 
 #include "tensor/tensor.h"
+
+/* How a token is drawn from a row of logits: with probability proportional to exp(x / temperature) among the ids that
+ * are at least min_p times as probable as the most probable one; u in [0,1) decides, by the running sum over ascending
+ * ids. Temperature 0 takes the largest, the lower id of equals. */
+struct draw {
+    float temperature, min_p;
+    double u;
+};
 
 enum { ROW_BLOCK = 128, KV_BLOCK = 64, SUM_BLOCK = 1024 };
 
@@ -82,6 +100,11 @@ struct attn_seq {
  * 16 (padding zero). struct attn_shape says where a layer's part of block 0 begins and how far the blocks are apart. */
 static inline int64_t kv_pad_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
 static inline int64_t kv_layer_floats(int64_t G, int64_t K) { return G * KV_BLOCK * (K + kv_pad_dim(K)); }
+/* The same in bfloat16, counted in floats, for K a multiple of 16: for each kv head the keys, row-major [KV_BLOCK][K];
+ * then for each kv head the values, transposed [K][KV_BLOCK]. */
+static inline int64_t kv_layer_floats_of(enum dtype dt, int64_t G, int64_t K) {
+    return dt == DT_F32 ? kv_layer_floats(G, K) : G * KV_BLOCK * K;
+}
 /* Offsets of head g's keys and values in a layer's part of a block. */
 static inline int64_t kv_keys_at(int64_t g, int64_t K) { return g * K * KV_BLOCK; }
 static inline int64_t kv_values_at(int64_t g, int64_t G, int64_t K) {

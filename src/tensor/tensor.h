@@ -21,16 +21,24 @@ struct tensor {
     int64_t rows, cols, ld;
 };
 
+static inline struct tensor tensor_of(void *p, enum dtype dt, int64_t rows, int64_t cols) {
+    return (struct tensor){p, dt, rows, cols, cols};
+}
 static inline struct tensor tensor_f32(float *p, int64_t rows, int64_t cols, int64_t ld) {
     return (struct tensor){p, DT_F32, rows, cols, ld};
 }
 static inline struct tensor tensor_full(float *p, int64_t rows, int64_t cols) {
     return tensor_f32(p, rows, cols, cols);
 }
-/* Columns [c0, c0+n) of a float32 view: how q, k and v are cut out of the fused projection. */
+/* Columns [c0, c0+n) of a view: how q, k and v are cut out of the fused projection. */
 static inline struct tensor tensor_cols(struct tensor t, int64_t c0, int64_t n) {
-    ASSERT(t.dt == DT_F32 && c0 >= 0 && n >= 0 && c0 + n <= t.cols);
-    return tensor_f32((float *)t.data + c0, t.rows, n, t.ld);
+    ASSERT(c0 >= 0 && n >= 0 && c0 + n <= t.cols);
+    return (struct tensor){(char *)t.data + (size_t)c0 * dtype_bytes(t.dt), t.dt, t.rows, n, t.ld};
+}
+/* Rows [r0, r0+n). */
+static inline struct tensor tensor_rows(struct tensor t, int64_t r0, int64_t n) {
+    ASSERT(r0 >= 0 && n >= 0 && r0 + n <= t.rows);
+    return (struct tensor){(char *)t.data + (size_t)(r0 * t.ld) * dtype_bytes(t.dt), t.dt, n, t.cols, t.ld};
 }
 
 #endif

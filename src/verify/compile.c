@@ -59,9 +59,10 @@ static void cache_path(const struct compiler *c, const struct compile_job *job, 
     CLEANUP_STR struct str key = STR_INIT;
     str_adds(&key, c->version);
     str_addc(&key, '\n');
-    str_adds(&key, flags_text);
+    if (!job->script) str_adds(&key, flags_text);
+    for (size_t i = 0; job->script && job->args[i]; i++) str_addf(&key, "%s\n", job->args[i]);
     str_addc(&key, '\n');
-    str_adds(&key, compile_script);
+    str_adds(&key, job->script ? job->script : compile_script);
     str_addc(&key, '\n');
     str_add(&key, job->unit, job->unit_bytes);
     struct hash128 h = hash_hex(key.p, key.len);
@@ -170,7 +171,7 @@ static bool read_object(int fd, struct compile_job *job) {
     return false;
 }
 
-static void run_compiler(struct compiler *c, struct shell *shell, struct compile_job *job, const char *tmp_dir) {
+static void run_compiler(struct shell *shell, struct compile_job *job, const char *tmp_dir) {
     char *args[] = {
 #define X(s) (char[]){s},
         FLAGS(X)
@@ -187,12 +188,13 @@ static void run_compiler(struct compiler *c, struct shell *shell, struct compile
         return;
     }
     int fds[3] = {src, out, text};
-    switch (shell_run(shell, compile_script, args, tmp_dir, fds, &status, &e)) {
+    const char *script = job->script ? job->script : compile_script;
+    switch (shell_run(shell, script, job->script ? job->args : args, tmp_dir, fds, &status, &e)) {
     case SHELL_ENDED: break;
     case SHELL_BROKEN: snprintf(job->message, sizeof job->message, "%s", e.msg); return;
     case SHELL_SLOW:
         job->result = COMPILE_SLOW;
-        snprintf(job->message, sizeof job->message, "the compiler did not finish within %.0f s", c->timeout_s);
+        snprintf(job->message, sizeof job->message, "the compiler did not finish within %.0f s", shell->timeout_s);
         return;
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && read_object(out, job)) {
@@ -223,7 +225,7 @@ static void compile_in(struct compiler *c, struct shell *shell, struct compile_j
         return;
     }
     for (int attempt = 0; attempt < 2; attempt++) {
-        run_compiler(c, shell, job, tmp_dir);
+        run_compiler(shell, job, tmp_dir);
         if (job->result != COMPILE_BROKEN) break;
     }
     struct err ignored;
@@ -235,7 +237,7 @@ static void compile_in(struct compiler *c, struct shell *shell, struct compile_j
 
 void compile_one(struct compiler *c, struct compile_job *job) {
     struct shell shell;
-    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
+    shell_init(&shell, c->jail, c->runner, c->stubs, job->timeout_s > 0 ? job->timeout_s : c->timeout_s);
     compile_in(c, &shell, job);
     shell_close(&shell);
 }

@@ -29,6 +29,11 @@ enum compile_result { COMPILE_OK, COMPILE_FAILED, COMPILE_SLOW, COMPILE_BROKEN }
 struct compile_job {
     const char *unit;
     size_t unit_bytes;
+    /* How: a script that reads the unit from standard input and writes the object to standard output, in the jail, with
+     * these arguments (NULL-terminated). NULL: the native ABI's C compiler. */
+    const char *script;
+    char *const *args;
+    double timeout_s; /* 0: the compiler's */
     /* out */
     enum compile_result result;
     void *object; /* the shared object; malloc'ed, the caller frees */

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "verify/wire.h"
 
 /* ---- seccomp ---- */
@@ -147,6 +148,37 @@ static int build_run_filter(scmp_filter_ctx c) {
     return r;
 }
 
+/* For an answer in Python (selfjail.py): torch and its libraries call too much for a list of what is allowed, so this
+ * is one of what is not, on top of the namespaces. Reaching for another process ends it; a network that is not there,
+ * and processes of its own, are refused. */
+static int build_python_filter(scmp_filter_ctx c, bool gpu) {
+    static const int hostile[] = {SCMP_SYS(ptrace),           SCMP_SYS(process_vm_writev), SCMP_SYS(bpf),
+                                  SCMP_SYS(kexec_load),       SCMP_SYS(init_module),       SCMP_SYS(finit_module),
+                                  SCMP_SYS(open_by_handle_at)};
+    static const int refused[] = {SCMP_SYS(mount),          SCMP_SYS(umount2),
+                                  SCMP_SYS(pivot_root),     SCMP_SYS(chroot),
+                                  SCMP_SYS(keyctl),         SCMP_SYS(add_key),
+                                  SCMP_SYS(request_key),    SCMP_SYS(perf_event_open),
+                                  SCMP_SYS(userfaultfd),    SCMP_SYS(unshare),
+                                  SCMP_SYS(setns),          SCMP_SYS(io_uring_setup),
+                                  SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register),
+                                  SCMP_SYS(reboot),         SCMP_SYS(swapon),
+                                  SCMP_SYS(quotactl),       SCMP_SYS(acct)};
+    static const int no_gpu[] = {SCMP_SYS(socket),   SCMP_SYS(socketpair),      SCMP_SYS(connect),
+                                 SCMP_SYS(bind),     SCMP_SYS(listen),          SCMP_SYS(accept),
+                                 SCMP_SYS(fork),     SCMP_SYS(vfork),           SCMP_SYS(execve),
+                                 SCMP_SYS(execveat), SCMP_SYS(process_vm_readv)};
+    int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
+    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
+    if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
+    if (r == 0 && !gpu)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+    return r;
+}
+
 /* Turns a filter into its BPF program, in the jail's arena. */
 static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out, size_t *bytes, struct err *e) {
     CLEANUP_FD int fd = process_memfd("filter", NULL, 0);
@@ -160,18 +192,24 @@ static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out,
 
 static enum status build_filters(struct jail *j, struct err *e) {
     enum status st;
-    scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW);
-    if (!run || !comp || seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
-        build_run_filter(run) != 0 ||
+    scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW),
+                    python = seccomp_init(SCMP_ACT_ALLOW), gpu = seccomp_init(SCMP_ACT_ALLOW);
+    if (!run || !comp || !python || !gpu || build_python_filter(python, false) != 0 ||
+        build_python_filter(gpu, true) != 0 ||
+        seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
         add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
         goto done;
     }
     TRY_GOTO(export_filter(&j->arena, run, &j->run_filter, &j->run_filter_bytes, e), done);
     TRY_GOTO(export_filter(&j->arena, comp, &j->compile_filter, &j->compile_filter_bytes, e), done);
+    TRY_GOTO(export_filter(&j->arena, python, &j->python_filter, &j->python_filter_bytes, e), done);
+    TRY_GOTO(export_filter(&j->arena, gpu, &j->gpu_filter, &j->gpu_filter_bytes, e), done);
 done:
     if (run) seccomp_release(run);
     if (comp) seccomp_release(comp);
+    if (python) seccomp_release(python);
+    if (gpu) seccomp_release(gpu);
     return st;
 }
 
@@ -219,13 +257,29 @@ static void jail_words(const struct jail *j, struct words *w) {
 static void compiler_words(const struct jail *j, struct words *w) {
     jail_words(j, w);
     words(w, "--ro-bind", "/usr/bin", "/usr/bin", "--ro-bind-try", "/usr/libexec", "/usr/libexec", "--ro-bind-try",
-          "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", NULL);
+          "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", "--dev-bind",
+          "/dev/null", "/dev/null", NULL);
     system_dir(w, "/bin", "usr/bin");
-    words(w, "--size", "268435456", "--tmpfs", "/tmp", NULL);
+    for (int i = 0; i < j->n_more; i++) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
+    words(w, "--size", j->n_more ? "1073741824" : "268435456", "--tmpfs", "/tmp", NULL);
 }
 
-static void compiler_limits(struct process_start *s, double timeout_s) {
-    s->address_bytes = 2ull << 30;
+void jail_show(struct jail *j, const char *directory) {
+    static const char *const seen[] = {"/usr/bin/", "/usr/lib/", "/usr/lib64/", "/usr/include/", "/usr/libexec/"};
+    for (size_t i = 0; i < ARRAY_LEN(seen); i++)
+        if (str_has_prefix(directory, seen[i])) return;
+    for (int i = 0; i < j->n_more; i++) {
+        size_t n = strlen(j->more[i]);
+        if (strncmp(directory, j->more[i], n) == 0 && (directory[n] == '/' || directory[n] == 0)) return;
+    }
+    struct stat sb;
+    if (j->n_more == (int)ARRAY_LEN(j->more) || stat(directory, &sb) != 0 || !S_ISDIR(sb.st_mode)) return;
+    snprintf(j->more[j->n_more++], sizeof j->more[0], "%s", directory);
+}
+
+static void compiler_limits(const struct jail *j, struct process_start *s, double timeout_s) {
+    /* nvcc's and torch's headers take more than C does. */
+    s->address_bytes = (j->n_more ? 12ull : 2ull) << 30;
     s->file_bytes = 64u << 20;
     s->cpu_s = (uint64_t)timeout_s + 2;
 }
@@ -307,7 +361,7 @@ enum status jail_start_compiler(const struct jail *j, const char *script, char *
     s.path = j->weak ? "/bin/sh" : j->bwrap;
     s.argv = w.v;
     s.envp = envp;
-    compiler_limits(&s, timeout_s);
+    compiler_limits(j, &s, timeout_s);
     return process_start(&s, out, e);
 }
 
@@ -344,7 +398,7 @@ enum status jail_start_shell(const struct jail *j, const char *runner_path, int 
     }
     words(&w, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", "4", "--", "/runner", "--shell", NULL);
     s.argv = w.v;
-    compiler_limits(&s, timeout_s);
+    compiler_limits(j, &s, timeout_s);
     enum status st = process_start(&s, out, e);
     for (int i = 0; i < JAIL_EXTRA_FILES; i++)
         if (again[i] >= 0) close(again[i]);

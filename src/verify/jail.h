@@ -12,15 +12,20 @@ struct jail {
     char bwrap[512]; /* empty in weak mode */
     bool weak;       /* no bubblewrap: seccomp, rlimits and, where the kernel has it, Landlock */
     bool drop_root;
+    /* More that compilers see, read-only: a CUDA toolkit, PyTorch's headers; set before the first compiler starts. */
+    char more[8][512];
+    int n_more;
     struct arena arena;
-    void *run_filter, *compile_filter; /* BPF programs */
-    size_t run_filter_bytes, compile_filter_bytes;
+    void *run_filter, *compile_filter, *python_filter, *gpu_filter; /* BPF programs */
+    size_t run_filter_bytes, compile_filter_bytes, python_filter_bytes, gpu_filter_bytes;
 };
 
 /* Finds bubblewrap (KERNELRL_BWRAP, else bwrap in PATH) and really starts a jail with it. Without one: ST_SANDBOX with
  * what to do, or, with allow_weaker, weak mode and one warning. */
 enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) MUST_USE;
 void jail_close(struct jail *j);
+/* Shows compilers a directory too; one below what they see already is passed over. */
+void jail_show(struct jail *j, const char *directory);
 
 /* Starts /bin/sh -c SCRIPT sh ARGS... with the compiler's directories visible and TMPDIR the only writable place. In
  * weak mode tmp_dir (made by the caller) is TMPDIR. fds become 0, 1 and 2. */

@@ -1,7 +1,6 @@
 #include "verify/refworker.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "io/json.h"
+#include "verify/channel.h"
 
 enum { MAX_REPLY_BYTES = 64 << 20 };
 static const double start_timeout_s = 120; /* a cold torch on a slow disk */
@@ -27,52 +27,7 @@ static enum status lost(struct refworker *w, struct err *e, const char *what) {
         tail[n > 0 ? n : 0] = 0;
         while (n > 0 && tail[n - 1] == '\n') tail[--n] = 0;
     }
-    return FAIL(e, ST_WORKER, "reference worker (%s): %s%s%s", w->python, what, tail[0] ? ": " : "", tail);
-}
-
-static enum status send_all(struct refworker *w, const void *data, size_t n, int fd, struct err *e) {
-    const char *p = data;
-    while (n > 0) {
-        struct iovec iov = {(void *)(uintptr_t)p, n};
-        union {
-            char bytes[CMSG_SPACE(sizeof(int))];
-            struct cmsghdr align;
-        } control = {{0}};
-        struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-        if (fd >= 0) {
-            m.msg_control = control.bytes;
-            m.msg_controllen = sizeof control.bytes;
-            struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-            c->cmsg_level = SOL_SOCKET;
-            c->cmsg_type = SCM_RIGHTS;
-            c->cmsg_len = CMSG_LEN(sizeof fd);
-            memcpy(CMSG_DATA(c), &fd, sizeof fd);
-        }
-        ssize_t sent = sendmsg(w->socket, &m, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) return lost(w, e, "it has gone");
-        fd = -1;
-        p += sent;
-        n -= (size_t)sent;
-    }
-    return ST_OK;
-}
-
-static enum status receive_all(struct refworker *w, void *data, size_t n, double deadline_s, struct err *e) {
-    char *p = data;
-    while (n > 0) {
-        double left = deadline_s - clock_now_s();
-        struct pollfd pf = {.fd = w->socket, .events = POLLIN};
-        int r = poll(&pf, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-        if (r < 0 && errno == EINTR) continue;
-        if (r == 0) return lost(w, e, "no reply in time");
-        ssize_t got = recv(w->socket, p, n, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return lost(w, e, "it ended");
-        p += got;
-        n -= (size_t)got;
-    }
-    return ST_OK;
+    return FAIL(e, ST_WORKER, "%s (%s): %s%s%s", w->role, w->python, what, tail[0] ? ": " : "", tail);
 }
 
 enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) {
@@ -104,25 +59,27 @@ enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, st
 }
 
 static enum status receive_reply(struct refworker *w, double timeout_s, json_t **reply, struct err *e) {
-    double deadline = clock_now_s() + timeout_s;
-    unsigned char head[4];
-    TRY(receive_all(w, head, sizeof head, deadline, e));
-    size_t n = (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
-    if (n > MAX_REPLY_BYTES) return lost(w, e, "a reply over 64 MiB");
-    CLEANUP_FREE char *text = xmalloc(n + 1);
-    TRY(receive_all(w, text, n, deadline, e));
-    return refworker_parse_reply(text, n, reply, e);
+    CLEANUP_STR struct str text = STR_INIT;
+    switch (channel_receive(w->socket, clock_now_s() + timeout_s, MAX_REPLY_BYTES, &text, NULL)) {
+    case CHANNEL_OK: return refworker_parse_reply(str_c(&text), text.len, reply, e);
+    case CHANNEL_LATE: return lost(w, e, "no reply in time");
+    case CHANNEL_CLOSED: return lost(w, e, "it ended");
+    case CHANNEL_TOO_LONG: break;
+    }
+    return lost(w, e, "a reply over 64 MiB");
+}
+
+enum status refworker_call_fds(struct refworker *w, const struct str *request, const int *fds, int n_fds,
+                               double timeout_s, json_t **reply, struct err *e) {
+    *reply = NULL;
+    if (w->socket < 0) return FAIL(e, ST_WORKER, "%s: not running", w->role);
+    if (!channel_send(w->socket, request->p, request->len, fds, n_fds)) return lost(w, e, "it has gone");
+    return receive_reply(w, timeout_s, reply, e);
 }
 
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
                            struct err *e) {
-    *reply = NULL;
-    if (w->socket < 0) return FAIL(e, ST_WORKER, "reference worker: not running");
-    unsigned char head[4];
-    for (int i = 0; i < 4; i++) head[i] = (unsigned char)(request->len >> (8 * i));
-    TRY(send_all(w, head, sizeof head, fd, e));
-    TRY(send_all(w, request->p, request->len, -1, e));
-    return receive_reply(w, timeout_s, reply, e);
+    return refworker_call_fds(w, request, &fd, fd >= 0, timeout_s, reply, e);
 }
 
 /* ---- starting ---- */
@@ -130,19 +87,36 @@ enum status refworker_call(struct refworker *w, const struct str *request, int f
 /* The program's environment with the thread settings on top. Threads that wait sleep at once, in the worker as in the
  * answer: neither disturbs the other's turn, and PyTorch builds with two thread pools (OpenMP and a BLAS of its own) do
  * not fight themselves for the cores. Spinning made a small linear layer 3 to 16 times slower on two cores. */
-static char **worker_environment(int threads, struct arena *a) {
+static char **worker_environment(const struct refworker *w, struct arena *a) {
+    /* What an answer's process may inherit: where programs and libraries are, and which GPU is meant. No secrets. */
+    static const char *const passed[] = {"PATH=",
+                                         "LD_LIBRARY_PATH=",
+                                         "PYTHONPATH=",
+                                         "VIRTUAL_ENV=",
+                                         "LANG=",
+                                         "LC_ALL=",
+                                         "CUDA_VISIBLE_DEVICES=",
+                                         "CUDA_HOME=",
+                                         "CUDA_PATH=",
+                                         "CUDA_DEVICE_ORDER=",
+                                         "NVIDIA_VISIBLE_DEVICES=",
+                                         "HF_HUB_OFFLINE="};
     static const char *const own[] = {"OMP_NUM_THREADS=", "MKL_NUM_THREADS=", "OPENBLAS_NUM_THREADS=",
                                       "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};
     size_t n = 0, m = 0;
     while (environ[n]) n++;
-    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 1);
+    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 2);
     for (size_t i = 0; i < n; i++) {
         bool mine = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++) mine |= str_has_prefix(environ[i], own[k]);
-        if (!mine) env[m++] = environ[i];
+        bool wanted = !w->zygote;
+        for (size_t k = 0; k < ARRAY_LEN(passed); k++) wanted |= str_has_prefix(environ[i], passed[k]);
+        if (!mine && wanted) env[m++] = environ[i];
     }
-    for (size_t k = 0; k < 3; k++) env[m++] = arena_printf(a, "%s%d", own[k], threads);
+    for (size_t k = 0; k < 3; k++) env[m++] = arena_printf(a, "%s%d", own[k], w->threads);
     env[m++] = arena_strdup(a, "OMP_WAIT_POLICY=passive");
+    /* Looking for a GPU must not wake the driver in a process that forks. */
+    if (w->zygote) env[m++] = arena_strdup(a, "PYTORCH_NVML_BASED_CUDA_CHECK=1");
     return env;
 }
 
@@ -161,10 +135,15 @@ static enum status start(struct refworker *w, struct err *e) {
         goto done;
     }
     w->stderr_fd = process_memfd("worker-stderr", NULL, 0);
-    char *argv[] = {w->python, arena_strdup(&a, "-B"), script, arena_printf(&a, "%d", w->threads), NULL};
+    char *argv[] = {w->python,
+                    arena_strdup(&a, "-B"),
+                    script,
+                    arena_printf(&a, "%d", w->threads),
+                    w->zygote ? arena_strdup(&a, "zygote") : NULL,
+                    NULL};
     struct process_start s = {.path = w->python,
                               .argv = argv,
-                              .envp = worker_environment(w->threads, &a),
+                              .envp = worker_environment(w, &a),
                               .fds = {-1, -1, w->stderr_fd, pair[1]},
                               .n_fds = 4};
     TRY_GOTO(process_start(&s, &w->process, e), done);
@@ -202,8 +181,13 @@ enum status refworker_restart(struct refworker *w, struct err *e) {
     return start(w, e);
 }
 
-enum status refworker_open(struct refworker *w, const char *python, int threads, struct err *e) {
-    *w = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1, .threads = threads};
+enum status refworker_open(struct refworker *w, const char *python, int threads, bool zygote, struct err *e) {
+    *w = (struct refworker){.process = PROCESS_NONE,
+                            .socket = -1,
+                            .stderr_fd = -1,
+                            .threads = threads,
+                            .zygote = zygote,
+                            .role = zygote ? "Python for answers" : "reference worker"};
     bool option = python && *python;
     if (!option) python = getenv("KERNELRL_PYTHON");
     bool given = python && *python;

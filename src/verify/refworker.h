@@ -13,13 +13,16 @@ struct refworker {
     struct process process;
     int socket, stderr_fd;
     int threads;
-    int generation; /* grows with every start: what was loaded into an older one is gone */
+    bool zygote;      /* the warm Python that answers are forked from (worker/kernelrl_worker/zygote.py) */
+    const char *role; /* for messages */
+    int generation;   /* grows with every start: what was loaded into an older one is gone */
     char python[512], torch[64], python_version[32];
 };
 
 /* Starts the worker with the first Python that imports torch: `python` or KERNELRL_PYTHON when given (then no other),
- * else ./.venv/bin/python, python3 in PATH, /usr/bin/python3. ST_WORKER says what to install. */
-enum status refworker_open(struct refworker *w, const char *python, int threads, struct err *e) MUST_USE;
+ * else ./.venv/bin/python, python3 in PATH, /usr/bin/python3. ST_WORKER says what to install. A zygote gets an
+ * environment without anything that could be secret. */
+enum status refworker_open(struct refworker *w, const char *python, int threads, bool zygote, struct err *e) MUST_USE;
 /* Kills it and starts it again with the same Python. */
 enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);
@@ -28,6 +31,9 @@ void refworker_close(struct refworker *w);
  * ST_INVALID: the problem is at fault (message from the worker). ST_WORKER: lost, late or nonsense; restart it. */
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
                            struct err *e) MUST_USE;
+/* The same with several descriptors, at most CHANNEL_MAX_FDS. */
+enum status refworker_call_fds(struct refworker *w, const struct str *request, const int *fds, int n_fds,
+                               double timeout_s, json_t **reply, struct err *e) MUST_USE;
 /* Parses a reply's JSON: ST_OK with *reply, or the error that it carries. Split off for the fuzz target. */
 enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) MUST_USE;
 

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "io/json.h"
@@ -17,6 +18,23 @@ static const struct {
     OUTCOME_LIST(X)
 #undef X
 };
+static const char *const backend_names[] = {
+#define X(name, module) #name,
+    BACKEND_LIST(X)
+#undef X
+};
+
+const char *backend_name(enum verify_backend b) { return backend_names[b]; }
+
+bool backend_from_name(const char *name, enum verify_backend *out) {
+    for (int b = 0; b < N_BACKENDS; b++)
+        if (strcmp(backend_names[b], name) == 0) {
+            *out = (enum verify_backend)b;
+            return true;
+        }
+    return false;
+}
+
 static const char *const stage_names[] = {"none", "extract", "lint", "compile", "run", "correct", "timed"};
 
 static char lower_name[ARRAY_LEN(outcomes)][24];
@@ -36,6 +54,32 @@ const char *outcome_name(enum outcome o) {
 const char *outcome_text(enum outcome o) { return outcomes[o].text; }
 char outcome_class(enum outcome o) { return outcomes[o].class; }
 enum stage outcome_stage(enum outcome o) { return outcomes[o].stage; }
+
+static void put_stats(struct str *out, const char *key, const struct run_stats *s) {
+    if (s->calls == 0) return;
+    js_begin(out, key, '{');
+    js_put_f64(out, "mean", s->mean_ms);
+    js_put_f64(out, "std", s->std_ms);
+    js_put_f64(out, "min", s->min_ms);
+    js_put_f64(out, "max", s->max_ms);
+    js_put_i64(out, "num_trials", s->calls);
+    js_end(out, '}');
+}
+
+static enum status read_stats(const json_t *o, const char *where, const char *key, struct run_stats *out,
+                              struct err *e) {
+    const json_t *s = json_object_get(o, key);
+    int64_t calls;
+    if (!s) return ST_OK;
+    TRY(js_get_f64(s, where, "mean", &out->mean_ms, e));
+    TRY(js_get_f64(s, where, "std", &out->std_ms, e));
+    TRY(js_get_f64(s, where, "min", &out->min_ms, e));
+    TRY(js_get_f64(s, where, "max", &out->max_ms, e));
+    TRY(js_get_i64(s, where, "num_trials", &calls, e));
+    if (calls < 0 || calls > INT_MAX) return FAIL(e, ST_PARSE, "%s: %s: num_trials: expected a count", where, key);
+    out->calls = (int)calls;
+    return ST_OK;
+}
 
 void verdict_to_json(const struct verdict *v, struct str *out) {
     bool timed = v->speedup > 0;
@@ -58,6 +102,10 @@ void verdict_to_json(const struct verdict *v, struct str *out) {
     js_put_f64(out, "compile_s", v->compile_s);
     js_put_f64(out, "run_s", v->run_s);
     js_put_f64(out, "time_s", v->time_s);
+    if (v->own_share > 0) js_put_f64(out, "own_share", v->own_share);
+    if (v->lint[0]) js_put_str(out, "lint", v->lint);
+    put_stats(out, "kernel_stats", &v->kernel);
+    put_stats(out, "eager_stats", &v->eager);
     js_put_bool(out, "cached", v->cached);
     js_put_str(out, "message", v->message);
     js_end(out, '}');
@@ -97,6 +145,12 @@ enum status verdict_from_json(const json_t *o, const char *where, struct verdict
     TRY(js_get_f64(o, where, "compile_s", &out->compile_s, e));
     TRY(js_get_f64(o, where, "run_s", &out->run_s, e));
     TRY(js_get_f64(o, where, "time_s", &out->time_s, e));
+    TRY(js_opt_f64(o, where, "own_share", &out->own_share, e));
+    const char *lint = "";
+    TRY(js_opt_str(o, where, "lint", &lint, e));
+    snprintf(out->lint, sizeof out->lint, "%s", lint);
+    TRY(read_stats(o, where, "kernel_stats", &out->kernel, e));
+    TRY(read_stats(o, where, "eager_stats", &out->eager, e));
     TRY(js_get_bool(o, where, "cached", &out->cached, e));
     TRY(js_get_str(o, where, "message", &message, e));
     /* U+FFFD takes more room than the byte it stands for: cut between characters, so that the next way back is equal.

@@ -16,6 +16,8 @@
 #include "base/pool.h"
 #include "verify/judge.h"
 #include "verify/lint.h"
+#include "verify/module.h"
+#include "verify/static_check.h"
 #include "verify/unit.h"
 
 enum { CACHE_SLOTS = 4096 };
@@ -33,7 +35,8 @@ struct verifier {
     struct refworker worker;
     struct references references;
     struct judge judge;
-    struct cache_slot *cache; /* direct-mapped: a newer verdict replaces an older one */
+    struct module_judge module; /* ModelNew backends; then worker is not running */
+    struct cache_slot *cache;   /* direct-mapped: a newer verdict replaces an older one */
     char runner[PATH_MAX];
 };
 
@@ -64,9 +67,15 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     v->o = *o;
     v->worker = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1};
     if (v->o.threads <= 0) v->o.threads = pool_cpu_count();
+    if (!v->o.device) v->o.device = v->o.backend == BACKEND_c || v->o.backend == BACKEND_torch_cpu ? "cpu" : "cuda:0";
+    if (!v->o.precision) v->o.precision = "fp32";
+    if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
+    if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
     if (v->o.trials <= 0) v->o.trials = 5;
-    if (v->o.compile_timeout_s <= 0) v->o.compile_timeout_s = 20;
-    if (v->o.run_timeout_s <= 0) v->o.run_timeout_s = 10;
+    /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
+    bool gpu = strncmp(v->o.device, "cuda", 4) == 0;
+    if (v->o.compile_timeout_s <= 0) v->o.compile_timeout_s = gpu ? 180 : 20;
+    if (v->o.run_timeout_s <= 0) v->o.run_timeout_s = gpu ? 90 : 10;
     if (v->o.memory_bytes <= 0) v->o.memory_bytes = (int64_t)2 << 30;
     if (v->o.seed == 0 && getrandom(&v->o.seed, sizeof v->o.seed, 0) != (ssize_t)sizeof v->o.seed) {
         st = FAIL(e, ST_IO, "getrandom: %s", strerror(errno));
@@ -80,7 +89,10 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     TRY_GOTO(
         compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
         fail);
-    TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, e), fail);
+    if (v->o.backend == BACKEND_c)
+        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, false, e), fail);
+    else
+        TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
     v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
@@ -93,6 +105,7 @@ fail:
 
 void verifier_close(struct verifier *v) {
     if (!v) return;
+    module_close(&v->module);
     references_free(&v->references);
     refworker_close(&v->worker);
     compiler_close(&v->compiler);
@@ -112,6 +125,12 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
     return ST_OK;
 }
 
+void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
+                       size_t device_size) {
+    snprintf(device, device_size, "%s", v->o.device);
+    snprintf(hardware, hardware_size, "%s", v->module.gpu_name[0] ? v->module.gpu_name : "CPU");
+}
+
 /* ---- a batch ---- */
 
 #define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
@@ -123,7 +142,8 @@ struct work {
     struct compile_job job;
     struct str unit;
     bool decided;
-    bool untimed; /* correct, but not timed yet */
+    bool is_module; /* a ModelNew answer */
+    bool untimed;   /* correct, but not timed yet */
     int64_t fastest_ns;
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
@@ -142,6 +162,20 @@ static struct cache_slot *cache_slot(struct verifier *v, const struct hash128 *k
 
 static bool same_key(const struct hash128 *a, const struct hash128 *b) {
     return memcmp(a->hex, b->hex, sizeof a->hex) == 0;
+}
+
+/* Static advice into the verdict. False: it is the verdict. */
+static bool look_at_text(const struct verifier *v, const char *source, struct verdict *out) {
+    struct findings f;
+    CLEANUP_STR struct str text = STR_INIT;
+    static_check(v->o.backend, v->o.precision, source, &f);
+    findings_text(&f, &text);
+    snprintf(out->lint, sizeof out->lint, "%s", str_c(&text));
+    const struct finding *worst = findings_strict(&f);
+    if (!v->o.lint_strict || !worst) return true;
+    out->outcome = OUTCOME_LINT;
+    SAY(out, "line %d: %s (lint is strict)", worst->line, worst->rule);
+    return false;
 }
 
 /* Everything before the compiler. */
@@ -167,6 +201,12 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     if (slot->used && same_key(&slot->key, &w->key)) {
         *out = slot->verdict;
         out->cached = true;
+        return;
+    }
+    if (!look_at_text(v, it->source, out)) return;
+    if (v->o.backend != BACKEND_c) {
+        w->is_module = true;
+        w->decided = false;
         return;
     }
     struct err e = {0};
@@ -236,10 +276,25 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
         }
         if (cancel && *cancel)
             st = FAIL(e, ST_CANCELLED, "cancelled");
-        else
+        else {
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, true);
             judge_timing(&v->judge, all[i].ref, timed, m);
+            if (v->o.quiet) v->o.quiet(v->o.quiet_ctx, false);
+        }
     }
     free(timed);
+    return st;
+}
+
+static enum status judge_modules(struct verifier *v, struct work *all, size_t n, const volatile bool *cancel,
+                                 struct err *e) {
+    struct module_item *items = xcalloc(n + 1, sizeof *items);
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++)
+        if (all[i].is_module && !all[i].decided)
+            items[m++] = (struct module_item){all[i].item->problem, all[i].item->source, &all[i].item->verdict};
+    enum status st = module_verify(&v->module, items, m, cancel, e);
+    free(items);
     return st;
 }
 
@@ -252,9 +307,10 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
     for (size_t i = 0; i < n; i++) {
         all[i].item = &items[i];
         prepare_work(v, all, i);
-        if (!all[i].decided) jobs[n_jobs++] = &all[i].job;
+        if (!all[i].decided && !all[i].is_module) jobs[n_jobs++] = &all[i].job;
     }
-    if (cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
+    if (v->o.backend != BACKEND_c) st = judge_modules(v, all, n, cancel, e);
+    if (st == ST_OK && cancel && *cancel) st = FAIL(e, ST_CANCELLED, "cancelled");
     if (st == ST_OK && n_jobs > 0) st = judge_all(v, all, n, jobs, n_jobs, cancel, e);
     for (size_t i = 0; i < n; i++) {
         if (all[i].same_as >= 0)

@@ -31,6 +31,13 @@ enum stage { STAGE_NONE, STAGE_EXTRACT, STAGE_LINT, STAGE_COMPILE, STAGE_RUN, ST
     X(NOT_FINITE, "output has NaN or infinity where the reference has none", STAGE_RUN, 'W') \
     X(UNWRITTEN, "part of the output was never written", STAGE_RUN, 'W')                     \
     X(OUT_OF_BOUNDS, "wrote outside its buffers or into its inputs", STAGE_RUN, 'W')         \
+    X(EXCEPTION, "raised an exception", STAGE_COMPILE, 'R')                                  \
+    X(WRONG_SHAPE, "output of another shape, type or kind", STAGE_RUN, 'W')                  \
+    X(ALIASED_INPUT, "output shares memory with an input", STAGE_RUN, 'H')                   \
+    X(NO_KERNEL_RAN, "no kernel of its own did the work", STAGE_RUN, 'H')                    \
+    X(HIDDEN_WORK, "left work to processes of its own", STAGE_CORRECT, 'H')                  \
+    X(TOO_FAST, "faster than the memory allows", STAGE_CORRECT, 'H')                         \
+    X(BACKEND_UNAVAILABLE, "the backend is not installed here", STAGE_NONE, 'I')             \
     X(UNSTABLE, "right at first, wrong in the timed calls", STAGE_CORRECT, 'H')              \
     X(PROBLEM_ERROR, "the problem itself fails", STAGE_NONE, 'I')                            \
     X(INFRASTRUCTURE, "the verifier failed", STAGE_NONE, 'I')
@@ -45,6 +52,12 @@ const char *outcome_text(enum outcome o);
 char outcome_class(enum outcome o);
 enum stage outcome_stage(enum outcome o);
 
+/* Times of single calls as KernelBench reports them. */
+struct run_stats {
+    double mean_ms, std_ms, min_ms, max_ms;
+    int calls; /* timed; 0: none were */
+};
+
 struct verdict {
     enum outcome outcome;
     int tests_passed, tests_total;    /* (family, trial) pairs */
@@ -54,11 +67,47 @@ struct verdict {
     double prepare_ms;                /* the answer's optional prepare(), once per parameter set; 0 without one */
     double max_error;                 /* largest error normalised by output scale; NaN when not compared */
     double compile_s, run_s, time_s;  /* wall time of each stage */
+    double own_share;                 /* GPU: device time in kernels of the answer's own; 0 when not looked at */
+    struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
     bool cached;                      /* taken from the verdict cache */
+    char lint[300];                   /* what static_check.h found, as text; advice */
     char message[2000];               /* compiler text, or what differs; for feedback */
 };
 
+/* X(name, is it a ModelNew answer?). c and cuda_native are one translation unit with kernel() (docs/formats.md). */
+#define BACKEND_LIST(X)   \
+    X(c, false)           \
+    X(torch_cpu, true)    \
+    X(cuda, true)         \
+    X(triton, true)       \
+    X(cuda_native, false) \
+    X(tilelang, true)     \
+    X(cute, true)         \
+    X(hip, true)          \
+    X(thunderkittens, true)
+enum verify_backend {
+#define X(name, module) BACKEND_##name,
+    BACKEND_LIST(X)
+#undef X
+        N_BACKENDS
+};
+const char *backend_name(enum verify_backend b);
+/* False when there is no such backend. */
+bool backend_from_name(const char *name, enum verify_backend *out);
+
+enum scoring { SCORING_HARDENED, SCORING_COMPAT };
+
 struct verify_options {
+    enum verify_backend backend;
+    enum scoring scoring;   /* ModelNew backends; c is always hardened */
+    const char *device;     /* "cpu", "cuda:0"; NULL: what the backend needs */
+    const char *precision;  /* "fp32", "fp16", "bf16"; NULL: fp32 */
+    bool compat_cpu_inputs; /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */
+    bool lint_strict;       /* reject what static_check.h finds strict; else it is advice */
+    bool allow_library;     /* do not ask for kernels of the answer's own (GPU backends) */
+    int timed_calls;        /* ModelNew backends; 0: 100 */
+    double timing_budget_s; /* ModelNew backends: stop timing after this long; 0: 20 */
+    double interval;       /* go on timing until the 95 % interval is this narrow, as a share of the ratio; 0: do not */
     const char *python;    /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
     const char *cache_dir; /* compiled objects, at most 512 MiB; NULL: no cache on disk */
     int threads;           /* threads for eager and candidate alike; 0: all CPUs */
@@ -69,6 +118,10 @@ struct verify_options {
     uint64_t seed;                           /* secret; 0: from the system */
     bool measure;                            /* time correct kernels */
     bool allow_weaker;                       /* run without bubblewrap when it is missing */
+    /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
+     * NULL: nobody else works while verdicts are given. */
+    void (*quiet)(void *ctx, bool on);
+    void *quiet_ctx;
 };
 
 struct verifier;
@@ -79,6 +132,10 @@ void verifier_close(struct verifier *v); /* NULL is fine; kills all children */
 /* The interface of a problem, from the reference worker; cached by the code's hash for the verifier's life.
  * The spec lives as long as the verifier. */
 enum status verifier_spec(struct verifier *v, const struct problem *p, const struct spec **out, struct err *e) MUST_USE;
+
+/* What answers run on, as KernelBench's files call it: the GPU's name and "cuda:0", or the processor's and "cpu". */
+void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
+                       size_t device_size);
 
 struct verify_item {
     const struct problem *problem;

@@ -35,9 +35,11 @@ check "of LoRA and of all parameters" [ "$(field bench)" = "train_lora train_ful
 check "nothing is recomputed" [ "$(field recomputed_layers)" = "0 0" ]
 roomy=$(field activation_bytes)
 check "train-lora in little memory" bench train-lora --arch tiny --batch 2 --tokens 60 --repeat 1 --lora-rank 4 \
-    --activation-memory $((${roomy%% *} * 3 / 4))
+    --train-tokens 120 --activation-memory $((${roomy%% *} * 3 / 4))
 less() { [ "$(field recomputed_layers)" -gt 0 ] && [ "$(field activation_bytes)" -le $((${roomy%% *} * 3 / 4)) ]; }
 check "recomputes" less
+check "train-lora in micro-batches" bench train-lora --arch tiny --batch 3 --tokens 60 --repeat 1 --train-tokens 120
+check "of two sequences and one" [ "$(field train_tokens) $(field batch)" = "120 3" ]
 refuses "train-lora in too little memory" 1 'activation_memory' \
     "$KRL" bench train-lora --arch tiny --batch 2 --tokens 60 --activation-memory 1000
 check "matmul" bench matmul --arch tiny --batch 1,64

@@ -44,9 +44,9 @@ refuses "an unknown revision" 2 'model_name: .*no revision "v9"' \
 refuses "an adapter that is none" 1 'adapter.*full model' "$KRL" sample --model org/tiny --adapter org/tiny --prompt x
 refuses "not cached and offline" 2 'HF_HUB_OFFLINE' env HF_HUB_OFFLINE=1 HF_HOME="$tmp/empty" \
     "$KRL" tokenize --model org/tiny --text x
-train=("$KRL" train max_steps=1 max_tokens=16 group_size=2 batch_size=1 measure_performance=false num_correct_trials=1)
+train=("$KRL" train model_name=models/tiny max_steps=1 max_tokens=16 group_size=2 batch_size=1 measure_performance=false num_correct_trials=1)
 check "train with model and problems by name" "${train[@]}" log_path="$tmp/a" model_name=org/tiny source=org/problems
-check "eval a checkpoint over it" "$KRL" eval samples=1 max_tokens=16 model_name=org/tiny source=org/problems \
+check "eval a checkpoint over it" "$KRL" eval output_path="$tmp/eval.json" max_tokens=16 model_name=org/tiny source=org/problems \
     load_checkpoint_path="$tmp/a/checkpoints/final" measure_performance=false num_correct_trials=1
 repo models org/adapter
 cp "$tmp/a/checkpoints/final/"adapter_* "$here"

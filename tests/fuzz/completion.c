@@ -46,14 +46,14 @@ static void check_answer(const char *kernel) {
 
     CLEANUP_STR struct str plain = STR_INIT, thinking = STR_INIT;
     struct parsed p;
-    prompt_answer(kernel, &plain);
-    parse_completion(plain.p, plain.len, &p);
+    prompt_answer(NULL, kernel, &plain);
+    parse_completion(plain.p, plain.len, ANSWER_C, &p);
     check_parsed(&p, plain.p, plain.len);
     ASSERT(equal(&p.kernel, want, m) && p.format_ok == (m > 0) && !p.thought.p && !p.summary.p);
 
     str_addf(&thinking, "<think>\n%s\n</think>\n\n%s\n", kernel, kernel);
-    prompt_answer(kernel, &thinking);
-    parse_completion(thinking.p, thinking.len, &p);
+    prompt_answer(NULL, kernel, &thinking);
+    parse_completion(thinking.p, thinking.len, ANSWER_C, &p);
     check_parsed(&p, thinking.p, thinking.len);
     ASSERT(equal(&p.kernel, want, m) && equal(&p.thought, want, m));
     ASSERT(equal(&p.summary, want, m));
@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = xmalloc(size ? size : 1);
     if (size) memcpy(text, data, size);
     struct parsed p;
-    parse_completion(text, size, &p);
+    parse_completion(text, size, ANSWER_C, &p);
     check_parsed(&p, text, size);
     free(text);
     char *kernel = xstrndup((const char *)data, size);

@@ -1,69 +1,30 @@
 """Serves the verifier over a socket (file descriptor 3), one request at a time.
 
-A message is a 4-byte little-endian length and that many bytes of JSON (docs/formats.md, "Worker protocol"). The
-`attach` request carries one file descriptor. The worker ends when the socket closes. Only the standard library is
-imported before torch is known to be there, so that a missing torch is told apart from anything else.
+With the argument `zygote` it is the warm Python that answers are forked from (zygote.py), else the reference worker.
+The worker ends when the socket closes. Only the standard library is imported before torch is known to be there, so that
+a missing torch is told apart from anything else.
 """
 
-import array
-import json
 import os
 import resource
-import socket
-import struct
 import sys
 
 SOCKET_FD = 3
 PROTOCOL = 1
-MAX_MESSAGE_BYTES = 64 << 20
 
 
-class Channel:
-    """Framed JSON over the socket; keeps descriptors that arrive until a request takes them."""
-
-    def __init__(self, fd):
-        self.socket = socket.socket(fileno=fd)
-        self.fds = []
-
-    def _read(self, count):
-        chunks = []
-        while count > 0:
-            size = socket.CMSG_SPACE(struct.calcsize("i"))
-            data, ancillary, _, _ = self.socket.recvmsg(min(count, 1 << 20), size)
-            for level, kind, payload in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    fds = array.array("i")
-                    fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-                    self.fds.extend(fds)
-            if not data:
-                return None
-            chunks.append(data)
-            count -= len(data)
-        return b"".join(chunks)
-
-    def receive(self):
-        head = self._read(4)
-        if head is None:
-            return None
-        (count,) = struct.unpack("<I", head)
-        if count > MAX_MESSAGE_BYTES:
-            raise ValueError(f"message of {count} bytes")
-        body = self._read(count)
-        return None if body is None else json.loads(body)
-
-    def send(self, message):
-        body = json.dumps(message).encode()
-        self.socket.sendall(struct.pack("<I", len(body)) + body)
-
-    def take_fd(self):
-        return self.fds.pop(0)
-
-
-def serve(channel, threads):
+def serve(channel, threads, is_zygote):
     import torch  # noqa: PLC0415  (after the channel is up, so that failure can be reported)
 
-    torch.set_num_threads(threads)
     from kernelrl_worker import reference  # noqa: PLC0415
+
+    if is_zygote:
+        from kernelrl_worker import zygote  # noqa: PLC0415
+
+        service = zygote.Zygote()
+    else:
+        torch.set_num_threads(threads)
+        service = reference.Service()
 
     channel.send(
         {
@@ -71,17 +32,15 @@ def serve(channel, threads):
             "protocol": PROTOCOL,
             "torch": str(torch.__version__),
             "python": sys.version.split()[0],
-            "threads": torch.get_num_threads(),
+            "threads": threads,
         }
     )
-    service = reference.Service()
     while True:
         request = channel.receive()
         if request is None:
             return
         try:
-            fd = channel.take_fd() if request.get("op") == "attach" else -1
-            reply = service.handle(request, fd)
+            reply = service.handle(request, channel)
             reply["ok"] = True
         except reference.ProblemError as error:
             reply = {"ok": False, "kind": "problem", "error": str(error)}
@@ -104,13 +63,17 @@ def limit_memory():
 
 def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    is_zygote = len(sys.argv) > 2 and sys.argv[2] == "zygote"
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from kernelrl_worker.channel import Channel  # noqa: PLC0415  (found through the path set above)
+
     channel = Channel(SOCKET_FD)
-    limit_memory()
+    if not is_zygote:
+        limit_memory()
     # Problem code may print; nobody reads that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     try:
-        serve(channel, threads)
+        serve(channel, threads, is_zygote)
     except ImportError as error:
         channel.send({"ok": False, "kind": "import", "error": str(error)})
         sys.exit(3)

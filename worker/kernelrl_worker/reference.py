@@ -412,12 +412,19 @@ class Service:
 
     def __init__(self):
         self.problems = {}
+        self.referee = None
         # PyTorch's own objects never go away: left out, they no longer cost 0.1 s at each collection.
         gc.collect()
         gc.freeze()
 
-    def handle(self, request, fd):
+    def handle(self, request, channel):
         op = request["op"]
+        if op.startswith("module_"):
+            if self.referee is None:
+                from kernelrl_worker import referee  # noqa: PLC0415  (backend c does without)
+
+                self.referee = referee.Referee()
+            return self.referee.handle(op[len("module_") :], request, channel)
         if op == "load":
             problem = Problem(request["code"], request["param_seeds"])
             self.problems[request["problem"]] = problem
@@ -428,7 +435,7 @@ class Service:
             return {}
         problem = self.problems[request["problem"]]
         if op == "attach":
-            problem.attach(fd, request["bytes"], request["layout"])
+            problem.attach(channel.take_fd(), request["bytes"], request["layout"])
             return {}
         try:
             if op == "fill":

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include <functional>
+
 #include "cuda_runtime_api.h"
 
 #define __global__
@@ -27,6 +29,15 @@ struct float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+struct uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline unsigned __float_as_uint(float f) {
     unsigned u;
@@ -43,7 +54,8 @@ static inline float __int_as_float(int i) { return __uint_as_float((unsigned)i);
 void emulate_barrier(bool warp);
 float emulate_exchange(float mine, int from_lane);
 void *emulate_shared(void);
-void emulate_launch(int64_t grid, int block, int64_t shared, void (*body)(void *), void *ctx);
+void emulate_mma(float (&c)[4], const uint32_t mine[6]); /* mma.sync.m16n8k16, row.col, bf16 into f32 */
+void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
 static inline void __syncthreads(void) { emulate_barrier(false); }
 static inline float __shfl_sync(unsigned mask, float v, int lane, int width) {
@@ -57,6 +69,11 @@ static inline float __shfl_down_sync(unsigned mask, float v, int by, int width) 
     return emulate_exchange(v, self % width + by < width ? self + by : self);
 }
 
+static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width) {
+    (void)mask, (void)width;
+    return emulate_exchange(v, (int)(threadIdx.x % 32) ^ by);
+}
+
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int what, int value) {
     (void)f, (void)what;
     return value <= 232448 ? cudaSuccess : cudaErrorInvalidValue;
@@ -66,13 +83,14 @@ template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAt
     return cudaSuccess;
 }
 
-template <typename F> static inline int emulate_run(int64_t grid, int block, int64_t shared, F body) {
-    emulate_launch(
-        grid, block, shared, [](void *p) { (*static_cast<F *>(p))(); }, &body);
+/* Arguments are copied, as a real launch does: a captured one runs when they are gone. */
+template <typename... P, typename... A>
+static inline int emulate_run(int64_t grid, int block, int64_t shared, void (*kernel)(P...), A... args) {
+    emulate_launch(grid, block, shared, [=] { kernel(args...); });
     return 0;
 }
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
-    ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), [&] { (kernel)(__VA_ARGS__); }))
+    ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), (kernel), __VA_ARGS__))
 #define DYNAMIC_SHARED(name) float *name = static_cast<float *>(emulate_shared())
 
 #endif

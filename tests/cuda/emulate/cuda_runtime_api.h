@@ -51,9 +51,31 @@ static inline cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
 static inline cudaError_t cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
 static inline cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
 static inline cudaError_t cudaMemGetInfo(size_t *have, size_t *total) { return *have = *total = 1u << 30, cudaSuccess; }
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Work on the (only) stream runs at once, or, while it is captured, when the graph is launched. */
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height);
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+enum { cudaStreamCaptureModeRelaxed = 2 };
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
+#ifdef __cplusplus
+}
+#endif
 static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s) {
     (void)kind, (void)s;
-    return memcpy(dst, src, n), cudaSuccess;
+    return emulate_copy(dst, n, src, n, n, 1);
+}
+static inline cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width,
+                                            size_t height, int kind, cudaStream_t s) {
+    (void)kind, (void)s;
+    return emulate_copy(dst, dpitch, src, spitch, width, height);
 }
 static inline cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s) {
     (void)s;
@@ -69,6 +91,9 @@ static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
 }
 static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaSuccess; }
 static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, cudaSuccess; }
+static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
+    return (void)a, (void)b, *ms = 0, cudaSuccess;
+}
 static inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaSuccess; }
 
 #endif

@@ -4,7 +4,10 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
+
+#include <vector>
 
 #include "cuda_runtime.h"
 
@@ -18,12 +21,13 @@ char *stack[MAX_THREADS];
 state where[MAX_THREADS];
 float slot[MAX_THREADS];
 unsigned current;
-void (*entry)(void *);
-void *entry_ctx;
+const std::function<void()> *entry;
 void *shared_memory;
+uint32_t fragment[MAX_THREADS][6];
+std::vector<std::function<void()>> *captured; /* NULL: work runs at once */
 
 void thread_main() {
-    entry(entry_ctx);
+    (*entry)();
     where[current] = DONE;
     swapcontext(&thread[current], &scheduler);
 }
@@ -91,15 +95,88 @@ float emulate_exchange(float mine, int from_lane) {
 
 void *emulate_shared() { return shared_memory; }
 
-void emulate_launch(int64_t grid, int block, int64_t shared, void (*body)(void *), void *ctx) {
+static float bf16(uint32_t pair, int high) {
+    const uint32_t u = high ? pair & 0xffff0000u : pair << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* Thread (g, c) = (lane / 4, lane % 4) has of a: rows g, g+8, g, g+8 at k 2c, 2c, 2c+8, 2c+8; of b: column g at the
+ * same two k; of c: rows g, g, g+8, g+8, columns 2c, 2c+1, twice. */
+void emulate_mma(float (&c)[4], const uint32_t mine[6]) {
+    const unsigned self = current, base = self / 32 * 32, g = self % 32 / 4, at = self % 4;
+    memcpy(fragment[self], mine, sizeof fragment[self]);
+    emulate_barrier(true);
+    for (unsigned e = 0; e < 4; e++) {
+        const unsigned row = g + e / 2 * 8, col = at * 2 + e % 2;
+        for (unsigned k = 0; k < 16; k++) {
+            const uint32_t *a = fragment[base + row % 8 * 4 + k % 8 / 2], *b = fragment[base + col * 4 + k % 8 / 2];
+            c[e] = fmaf(bf16(a[k / 8 * 2 + row / 8], (int)k % 2), bf16(b[4 + k / 8], (int)k % 2), c[e]);
+        }
+    }
+    emulate_barrier(true);
+}
+
+struct emulated_graph {
+    std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+    std::vector<std::function<void()>> work;
+};
+
+extern "C" {
+cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
+    if (captured) return cudaErrorInvalidValue;
+    captured = new std::vector<std::function<void()>>;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g) {
+    if (!captured) return cudaErrorInvalidValue;
+    *g = new emulated_graph{*captured};
+    delete captured;
+    captured = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long) {
+    return *e = new CUgraphExec_st{g->work}, cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
+    for (const auto &w : e->work) w();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete e, cudaSuccess; }
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height) {
+    const std::function<void()> work = [=] {
+        for (size_t i = 0; i < height; i++)
+            memcpy(static_cast<char *>(dst) + i * dpitch, static_cast<const char *>(src) + i * spitch, width);
+    };
+    if (captured)
+        captured->push_back(work);
+    else
+        work();
+    return cudaSuccess;
+}
+}
+
+static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
+
+void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
+    if (captured)
+        captured->push_back([=] { run_grid(grid, block, shared, body); });
+    else
+        run_grid(grid, block, shared, body);
+}
+
+static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
     if (grid <= 0 || grid > INT32_MAX || block <= 0 || block > MAX_THREADS || shared > 232448) {
         fprintf(stderr, "emulated device: launch of %lld blocks of %d threads\n", (long long)grid, block);
         abort();
     }
     /* Its own allocation, so that a sanitizer sees accesses behind it; filled with NaN. */
     shared_memory = aligned_alloc(16, (size_t)(shared + 16) & ~(size_t)15);
-    entry = body;
-    entry_ctx = ctx;
+    entry = &body;
     gridDim.x = (unsigned)grid;
     blockDim.x = (unsigned)block;
     for (int64_t b = 0; b < grid; b++) {

@@ -1,0 +1,543 @@
+/* kernelrl runs: what is trained here, what came of it, and an end to it. */
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/watch.h"
+#include "io/json.h"
+#include "rl/runs.h"
+#include "verify/verify.h"
+
+static const char usage[] =
+    "runs COMMAND [NAME]... [--runs-dir DIR]\n"
+    "  list [-n N] [--json]              runs, the newest first (20 of them)\n"
+    "  status [NAME]...                  what is running; or how the named ones stand\n"
+    "  stop NAME...|--all [--timeout S]  ends a run behind the step it is in; its state is saved\n"
+    "  resume NAME [--detach] [key=value]...   goes on where it was\n"
+    "  logs NAME [-n N] [-f]             last lines of its log (50); -f: and what follows\n"
+    "  metrics NAME [-n N]               a line a step\n"
+    "  watch NAME [--interval S] [--once]      curves in the terminal, until it ends\n"
+    "  summary [NAME]...                 device-hours, tokens, verdicts; of all runs without a name\n"
+    "  compare NAME NAME...              their last figures side by side\n"
+    "  uniform NAME                      groups whose answers all scored the same: they teach nothing\n"
+    "  disk                              what they take\n"
+    "  clean NAME... [--yes]             deletes runs, after a question";
+
+enum { NAMES_MAX = 64, LOG_MAX_BYTES = 1 << 30 };
+
+struct args {
+    const char *command, *runs_dir, *name[NAMES_MAX];
+    int n_names;
+    int64_t count; /* -n; 0: the command's own */
+    double timeout_s, interval_s;
+    bool all, json, follow, once, yes;
+    const volatile bool *cancel;
+};
+
+static double percent(double rate) { return 100 * rate; }
+
+static void age_text(int64_t seconds, char out[16]) {
+    static const struct {
+        int64_t s;
+        const char *unit;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    size_t i = 0;
+    if (seconds < 0) seconds = 0;
+    while (i + 1 < ARRAY_LEN(units) && seconds < units[i].s) i++;
+    snprintf(out, 16, "%lld %s", (long long)(seconds / units[i].s), units[i].unit);
+}
+
+static void bytes_text(int64_t bytes, char out[16]) {
+    const char *const unit[] = {"B", "kB", "MB", "GB", "TB"};
+    double v = (double)bytes;
+    size_t i = 0;
+    for (; v >= 1000 && i + 1 < ARRAY_LEN(unit); i++) v /= 1000;
+    snprintf(out, 16, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
+}
+
+/* ---- list, status -------------------------------------------------------------------------------------------------*/
+
+static const char *const figures[] = {"reward/mean", "kernel/correct_rate", "kernel/geomean_speedup", "time/total_s"};
+
+static enum status print_run(const struct run_info *r, bool json, struct err *e) {
+    struct run_series s;
+    char age[16];
+    TRY(run_series_read(r->dir, figures, (int)ARRAY_LEN(figures), false, &s, e));
+    age_text((int64_t)time(NULL) - r->changed_s, age);
+    if (json) {
+        struct str out = STR_INIT;
+        js_begin(&out, NULL, '{');
+        js_put_str(&out, "name", r->name);
+        js_put_str(&out, "dir", r->dir);
+        js_put_str(&out, "state", run_state_name(r->state));
+        js_put_i64(&out, "pid", r->pid);
+        js_put_i64(&out, "steps", r->steps);
+        js_put_f64(&out, "fraction", r->fraction);
+        js_put_f64(&out, "reward", series_last(&s, 0));
+        js_put_f64(&out, "correct_rate", series_last(&s, 1));
+        js_put_f64(&out, "geomean_speedup", series_last(&s, 2));
+        js_put_i64(&out, "changed", r->changed_s);
+        js_end(&out, '}');
+        puts(str_c(&out));
+        str_free(&out);
+    } else {
+        printf("%-28s %-9s %6lld", r->name, run_state_name(r->state), (long long)r->steps);
+        if (isnan(r->fraction))
+            printf("   -  ");
+        else
+            printf(" %3.0f %%", percent(r->fraction));
+        if (isnan(series_last(&s, 0)))
+            printf("  %7s %8s %8s", "-", "-", "-");
+        else
+            printf("  %7.3f %6.1f %%", series_last(&s, 0), percent(series_last(&s, 1)));
+        if (!isnan(series_last(&s, 2)))
+            printf(" %6.2fx", series_last(&s, 2));
+        else if (!isnan(series_last(&s, 0)))
+            printf(" %7s", "-");
+        printf("  %8s", age);
+        if (r->pid > 0) printf("  process %d", (int)r->pid);
+        putchar('\n');
+    }
+    run_series_free(&s);
+    return ST_OK;
+}
+
+static void print_header(void) {
+    printf("%-28s %-9s %6s %5s  %7s %8s %7s  %8s\n", "run", "state", "steps", "done", "reward", "correct", "speed",
+           "changed");
+}
+
+static enum status list(const struct args *a, bool running_only, struct err *e) {
+    struct run_info *all;
+    int n, shown = 0;
+    const int64_t most = a->count ? a->count : 20;
+    TRY(runs_list(a->runs_dir, &all, &n, e));
+    enum status st = ST_OK;
+    for (int i = 0; i < n; i++) {
+        const bool wanted = running_only ? all[i].state == RUN_RUNNING : shown < most;
+        if (st == ST_OK && wanted) {
+            if (shown++ == 0 && !a->json) print_header();
+            st = print_run(&all[i], a->json, e);
+        }
+        run_info_free(&all[i]);
+    }
+    if (shown == 0 && !a->json) printf(running_only ? "nothing is running in %s\n" : "no runs in %s\n", a->runs_dir);
+    if (shown < n && !running_only && !a->json) printf("(%d of %d runs)\n", shown, n);
+    free(all);
+    return st;
+}
+
+/* Calls fn for each run named on the command line. */
+typedef enum status run_fn(const struct args *a, struct run_info *r, struct err *e);
+static enum status each(const struct args *a, run_fn *fn, struct err *e) {
+    for (int i = 0; i < a->n_names; i++) {
+        CLEANUP_FREE char *dir = NULL;
+        struct run_info r;
+        TRY(runs_find(a->runs_dir, a->name[i], &dir, e));
+        TRY(run_info_read(dir, &r, e));
+        const enum status st = fn(a, &r, e);
+        run_info_free(&r);
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+static enum status status_of(const struct args *a, struct run_info *r, struct err *e) {
+    return print_run(r, a->json, e);
+}
+
+/* ---- stop ---------------------------------------------------------------------------------------------------------*/
+
+/* Asks the process that holds the lock, and waits until the lock is free. */
+static enum status stop(const struct args *a, struct run_info *r, struct err *e) {
+    if (r->state != RUN_RUNNING) return FAIL(e, ST_INVALID, "%s: is not running", r->dir);
+    if (r->pid == 0)
+        return FAIL(e, ST_INVALID, "%s: runs, but its lock does not say as which process; end it by hand", r->dir);
+    if (kill(r->pid, SIGINT) != 0)
+        return FAIL(e, ST_FAILED, "%s: process %d: %s", r->dir, (int)r->pid, strerror(errno));
+    const double end = clock_now_s() + a->timeout_s;
+    for (;;) {
+        struct run_info now;
+        TRY(run_info_read(r->dir, &now, e));
+        const bool ended = now.state != RUN_RUNNING || now.pid != r->pid;
+        const int64_t steps = now.steps;
+        run_info_free(&now);
+        if (ended) {
+            log_progress_end();
+            printf("%s: stopped after %lld steps\n", r->dir, (long long)steps);
+            return ST_OK;
+        }
+        if (clock_now_s() > end)
+            return FAIL(e, ST_TIMEOUT, "%s: asked to stop, but it still works on its step after %.0f s (--timeout)",
+                        r->dir, a->timeout_s);
+        if (a->cancel && *a->cancel) return FAIL(e, ST_CANCELLED, "%s: asked to stop; not waiting for it", r->dir);
+        log_progress("%s: waiting for it to stop", r->dir);
+        poll(NULL, 0, 200);
+    }
+}
+
+static enum status stop_all(const struct args *a, struct err *e) {
+    struct run_info *all;
+    int n, stopped = 0;
+    TRY(runs_list(a->runs_dir, &all, &n, e));
+    enum status st = ST_OK;
+    for (int i = 0; i < n; i++) {
+        if (st == ST_OK && all[i].state == RUN_RUNNING) {
+            stopped++;
+            st = stop(a, &all[i], e);
+        }
+        run_info_free(&all[i]);
+    }
+    free(all);
+    if (stopped == 0) printf("nothing is running in %s\n", a->runs_dir);
+    return st;
+}
+
+/* ---- logs, metrics ------------------------------------------------------------------------------------------------*/
+
+static enum status logs(const struct args *a, struct run_info *r, struct err *e) {
+    struct str path = STR_INIT;
+    str_addf(&path, "%s/logs.log", r->dir);
+    CLEANUP_FREE char *file = str_steal(&path), *text = NULL;
+    size_t n, at;
+    TRY(fs_read(file, LOG_MAX_BYTES, &text, &n, e));
+    int64_t lines = a->count ? a->count : 50;
+    for (at = n; at > 0; at--)
+        if (text[at - 1] == '\n' && at < n && --lines == 0) break;
+    fwrite(text + at, 1, n - at, stdout);
+    for (bool last = false; a->follow && !last && !*a->cancel;) {
+        fflush(stdout);
+        struct run_info now;
+        TRY(run_info_read(r->dir, &now, e));
+        last = now.state != RUN_RUNNING; /* looked at in front of the file: nothing said before the end is missed */
+        run_info_free(&now);
+        free(text);
+        text = NULL;
+        size_t m;
+        TRY(fs_read(file, LOG_MAX_BYTES, &text, &m, e));
+        if (m > n) fwrite(text + n, 1, m - n, stdout);
+        n = m;
+        if (!last) poll(NULL, 0, 300);
+    }
+    return ST_OK;
+}
+
+/* Single and several turns alike. */
+static enum status metrics(const struct args *a, struct run_info *r, struct err *e) {
+    static const char *const names[] = {"reward/mean",         "reward/std",         "kernel/compile_rate",
+                                        "kernel/correct_rate", "kernel/fast_1_rate", "kernel/geomean_speedup",
+                                        "policy/entropy",      "time/total_s"};
+    struct run_series s;
+    TRY(run_series_read(r->dir, names, (int)ARRAY_LEN(names), false, &s, e));
+    printf("%s: %lld steps\n%6s  %-17s %8s %8s %8s %8s %8s %8s\n", r->dir, (long long)s.n, "step", "reward", "compile",
+           "correct", "faster", "speed", "entropy", "time");
+    const int64_t from = a->count && s.n > a->count ? s.n - a->count : 0;
+    for (int64_t i = from; i < s.n; i++) {
+        printf("%6lld  %7.3f +- %5.3f %6.1f %% %6.1f %% %6.1f %%", (long long)s.step[i], s.value[0][i], s.value[1][i],
+               percent(s.value[2][i]), percent(s.value[3][i]), percent(s.value[4][i]));
+        if (isnan(s.value[5][i]))
+            printf(" %8s", "-"); /* nothing was timed */
+        else
+            printf(" %7.2fx", s.value[5][i]);
+        printf(" %8.3f %6.1f s\n", s.value[6][i], s.value[7][i]);
+    }
+    run_series_free(&s);
+    return ST_OK;
+}
+
+static enum status uniform(const struct args *a, struct run_info *r, struct err *e) {
+    static const char *const names[] = {"batch/constant_groups", "batch/num_groups"};
+    struct run_series s;
+    int64_t wasted = 0;
+    (void)a;
+    TRY(run_series_read(r->dir, names, 2, false, &s, e));
+    for (int64_t i = 0; i < s.n; i++) wasted += s.value[1][i] > 0 && s.value[0][i] >= s.value[1][i];
+    const double constant = series_sum(&s, 0), all = series_sum(&s, 1);
+    printf("%s: %.0f of %.0f groups had equal scores%s; all of them in %lld of %lld steps\n", r->dir,
+           isnan(constant) ? 0 : constant, isnan(all) ? 0 : all, all > 0 ? "" : " (none yet)", (long long)wasted,
+           (long long)s.n);
+    run_series_free(&s);
+    return ST_OK;
+}
+
+/* ---- summary, compare, disk ---------------------------------------------------------------------------------------*/
+
+struct account {
+    double hours, tokens, samples, verdicts, correct;
+};
+
+static enum status add_account(const struct run_info *r, struct account *sum, struct err *e) {
+    enum { HOURS, TOKENS, SAMPLES, VERDICTS, CORRECT, GENERATE, VERIFY, TRAIN, N };
+    static const char *const names[N] = {"time/device_hours", "policy/answer_tokens", "batch/samples", "outcome/*",
+                                         "outcome/correct",   "time/generate_s",      "time/verify_s", "time/train_s"};
+    struct run_series s;
+    TRY(run_series_read(r->dir, names, N, false, &s, e));
+    double tokens = 0, v[N];
+    for (int64_t i = 0; i < s.n; i++)
+        if (isfinite(s.value[TOKENS][i] * s.value[SAMPLES][i])) tokens += s.value[TOKENS][i] * s.value[SAMPLES][i];
+    for (int k = 0; k < N; k++) v[k] = isnan(series_sum(&s, k)) ? 0 : series_sum(&s, k);
+    const double parts = fmax(1e-9, v[GENERATE] + v[VERIFY] + v[TRAIN]);
+    printf("%-28s %-9s %6lld %9.3f h %10.0f %12.0f %10.0f %10.0f  %3.0f/%3.0f/%3.0f\n", r->name,
+           run_state_name(r->state), (long long)s.n, v[HOURS], v[SAMPLES], tokens, v[VERDICTS], v[CORRECT],
+           percent(v[GENERATE] / parts), percent(v[VERIFY] / parts), percent(v[TRAIN] / parts));
+    sum->hours += v[HOURS];
+    sum->samples += v[SAMPLES];
+    sum->tokens += tokens;
+    sum->verdicts += v[VERDICTS];
+    sum->correct += v[CORRECT];
+    run_series_free(&s);
+    return ST_OK;
+}
+
+static enum status summary(const struct args *a, struct err *e) {
+    struct account sum = {0};
+    struct run_info *all = NULL;
+    int n = a->n_names;
+    enum status st = ST_OK;
+    if (n == 0)
+        TRY(runs_list(a->runs_dir, &all, &n, e));
+    else
+        all = xcalloc((size_t)n, sizeof *all);
+    for (int i = 0; i < a->n_names && st == ST_OK; i++) {
+        CLEANUP_FREE char *dir = NULL;
+        st = runs_find(a->runs_dir, a->name[i], &dir, e);
+        if (st == ST_OK) st = run_info_read(dir, &all[i], e);
+    }
+    printf("%-28s %-9s %6s %11s %10s %12s %10s %10s  %s\n", "run", "state", "steps", "device", "answers", "tokens",
+           "verdicts", "correct", "sampling/verdicts/training, %");
+    for (int i = 0; i < n; i++) {
+        if (st == ST_OK) st = add_account(&all[i], &sum, e);
+        run_info_free(&all[i]);
+    }
+    free(all);
+    if (st == ST_OK && n != 1)
+        printf("%-28s %-9s %6s %9.3f h %10.0f %12.0f %10.0f %10.0f\n", "all", "", "", sum.hours, sum.samples,
+               sum.tokens, sum.verdicts, sum.correct);
+    return st;
+}
+
+static enum status compare(const struct args *a, struct err *e) {
+    static const char *const names[] = {"reward/mean",        "kernel/compile_rate",  "kernel/correct_rate",
+                                        "kernel/fast_1_rate", "kernel/cheat_rate",    "kernel/geomean_speedup",
+                                        "policy/entropy",     "policy/answer_tokens", "train/grad_norm",
+                                        "time/total_s"};
+    static const char *const evals[] = {"eval/correct_rate", "eval/fast_1_rate", "eval/geomean_speedup"};
+    enum { N = ARRAY_LEN(names), M = ARRAY_LEN(evals) };
+    struct run_series s[NAMES_MAX] = {0}, ev[NAMES_MAX] = {0};
+    struct run_info r[NAMES_MAX] = {0};
+    enum status st = ST_OK;
+    for (int i = 0; i < a->n_names && st == ST_OK; i++) {
+        CLEANUP_FREE char *dir = NULL;
+        st = runs_find(a->runs_dir, a->name[i], &dir, e);
+        if (st == ST_OK) st = run_info_read(dir, &r[i], e);
+        if (st == ST_OK) st = run_series_read(dir, names, N, false, &s[i], e);
+        if (st == ST_OK) st = run_series_read(dir, evals, M, true, &ev[i], e);
+    }
+    if (st == ST_OK) {
+        printf("%-24s", "mean of last 10 steps");
+        for (int i = 0; i < a->n_names; i++) printf(" %16.16s", r[i].name);
+        printf("\n%-24s", "steps");
+        for (int i = 0; i < a->n_names; i++) printf(" %16lld", (long long)s[i].n);
+        for (int k = 0; k < (int)N + (int)M; k++) {
+            printf("\n%-24s", k < (int)N ? names[k] : evals[k - (int)N]);
+            for (int i = 0; i < a->n_names; i++) {
+                const double v = k < (int)N ? series_mean(&s[i], k, 10) : series_last(&ev[i], k - (int)N);
+                if (isnan(v))
+                    printf(" %16s", "-");
+                else
+                    printf(" %16.4g", v);
+            }
+        }
+        putchar('\n');
+    }
+    for (int i = 0; i < a->n_names; i++) {
+        run_series_free(&s[i]);
+        run_series_free(&ev[i]);
+        run_info_free(&r[i]);
+    }
+    return st;
+}
+
+static int largest_first(const void *a, const void *b) {
+    const int64_t x = ((const struct run_info *)a)->changed_s, y = ((const struct run_info *)b)->changed_s;
+    return (x < y) - (x > y);
+}
+
+static enum status disk(const struct args *a, struct err *e) {
+    struct run_info *all;
+    int n;
+    int64_t total = 0;
+    char text[16];
+    TRY(runs_list(a->runs_dir, &all, &n, e));
+    for (int i = 0; i < n; i++) {
+        all[i].changed_s = tree_bytes(all[i].dir); /* what to sort by here */
+        total += all[i].changed_s;
+    }
+    qsort(all, (size_t)n, sizeof *all, largest_first);
+    for (int i = 0; i < n; i++) {
+        bytes_text(all[i].changed_s, text);
+        printf("%10s  %s\n", text, all[i].dir);
+        run_info_free(&all[i]);
+    }
+    bytes_text(total, text);
+    printf("%10s  in %d runs\n", text, n);
+    free(all);
+    return ST_OK;
+}
+
+/* ---- clean, resume ------------------------------------------------------------------------------------------------*/
+
+static enum status clean(const struct args *a, struct run_info *r, struct err *e) {
+    char size[16], answer[16] = "";
+    if (r->state == RUN_RUNNING) return FAIL(e, ST_INVALID, "%s: is running; stop it first", r->dir);
+    bytes_text(tree_bytes(r->dir), size);
+    if (!a->yes) {
+        printf("delete %s (%lld steps, %s)? [y/N] ", r->dir, (long long)r->steps, size);
+        fflush(stdout);
+        if (!fgets(answer, sizeof answer, stdin) || (answer[0] != 'y' && answer[0] != 'Y')) {
+            printf("%s: kept\n", r->dir);
+            return ST_OK;
+        }
+    }
+    TRY(fs_remove(r->dir, e));
+    printf("%s: deleted (%s)\n", r->dir, size);
+    return ST_OK;
+}
+
+/* `train` with the run's own configuration, in its own directory, wherever that is now. */
+static int resume(const char *runs_dir, int argc, char **argv) {
+    struct err e;
+    CLEANUP_FREE char *dir = NULL;
+    struct run_info r;
+    if (argc < 1) return cli_usage(usage);
+    if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return cli_report(&e);
+    const bool running = r.state == RUN_RUNNING;
+    run_info_free(&r);
+    if (running) {
+        (void)FAIL(&e, ST_INVALID, "%s: is running already", dir);
+        return cli_report(&e);
+    }
+    struct arena a = ARENA_INIT;
+    char **args = arena_array(&a, char *, argc + 5);
+    int n = 0;
+    args[n++] = arena_strdup(&a, "train");
+    args[n++] = arena_printf(&a, "--config=%s/config.yaml", dir);
+    args[n++] = arena_printf(&a, "log_path=%s", dir);
+    for (int i = 1; i < argc; i++) args[n++] = argv[i];
+    const int code = cmd_train(n, args);
+    arena_free(&a);
+    return code;
+}
+
+/* ---- the command --------------------------------------------------------------------------------------------------*/
+
+static bool is_option(const char *arg, const char *name) { return strcmp(arg, name) == 0; }
+
+/* The value of an option: a number of at least low. */
+static bool number(int argc, char **argv, int *i, double low, double *out) {
+    return *i + 1 < argc && parse_f64(argv[++*i], out) && *out >= low && *out < 1e9;
+}
+
+static enum status parse(int argc, char **argv, struct args *a, struct err *e) {
+    double count = 0;
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        bool good = true;
+        if (is_option(arg, "--runs-dir"))
+            good = i + 1 < argc && (a->runs_dir = argv[++i]);
+        else if (is_option(arg, "-n"))
+            good = number(argc, argv, &i, 1, &count);
+        else if (is_option(arg, "--timeout"))
+            good = number(argc, argv, &i, 0, &a->timeout_s);
+        else if (is_option(arg, "--interval"))
+            good = number(argc, argv, &i, 0.1, &a->interval_s);
+        else if (is_option(arg, "--all"))
+            a->all = true;
+        else if (is_option(arg, "--json"))
+            a->json = true;
+        else if (is_option(arg, "-f"))
+            a->follow = true;
+        else if (is_option(arg, "--once"))
+            a->once = true;
+        else if (is_option(arg, "--yes"))
+            a->yes = true;
+        else if (arg[0] == '-' || a->n_names == NAMES_MAX)
+            good = false;
+        else
+            a->name[a->n_names++] = arg;
+        if (!good) return FAIL(e, ST_USAGE, "runs %s: bad option or value: %s", a->command, arg);
+    }
+    a->count = (int64_t)count;
+    return ST_OK;
+}
+
+static enum status watch(const struct args *a, struct run_info *r, struct err *e) {
+    return watch_run(r->dir, a->interval_s, a->once, a->cancel, e);
+}
+
+int cmd_runs(int argc, char **argv) {
+    /* names: -1 any, 0 none, 1 one, 2 at least one, 3 at least two. fits: options it takes beside --runs-dir */
+    static const struct {
+        const char *name;
+        int names;
+        const char *fits;
+        run_fn *fn;
+    } commands[] = {{"list", 0, "nj", NULL},   {"status", -1, "j", status_of}, {"stop", -1, "at", stop},
+                    {"logs", 1, "nf", logs},   {"metrics", 1, "n", metrics},   {"watch", 1, "io", watch},
+                    {"summary", -1, "", NULL}, {"compare", 3, "", NULL},       {"uniform", 1, "", uniform},
+                    {"disk", 0, "", NULL},     {"clean", 2, "y", clean}};
+    struct args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5};
+    struct err e = {0};
+    if (argc >= 2 && (is_option(argv[1], "--help") || is_option(argv[1], "-h"))) {
+        printf("usage: kernelrl %s\n", usage);
+        return 0;
+    }
+    if (argc < 2) return cli_usage(usage);
+    a.command = argv[1];
+    if (strcmp(a.command, "resume") == 0) {
+        if (argc >= 4 && is_option(argv[2], "--runs-dir")) return resume(argv[3], argc - 4, argv + 4);
+        return resume(a.runs_dir, argc - 2, argv + 2);
+    }
+    size_t c = 0;
+    while (c < ARRAY_LEN(commands) && strcmp(commands[c].name, a.command) != 0) c++;
+    if (c == ARRAY_LEN(commands)) return cli_usage(usage);
+    enum status st = parse(argc - 2, argv + 2, &a, &e);
+    if (st != ST_OK) {
+        cli_report(&e);
+        return cli_usage(usage);
+    }
+    const char *fits = commands[c].fits;
+    const int names = commands[c].names;
+    const bool misplaced = (a.count && !strchr(fits, 'n')) || (a.json && !strchr(fits, 'j')) ||
+                           (a.all && !strchr(fits, 'a')) || (a.timeout_s != 900 && !strchr(fits, 't')) ||
+                           (a.follow && !strchr(fits, 'f')) || (a.interval_s != 5 && !strchr(fits, 'i')) ||
+                           (a.once && !strchr(fits, 'o')) || (a.yes && !strchr(fits, 'y'));
+    if (misplaced || (names == 0 && a.n_names) || (names == 1 && a.n_names != 1) ||
+        (names >= 2 && a.n_names < names - 1))
+        return cli_usage(usage);
+    if (commands[c].fn == stop && a.all == (a.n_names > 0)) return cli_usage(usage); /* names or --all */
+    if (a.follow || commands[c].fn == stop || commands[c].fn == watch) a.cancel = cli_interruptible();
+    if (strcmp(a.command, "list") == 0 || (commands[c].fn == status_of && a.n_names == 0))
+        st = list(&a, commands[c].fn == status_of, &e);
+    else if (commands[c].fn == stop && a.all)
+        st = stop_all(&a, &e);
+    else if (commands[c].fn)
+        st = each(&a, commands[c].fn, &e);
+    else
+        st = strcmp(a.command, "summary") == 0   ? summary(&a, &e)
+             : strcmp(a.command, "compare") == 0 ? compare(&a, &e)
+                                                 : disk(&a, &e);
+    return st == ST_OK ? 0 : cli_report(&e);
+}

@@ -1,0 +1,309 @@
+/* Ops on weights and activations in bfloat16: the host side of bf16_*.cu. All that a sampling step calls can be
+ * recorded (pass.c). Attention's work lists are in bf16_plan.c. */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <string.h>
+
+#include "cuda/host.h"
+
+static struct cu_mat16 mat16(struct tensor t) {
+    ASSERT(t.dt == DT_BF16);
+    return (struct cu_mat16){t.data, t.rows, t.cols, t.ld};
+}
+static struct cu_mat mat32(struct tensor t) {
+    ASSERT(t.dt == DT_F32);
+    return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+static bool weight_room(struct backend *be, struct weight *w) {
+    if (!w->packed) w->packed = be->mem_alloc(be, (size_t)i64_max(w->N * w->K, 1) * sizeof(uint16_t));
+    if (w->packed) return true;
+    struct cuda_backend *c = (struct cuda_backend *)be;
+    cuda_refuse(c, "weight", "out of device memory");
+    return false;
+}
+
+void bf16_weight_pack(struct backend *be, struct weight *w) {
+    if (!w->w) return; /* put row by row */
+    struct cuda_backend *c = cuda_begin(be, "weight_pack");
+    if (c && weight_room(be, w))
+        cuda_ok(c, "weight_pack",
+                cu_round16(&c->dev, (struct cu_mat16){w->packed, w->N, w->K, w->K},
+                           (struct cu_mat){w->w, w->N, w->K, w->K}));
+}
+
+void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
+    ASSERT(row >= 0 && row + rows <= w->N);
+    if (weight_room(be, w))
+        be->mem_put(be, (uint16_t *)w->packed + row * w->K, src, (size_t)(rows * w->K) * sizeof *src);
+}
+
+void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+    ASSERT(row >= 0 && row + rows <= w->N);
+    be->mem_get(be, dst, (const uint16_t *)w->packed + row * w->K, (size_t)(rows * w->K) * sizeof *dst);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static bool lined_up(const void *p, int64_t ld, size_t element) {
+    return ((uintptr_t)p | ((size_t)ld * element)) % 16 == 0;
+}
+
+/* x in bfloat16, and lined up for wide reads where its width allows it; rounded or copied into `s` when it is not so
+ * already. */
+static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, struct slab *s, size_t offset_bytes,
+                   size_t room_bytes) {
+    if (x->dt == DT_BF16 && (x->cols % 8 != 0 || lined_up(x->data, x->ld, 2))) return true;
+    char *p = cuda_scratch(c, op, s, room_bytes);
+    if (!p) return false;
+    struct tensor y = tensor_of(p + offset_bytes, DT_BF16, x->rows, x->cols);
+    int rc = 0;
+    if (!NOTE(c, "round", OF_TENSOR(*x), ADDRESS(y.data))) { /* replayed */
+    } else if (x->dt == DT_F32) {
+        rc = cu_round16(&c->dev, mat16(y), mat32(*x));
+    } else {
+        rc = cudaMemcpy2DAsync(y.data, (size_t)y.ld * 2, x->data, (size_t)x->ld * 2, (size_t)x->cols * 2,
+                               (size_t)x->rows, cudaMemcpyDeviceToDevice, c->stream);
+    }
+    *x = y;
+    return cuda_ok(c, op, rc);
+}
+static size_t factor_bytes(struct tensor x) { return ((size_t)(x.rows * x.cols) * 2 + 255) & ~(size_t)255; }
+
+static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
+    return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
+}
+
+/* y = a b as lt.c and as the own kernel have it. Which of the two is decided by the sizes of the matrix alone, so that
+ * it is the same one for every number of rows. */
+static void product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
+    const size_t out = p.out16 ? 2 : 4;
+    bool done = false;
+    if (!NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
+              (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias)))
+        return;
+    if (p.m % 8 == 0 && p.k % 8 == 0 && p.k > 0) {
+        const struct lt_product wanted = p;
+        if (!lined_up(p.d, p.ldd, out)) { /* only tests have such */
+            const size_t row = (size_t)p.m * out;
+            if (!(p.d = cuda_scratch(c, op, &c->y32, (size_t)p.n * row))) return;
+            p.ldd = p.m;
+            if (p.accumulate && !cuda_ok(c, op,
+                                         cudaMemcpy2DAsync(p.d, row, wanted.d, (size_t)wanted.ldd * out, row,
+                                                           (size_t)p.n, cudaMemcpyDeviceToDevice, c->stream)))
+                return;
+        }
+        if (!lt_run(c, op, &p, &done)) return;
+        if (done && p.d != wanted.d)
+            cuda_ok(c, op,
+                    cudaMemcpy2DAsync(wanted.d, (size_t)wanted.ldd * out, p.d, (size_t)p.m * out, (size_t)p.m * out,
+                                      (size_t)p.n, cudaMemcpyDeviceToDevice, c->stream));
+    }
+    if (!done && !c->pass.abort) cuda_ok(c, op, cu_gemm16(&c->dev, own));
+}
+
+void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
+                 bool accumulate) {
+    if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, &c->x16, 0, factor_bytes(x))) return;
+    const struct lt_product p = {.ta = true,
+                                 .out16 = y.dt == DT_BF16,
+                                 .accumulate = accumulate,
+                                 .exact = true,
+                                 .m = w->N,
+                                 .n = y.rows,
+                                 .k = w->K,
+                                 .lda = w->K,
+                                 .ldb = x.ld,
+                                 .ldd = y.ld,
+                                 .a = w->packed,
+                                 .b = x.data,
+                                 .d = y.data,
+                                 .bias = bias};
+    ASSERT(!(bias && p.out16));
+    product(c, "linear", p,
+            &(struct cu_gemm16){side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, p.out16, y.ld, bias,
+                                accumulate, y.rows, w->N, w->K});
+}
+
+void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+                    bool accumulate) {
+    if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, &c->x16, 0, factor_bytes(dy))) return;
+    const struct lt_product p = {.out16 = dx.dt == DT_BF16,
+                                 .accumulate = accumulate,
+                                 .exact = true,
+                                 .m = w->K,
+                                 .n = dx.rows,
+                                 .k = w->N,
+                                 .lda = w->K,
+                                 .ldb = dy.ld,
+                                 .ldd = dx.ld,
+                                 .a = w->packed,
+                                 .b = dy.data,
+                                 .d = dx.data};
+    product(c, "linear_dx", p,
+            &(struct cu_gemm16){side(dy.data, dy.ld, 1), side(w->packed, 1, w->K), dx.data, p.out16, dx.ld, NULL,
+                                accumulate, dx.rows, w->K, w->N});
+}
+
+void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x) {
+    const size_t first = factor_bytes(dy), both = first + factor_bytes(x);
+    if (dy.cols == 0 || x.cols == 0 || !factor(c, "linear_dw", &dy, &c->x16, 0, both) ||
+        !factor(c, "linear_dw", &x, &c->x16, first, both))
+        return;
+    const struct lt_product p = {.tb = true,
+                                 .accumulate = true,
+                                 .m = x.cols,
+                                 .n = dy.cols,
+                                 .k = x.rows,
+                                 .lda = x.ld,
+                                 .ldb = dy.ld,
+                                 .ldd = x.cols,
+                                 .a = x.data,
+                                 .b = dy.data,
+                                 .d = dw};
+    const struct cu_gemm16 own = {
+        side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows};
+    /* Here the rows of the inputs are what is summed over: their widths must line up, their number need not. */
+    if (x.cols % 8 == 0 && dy.cols % 8 == 0 && lined_up(dw, x.cols, 4)) {
+        bool done;
+        if (!lt_run(c, "linear_dw", &p, &done) || done) return;
+    }
+    cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
+}
+
+void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
+               const struct lora_site_args *site, int n, float scale) {
+    struct cuda_backend *c = cuda_begin(be, "lora");
+    if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, &c->x16, 0, factor_bytes(x))) return;
+    const int64_t K = a->K, R = a->N / n;
+    ASSERT(n <= LORA_SITES_MAX && R * n == a->N && a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N);
+    struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                        .a = side(a->packed, K, 1),
+                        .xa = xa.data,
+                        .ld_xa = xa.ld,
+                        .n = n,
+                        .scale = scale,
+                        .T = x.rows,
+                        .K = K,
+                        .R = R};
+    l.t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * n * R) * sizeof(uint16_t));
+    if (!l.t) return;
+    bool launch = true;
+    for (int i = 0; i < n; i++) {
+        const struct lora_site_args *s = &site[i];
+        ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
+        l.site[i] = (struct cu_lora_site){side(s->b->packed, R, 1), s->y.data, s->y.dt == DT_BF16, s->y.ld, s->y.cols};
+        launch = NOTE(c, "lora", OF_TENSOR(x), OF_TENSOR(s->y), ADDRESS(a->packed), ADDRESS(s->b->packed), ADDRESS(l.t),
+                      ADDRESS(xa.data));
+    }
+    if (launch) cuda_ok(c, "lora", cu_lora(&c->dev, &l));
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids) {
+    if (x.rows == 0) return;
+    const int32_t *rows = pass_send(c, "embed", ids, (size_t)x.rows * sizeof *ids);
+    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows)))
+        cuda_ok(c, "embed",
+                cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows));
+}
+
+void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *ids) {
+    if (y.rows == 0) return;
+    const int32_t *rows = pass_send(c, "gather_rows", ids, (size_t)y.rows * sizeof *ids);
+    if (rows && NOTE(c, "gather_rows", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(rows)))
+        cuda_ok(c, "gather_rows", cu_gather16(&c->dev, mat16(y), mat16(x), rows));
+}
+
+void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain)))
+        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
+}
+
+void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
+    if (qk.rows == 0) return;
+    const int32_t *pos = pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos);
+    const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
+                              r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), ADDRESS(r->cos_t), ADDRESS(r->q_gain)))
+        cuda_ok(c, "rope", cu_rope16(&c->dev, mat16(qk), mat32(qkv), &a));
+}
+
+void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
+    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu))) cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu)));
+}
+
+bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n) {
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        if (t[i]->dt == DT_BF16) bytes += ((size_t)(t[i]->rows * t[i]->cols) * sizeof(float) + 255) & ~(size_t)255;
+    if (bytes == 0) return true;
+    char *p = cuda_scratch(c, op, &c->wide, bytes);
+    if (!p) return false;
+    for (int i = 0; i < n; i++) {
+        if (t[i]->dt != DT_BF16) continue;
+        const struct tensor y = tensor_of(p, DT_F32, t[i]->rows, t[i]->cols);
+        if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL))) return false;
+        *t[i] = y;
+        p += ((size_t)(y.rows * y.cols) * sizeof(float) + 255) & ~(size_t)255;
+    }
+    return true;
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
+                   struct attn_shape s) {
+    const struct plan16 *p = plan16_of(c, "kv_write", seq, n_seq, s, false);
+    if (p && NOTE(c, "kv_write", OF_TENSOR(k), OF_TENSOR(v), ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task),
+                  (uint64_t)p->n_kv))
+        cuda_ok(c, "kv_write",
+                cu_kv_write16(&c->dev, mat16(k), mat16(v), p->kv_task, p->n_kv, s.G, s.K, (uint16_t *)(void *)s.kv,
+                              2 * s.kv_stride));
+}
+
+void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
+                    struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    bool training = false;
+    for (int i = 0; i < n_seq; i++) training |= seq[i].len > 0 && !seq[i].blocks;
+    struct plan16 *p = plan16_of(c, "attention", seq, n_seq, s, training);
+    if (!p || p->n_split + p->n_walk == 0) return;
+    const uint16_t *kv = (const uint16_t *)(const void *)s.kv;
+    int64_t stride = 2 * s.kv_stride;
+    if (training) { /* keys and values go into a cache of their own first */
+        stride = 2 * kv_layer_floats_of(DT_BF16, s.G, s.K);
+        uint16_t *own = cuda_scratch(c, "attention", &p->own_kv, (size_t)(p->n_blocks * stride) * sizeof *own);
+        if (!own || !cuda_ok(c, "attention",
+                             cu_kv_write16(&c->dev, mat16(k), mat16(v), p->kv_task, p->n_kv, s.G, s.K, own, stride)))
+            return;
+        kv = own;
+    }
+    struct cu_attn16 a = {.q = mat16(q),
+                          .o = mat16(o),
+                          .stats = stats,
+                          .H = s.H,
+                          .G = s.G,
+                          .K = s.K,
+                          .kv = kv,
+                          .kv_stride = stride,
+                          .table = p->table,
+                          .max_units = p->max_units,
+                          .part_units = p->part_units};
+    if (p->n_split > 0) {
+        a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
+        if (!a.part) return;
+    }
+    if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
+              ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
+              (uint64_t)p->part_units, ADDRESS(a.part)))
+        return;
+    a.task = p->split;
+    a.n_tasks = p->n_split;
+    if (!cuda_ok(c, "attention", cu_attention16_decode(&c->dev, &a))) return;
+    a.task = p->walk;
+    a.n_tasks = p->n_walk;
+    cuda_ok(c, "attention", cu_attention16(&c->dev, &a));
+}

@@ -1,0 +1,315 @@
+/* Attention in bfloat16, over cached keys and values (the layout of tensor/ops.h), on tensor cores.
+ *
+ * Keys are taken in units of UNIT from position 0 on. A unit gives, of a query row, the maximum m of its scores, the
+ * sum l of exp(score - m) and the sum o of exp(score - m) v; units are then merged in ascending order:
+ *     m' = max(m, m_u),  l' = l e^(m-m') + l_u e^(m_u-m'),  o' likewise.
+ * Everything in a row's result depends on that row and the positions alone, so one thread may walk all units (prefill,
+ * training), or each unit may be done by another warp and merged behind (decode): the bits are the same. A warp has a
+ * tile of 16 query pairs (see struct cu_attn_task); what it reads goes straight into fragments. */
+#include "cuda/bf16.cuh"
+#include "tensor/ops.h"
+
+enum { UNIT = CU_UNIT, PIECES = UNIT / 32, TILE_PAIRS = 16, WARPS = 4, THREADS = 32 * WARPS };
+static_assert(UNIT % KV_BLOCK == 0 && KV_BLOCK % 32 == 0, "a piece of 32 keys lies in one block");
+
+/* What a warp knows of its tile. */
+template <int DP> struct query_tile {
+    uint4 x[DP / 32], y[DP / 32]; /* rows g and g+8 */
+    int own[2];                   /* keys they see */
+    int keys;                     /* that exist: those of the tile's last row */
+    int g, c;
+
+    __device__ __forceinline__ void load(const struct cu_attn16 &a, const struct cu_attn_task &t, int first) {
+        const int lane = threadIdx.x % 32;
+        g = lane / 4, c = lane % 4;
+        const int64_t rep = a.H / a.G;
+        const int last = first + TILE_PAIRS < t.pairs ? first + TILE_PAIRS - 1 : t.pairs - 1;
+        keys = (int)(t.past + (t.pair0 + last) / rep + 1);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = first + g + 8 * half;
+            const bool in = at < t.pairs;
+            const int64_t p = t.pair0 + (in ? at : 0), row = t.row + p / rep, head = t.g * rep + p % rep;
+            own[half] = in ? (int)(t.past + p / rep + 1) : 0;
+            const uint16_t *q = a.q.p + row * a.q.ld + head * a.K;
+#pragma unroll
+            for (int i = 0; i < DP / 32; i++) {
+                const bool there = in && i * 32 + c * 8 < a.K;
+                const uint4 v = there ? load16(q + i * 32 + c * 8) : zero4();
+                if (half)
+                    y[i] = v;
+                else
+                    x[i] = v;
+            }
+        }
+    }
+};
+
+/* A unit's exponentials as fragments for the product with the values, its maxima and sums. */
+struct unit_weights {
+    uint32_t p[PIECES][2][4];
+    float m[2], l[2];
+};
+
+/* Keys of a piece are dealt to columns so that the exponentials need no exchange: column n of its t-th group of eight
+ * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them. */
+template <int DP>
+static __device__ __forceinline__ void score_unit(struct unit_weights &w, const struct query_tile<DP> &q,
+                                                  const struct cu_attn16 &a, const int32_t *table, int64_t kv_head,
+                                                  int key0) {
+    float s[PIECES][4][4];
+    const int row = q.g / 2 * 8 + q.g % 2;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        const int at = key0 + j * 32;
+        const bool any = at < q.keys;
+        const uint16_t *k = a.kv + (any ? table[at / KV_BLOCK] : 0) * a.kv_stride + kv_head * KV_BLOCK * a.K +
+                            (at % KV_BLOCK + row) * a.K + q.c * 8;
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            s[j][t][0] = s[j][t][1] = s[j][t][2] = s[j][t][3] = 0;
+#pragma unroll
+            for (int i = 0; i < DP / 32; i++) {
+                const bool there = any && i * 32 + q.c * 8 < a.K;
+                mma_piece(s[j][t], q.x[i], q.y[i], there ? load16(k + t * 2 * a.K + i * 32) : zero4());
+            }
+        }
+    }
+    w.m[0] = w.m[1] = MINUS_INFINITY;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int key = key0 + j * 32 + q.c * 8 + t * 2 + e % 2;
+                if (key >= q.own[e / 2]) s[j][t][e] = MINUS_INFINITY;
+                w.m[e / 2] = fmaxf(w.m[e / 2], s[j][t][e]);
+            }
+#pragma unroll
+    for (int half = 0; half < 2; half++) w.m[half] = quad_max(w.m[half]);
+    /* A row that sees none of the unit has maximum -infinity: 0 in its place makes all its exponentials 0. */
+    const float scaled[2] = {w.m[0] == MINUS_INFINITY ? 0.0f : -(w.m[0] * LOG2E),
+                             w.m[1] == MINUS_INFINITY ? 0.0f : -(w.m[1] * LOG2E)};
+    w.l[0] = w.l[1] = 0;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[j][t][e] = power_of_two(fmaf(s[j][t][e], LOG2E, scaled[e / 2]));
+                w.l[e / 2] = w.l[e / 2] + s[j][t][e];
+            }
+            w.p[j][t / 2][t % 2 * 2] = bf16_pair(s[j][t][0], s[j][t][1]);
+            w.p[j][t / 2][t % 2 * 2 + 1] = bf16_pair(s[j][t][2], s[j][t][3]);
+        }
+#pragma unroll
+    for (int half = 0; half < 2; half++) w.l[half] = quad_sum(w.l[half]);
+}
+
+/* Values of eight dimensions from d0 on: out = exponentials x values. Those of keys that are not there yet may be NaN
+ * in memory: zero is put in their place. */
+static __device__ __forceinline__ uint32_t keep_below(uint32_t pair, int key, int keys) {
+    return key + 1 < keys ? pair : key < keys ? pair & 0xffffu : 0u;
+}
+template <int DP>
+static __device__ __forceinline__ void value_unit(float (&out)[4], const struct unit_weights &w,
+                                                  const struct query_tile<DP> &q, const struct cu_attn16 &a,
+                                                  const int32_t *table, int64_t kv_head, int key0, int d0) {
+    out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        const int at = key0 + j * 32, mine = at + q.c * 8;
+        uint4 v = zero4();
+        if (mine < q.keys) {
+            v = load16(a.kv + table[at / KV_BLOCK] * a.kv_stride + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK +
+                       at % KV_BLOCK + q.c * 8);
+            if (mine + 8 > q.keys) {
+                v.x = keep_below(v.x, mine, q.keys);
+                v.y = keep_below(v.y, mine + 2, q.keys);
+                v.z = keep_below(v.z, mine + 4, q.keys);
+                v.w = keep_below(v.w, mine + 6, q.keys);
+            }
+        }
+        mma(out, w.p[j][0][0], w.p[j][0][1], w.p[j][0][2], w.p[j][0][3], v.x, v.y);
+        mma(out, w.p[j][1][0], w.p[j][1][1], w.p[j][1][2], w.p[j][1][3], v.z, v.w);
+    }
+}
+
+/* One row's merge: the factors of what is there and of the unit. */
+struct merge {
+    float m, l, old, add;
+    __device__ __forceinline__ void begin() {
+        m = MINUS_INFINITY;
+        l = 0;
+    }
+    __device__ __forceinline__ bool next(float m_u, float l_u) {
+        if (m_u == MINUS_INFINITY) return false; /* sees none of it: nothing changes, not even the sign of a zero */
+        const float top = fmaxf(m, m_u);
+        old = power_of_two((m - top) * LOG2E);
+        add = power_of_two((m_u - top) * LOG2E);
+        l = fmaf(l_u, add, l * old);
+        m = top;
+        return true;
+    }
+};
+
+template <int DP> static __global__ void __launch_bounds__(THREADS) walk_kernel(const struct cu_attn16 a) {
+    const struct cu_attn_task t = a.task[blockIdx.x];
+    const int first = (int)threadIdx.x / 32 * TILE_PAIRS;
+    if (first >= t.pairs) return;
+    struct query_tile<DP> q;
+    q.load(a, t, first);
+    const int32_t *table = a.table + t.table;
+    float o[DP / 8][4];
+#pragma unroll
+    for (int i = 0; i < DP / 8; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+    struct merge row[2];
+    row[0].begin();
+    row[1].begin();
+    for (int key0 = 0; key0 < q.keys; key0 += UNIT) {
+        struct unit_weights w;
+        score_unit<DP>(w, q, a, table, t.g, key0);
+        const bool on[2] = {row[0].next(w.m[0], w.l[0]), row[1].next(w.m[1], w.l[1])};
+#pragma unroll
+        for (int i = 0; i < DP / 8; i++) {
+            if (i * 8 >= a.K) break;
+            float u[4];
+            value_unit<DP>(u, w, q, a, table, t.g, key0, i * 8);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (on[e / 2]) o[i][e] = fmaf(u[e], row[e / 2].add, o[i][e] * row[e / 2].old);
+        }
+    }
+    const int64_t rep = a.H / a.G;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int at = first + q.g + 8 * half;
+        if (at >= t.pairs) continue;
+        const int64_t p = t.pair0 + at, r = t.row + p / rep, head = t.g * rep + p % rep;
+        const float inv = 1.0f / row[half].l;
+        uint16_t *out = a.o.p + r * a.o.ld + head * a.K;
+#pragma unroll
+        for (int i = 0; i < DP / 8; i++) {
+            if (i * 8 >= a.K) break;
+            *reinterpret_cast<uint32_t *>(out + i * 8 + q.c * 2) =
+                bf16_pair(o[i][2 * half] * inv, o[i][2 * half + 1] * inv);
+        }
+        if (a.stats && q.c == 0) {
+            a.stats[(r * a.H + head) * 2] = row[half].m;
+            a.stats[(r * a.H + head) * 2 + 1] = inv;
+        }
+    }
+}
+
+/* Decode: a warp a unit. Its results lie in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m
+ * and l; units of a task are neighbours, from task.part on. */
+template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(const struct cu_attn16 a) {
+    const int64_t per_task = (a.max_units + WARPS - 1) / WARPS;
+    const struct cu_attn_task t = a.task[blockIdx.x / per_task];
+    const int unit = (int)(blockIdx.x % per_task * WARPS + threadIdx.x / 32), key0 = unit * UNIT;
+    if (t.pairs == 0) return;
+    struct query_tile<DP> q;
+    q.load(a, t, 0);
+    if (key0 >= q.keys) return;
+    const int32_t *table = a.table + t.table;
+    struct unit_weights w;
+    score_unit<DP>(w, q, a, table, t.g, key0);
+    const int64_t at = t.part + unit;
+    float *const part = a.part + at * TILE_PAIRS * DP, *const ml = a.part + a.part_units * TILE_PAIRS * DP;
+#pragma unroll
+    for (int i = 0; i < DP / 8; i++) {
+        if (i * 8 >= a.K) break;
+        float u[4];
+        value_unit<DP>(u, w, q, a, table, t.g, key0, i * 8);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (q.g + 8 * half < t.pairs)
+                *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + i * 8 + q.c * 2) =
+                    make_float2(u[2 * half], u[2 * half + 1]);
+    }
+    if (q.c == 0)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
+                make_float2(w.m[half], w.l[half]);
+}
+
+/* A block a task; its threads share pairs times pairs of dimensions. */
+template <int DP> static __global__ void __launch_bounds__(THREADS) merge_kernel(const struct cu_attn16 a) {
+    const struct cu_attn_task t = a.task[blockIdx.x];
+    const int64_t rep = a.H / a.G, half_k = a.K / 2;
+    const float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
+    for (int64_t i = threadIdx.x; i < t.pairs * half_k; i += THREADS) {
+        const int64_t pair = i / half_k, d = i % half_k * 2, p = t.pair0 + pair;
+        const int own = (int)(t.past + p / rep + 1);
+        struct merge row;
+        row.begin();
+        float x = 0, y = 0;
+#pragma unroll 4
+        for (int unit = 0; unit * UNIT < own; unit++) {
+            const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
+            const float2 s = *reinterpret_cast<const float2 *>(ml + at * 2);
+            const float2 v = *reinterpret_cast<const float2 *>(a.part + at * DP + d);
+            if (!row.next(s.x, s.y)) continue;
+            x = fmaf(v.x, row.add, x * row.old);
+            y = fmaf(v.y, row.add, y * row.old);
+        }
+        const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
+        const float inv = 1.0f / row.l;
+        *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
+        if (a.stats && d == 0) {
+            a.stats[(r * a.H + head) * 2] = row.m;
+            a.stats[(r * a.H + head) * 2 + 1] = inv;
+        }
+    }
+}
+
+extern "C" int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a) {
+    if (a->n_tasks <= 0) return 0;
+    if (a->K <= 64) return LAUNCH(walk_kernel<64>, a->n_tasks, THREADS, 0, d->stream, *a);
+    return LAUNCH(walk_kernel<128>, a->n_tasks, THREADS, 0, d->stream, *a);
+}
+
+extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
+    return units * TILE_PAIRS * ((K <= 64 ? 64 : 128) + 2) * (int64_t)sizeof(float);
+}
+
+extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {
+    if (a->n_tasks <= 0) return 0;
+    const int64_t blocks = a->n_tasks * ceil_div(a->max_units, WARPS);
+    int rc;
+    if (a->K <= 64) {
+        rc = LAUNCH(unit_kernel<64>, blocks, THREADS, 0, d->stream, *a);
+        return rc ? rc : LAUNCH(merge_kernel<64>, a->n_tasks, THREADS, 0, d->stream, *a);
+    }
+    rc = LAUNCH(unit_kernel<128>, blocks, THREADS, 0, d->stream, *a);
+    return rc ? rc : LAUNCH(merge_kernel<128>, a->n_tasks, THREADS, 0, d->stream, *a);
+}
+
+/* ---- the cache ----------------------------------------------------------------------------------------------------
+ */
+
+/* A block a task; neighbouring threads take neighbouring dimensions of a key, and neighbouring keys of a value. */
+static __global__ void kv_write16_kernel(struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *tasks,
+                                         int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride) {
+    const struct cu_kv_task t = tasks[blockIdx.x];
+    uint16_t *const block = kv + t.block * kv_stride;
+    const int64_t cols = G * K, n = t.rows * cols;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const int64_t r = i / cols, j = i % cols;
+        block[(j / K * KV_BLOCK + t.slot + r) * K + j % K] = k.p[(t.row + r) * k.ld + j];
+    }
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const int64_t r = i % t.rows, j = i / t.rows;
+        block[(cols + j) * KV_BLOCK + t.slot + r] = v.p[(t.row + r) * v.ld + j];
+    }
+}
+
+extern "C" int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v,
+                             const struct cu_kv_task *task, int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv,
+                             int64_t kv_stride) {
+    if (n_tasks <= 0) return 0;
+    return LAUNCH(kv_write16_kernel, n_tasks, 256, 0, d->stream, k, v, task, G, K, kv, kv_stride);
+}

@@ -1,0 +1,146 @@
+/* Products in bfloat16 on tensor cores without shared memory: a plain one, for where cuBLASLt is missing or has no
+ * algorithm, and those of LoRA, whose one side is so thin that they are about latency and not about rate. Each output
+ * is one chain over pieces of 32 in ascending order (LoRA's first product: eight such chains, added in order), whatever
+ * the number of rows. */
+#include "cuda/bf16.cuh"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, TILES = 4, BLOCK_N = WARPS * TILES * 8 };
+
+/* Eight neighbours along k of row r, zeros outside. */
+static __device__ __forceinline__ uint4 load_eight(const struct cu_side16 &s, int64_t r, int64_t rows, int64_t k,
+                                                   int64_t K) {
+    if (r >= rows || k >= K) return zero4();
+    const uint16_t *p = s.p + r * s.row + k * s.step;
+    if (s.vec && k + 8 <= K) return load16(p);
+    uint32_t v[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (k + i < K) v[i / 2] |= (uint32_t)p[i * s.step] << (16 * (i % 2));
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+static __device__ __forceinline__ void put(const struct cu_gemm16 &g, int64_t m, int64_t n, float x) {
+    if (m >= g.M || n >= g.N) return;
+    if (g.bias) x = x + g.bias[n];
+    if (g.c16) {
+        uint16_t *c = static_cast<uint16_t *>(g.c) + m * g.ldc + n;
+        *c = bf16_of(g.accumulate ? x + bf16_float(*c) : x);
+    } else {
+        float *c = static_cast<float *>(g.c) + m * g.ldc + n;
+        *c = g.accumulate ? x + *c : x;
+    }
+}
+
+static __device__ __forceinline__ void put_tile(const struct cu_gemm16 &g, int64_t m, int64_t n, const float (&x)[4]) {
+    put(g, m, n, x[0]);
+    put(g, m, n + 1, x[1]);
+    put(g, m + 8, n, x[2]);
+    put(g, m + 8, n + 1, x[3]);
+}
+
+static __device__ void product_tile(const struct cu_gemm16 &g, int64_t m0, int64_t n0) {
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    float acc[TILES][4];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+#pragma unroll 2
+    for (int64_t k = 0; k < g.K; k += 32) {
+        const uint4 x = load_eight(g.a, m0 + r, g.M, k + c * 8, g.K),
+                    y = load_eight(g.a, m0 + r + 8, g.M, k + c * 8, g.K);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(g.b, n0 + i * 8 + r, g.N, k + c * 8, g.K));
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++) put_tile(g, m0 + r, n0 + i * 8 + c * 2, acc[i]);
+}
+
+static __global__ void __launch_bounds__(THREADS) gemm16_kernel(const struct cu_gemm16 g) {
+    const int64_t tiles_n = ceil_div(g.N, BLOCK_N);
+    product_tile(g, blockIdx.x / tiles_n * 16, blockIdx.x % tiles_n * BLOCK_N + threadIdx.x / 32 * (TILES * 8));
+}
+
+extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
+    if (g->M <= 0 || g->N <= 0) return 0;
+    return LAUNCH(gemm16_kernel, ceil_div(g->M, 16) * ceil_div(g->N, BLOCK_N), THREADS, 0, d->stream, *g);
+}
+
+/* ---- LoRA ----------------------------------------------------------------------------------------------------------
+ */
+
+enum { DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS };
+
+/* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
+static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
+    __shared__ float part[DOWN_WARPS][32][4];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
+    const int64_t cols = l.n * l.R, per_tile = ceil_div(cols, 8);
+    const int64_t m0 = blockIdx.x / per_tile * 16, n0 = blockIdx.x % per_tile * 8;
+    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
+    const int64_t end = min64((warp + 1) * each, pieces) * 32;
+    float acc[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int64_t k = warp * each * 32; k < end; k += 32)
+        mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K), load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
+                  load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
+#pragma unroll
+    for (int e = 0; e < 4; e++) part[warp][lane][e] = acc[e];
+    __syncthreads();
+    if (threadIdx.x >= 128) return;
+    const int who = threadIdx.x / 4, e = threadIdx.x % 4;
+    float s = 0;
+#pragma unroll
+    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][who][e];
+    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + who % 4 * 2 + e % 2;
+    if (m >= l.T || n >= cols) return;
+    l.xa[m * l.ld_xa + n] = l.scale * s;
+    l.t[m * cols + n] = bf16_of(l.scale * s);
+}
+
+/* y += t B^T, all sites side by side. */
+static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu_lora l) {
+    int64_t at = blockIdx.x % l.up_blocks;
+    const int64_t m0 = blockIdx.x / l.up_blocks * 16;
+    int site = 0;
+    while (at >= ceil_div(l.site[site].N, BLOCK_N)) at -= ceil_div(l.site[site++].N, BLOCK_N);
+    const struct cu_lora_site &s = l.site[site];
+    const struct cu_side16 t = {l.t + site * l.R, l.n * l.R, 1, l.R % 8 == 0};
+    const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R};
+    product_tile(g, m0, at * BLOCK_N + threadIdx.x / 32 * (TILES * 8));
+}
+
+extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
+    if (l->T <= 0 || l->n <= 0) return 0;
+    l->up_blocks = 0;
+    for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
+    const int64_t tiles = ceil_div(l->T, 16);
+    const int rc = LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
+}
+
+/* ---- checks of algorithms ------------------------------------------------------------------------------------------
+ */
+
+/* differ[0] += whether row at[i] of y is not row i of want, in bits. A block a row. */
+static __global__ void rows_differ_kernel(int32_t *differ, const uint8_t *y, int64_t ldy, const uint8_t *want,
+                                          int64_t ld, int64_t bytes, int64_t rows, int64_t wanted) {
+    const int64_t i = blockIdx.x, at = wanted > 1 ? i * (rows - 1) / (wanted - 1) : 0;
+    for (int64_t j = threadIdx.x; j < bytes; j += blockDim.x)
+        if (y[at * ldy + j] != want[i * ld + j]) differ[i] = 1;
+}
+
+extern "C" int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64_t ldy_bytes,
+                              const void *want, int64_t ld_bytes, int64_t bytes, int64_t rows, int64_t wanted) {
+    return LAUNCH(rows_differ_kernel, wanted, 256, 0, d->stream, differ, static_cast<const uint8_t *>(y), ldy_bytes,
+                  static_cast<const uint8_t *>(want), ld_bytes, bytes, rows, wanted);
+}
+
+/* x's row i * (rows - 1) / (wanted - 1) becomes row i of src: where rows_differ looks. */
+static __global__ void spread_rows_kernel(uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted) {
+    const int64_t i = blockIdx.x, at = wanted > 1 ? i * (rows - 1) / (wanted - 1) : 0;
+    for (int64_t j = threadIdx.x; j < K; j += blockDim.x) x[at * K + j] = src[i * K + j];
+}
+
+extern "C" int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows,
+                              int64_t wanted) {
+    return LAUNCH(spread_rows_kernel, wanted, 256, 0, d->stream, x, src, K, rows, wanted);
+}

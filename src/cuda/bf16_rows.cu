@@ -1,0 +1,238 @@
+/* Row and elementwise ops with bfloat16 on one side. Norms add up a row in an order of their own: a block a row, each
+ * thread over every 256th quad, then a tree. */
+#include "cuda/bf16.cuh"
+#include "tensor/ops.h"
+
+enum { THREADS = 256 };
+
+#define ELEMENT_LOOP(i, n)                                                                                             \
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step_ = (int64_t)gridDim.x * blockDim.x; i < (n); \
+         i += step_)
+
+/* Sum over the block in a fixed order; every thread gets it. */
+static __device__ __forceinline__ float block_sum(float x, float *shared) {
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    float s = 0;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) s = s + shared[i];
+    return s;
+}
+
+/* A row of up to QUADS * 1024 elements stays in registers; longer ones are read twice. */
+enum { QUADS = 4 };
+static __global__ void __launch_bounds__(THREADS)
+    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec) {
+    __shared__ float shared[THREADS / 32];
+    const int64_t n = x.cols;
+    const float *in = x.p + (int64_t)blockIdx.x * x.ld;
+    uint16_t *out = y.p + (int64_t)blockIdx.x * y.ld;
+    const int tid = threadIdx.x;
+    if (vec) {
+        float4 v[QUADS];
+        float s = 0;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const int64_t j = ((int64_t)i * THREADS + tid) * 4;
+            v[i] = j < n ? *reinterpret_cast<const float4 *>(in + j) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < QUADS; i++)
+            s = fmaf(v[i].w, v[i].w, fmaf(v[i].z, v[i].z, fmaf(v[i].y, v[i].y, fmaf(v[i].x, v[i].x, s))));
+        for (int64_t j = ((int64_t)QUADS * THREADS + tid) * 4; j < n; j += THREADS * 4)
+            for (int e = 0; e < 4; e++) s = fmaf(in[j + e], in[j + e], s);
+        const float r = 1.0f / sqrtf(block_sum(s, shared) / (float)n + eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const int64_t j = ((int64_t)i * THREADS + tid) * 4;
+            if (j >= n) break;
+            const float4 g = *reinterpret_cast<const float4 *>(gain + j);
+            *reinterpret_cast<uint2 *>(out + j) = make_uint2(bf16_pair(v[i].x * r * g.x, v[i].y * r * g.y),
+                                                             bf16_pair(v[i].z * r * g.z, v[i].w * r * g.w));
+        }
+        for (int64_t j = ((int64_t)QUADS * THREADS + tid) * 4; j < n; j += THREADS * 4)
+            for (int e = 0; e < 4; e++) out[j + e] = bf16_of(in[j + e] * r * gain[j + e]);
+        return;
+    }
+    float s = 0;
+    for (int64_t j = tid; j < n; j += THREADS) s = fmaf(in[j], in[j], s);
+    const float r = 1.0f / sqrtf(block_sum(s, shared) / (float)n + eps);
+    for (int64_t j = tid; j < n; j += THREADS) out[j] = bf16_of(in[j] * r * gain[j]);
+}
+
+/* Which of the two ways is a matter of the model's width alone, not of where a row lies. */
+extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps) {
+    if (x.rows <= 0) return 0;
+    const int vec = x.cols % 4 == 0;
+    if (vec && !(aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && (y.ld & 3) == 0))
+        return (int)cudaErrorInvalidValue;
+    return LAUNCH(rmsnorm16_kernel, x.rows, THREADS, 0, d->stream, y, x, gain, eps, vec);
+}
+
+/* ---- rotary embedding: sixteen threads a head, as in rows.cu; values are only rounded ------------------------------
+ */
+
+static __global__ void __launch_bounds__(ROW_THREADS)
+    rope16_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a) {
+    const int lane = threadIdx.x % LANES;
+    const int64_t heads = a.H + 2 * a.G, half = a.K / 2, n = qk.rows * heads;
+    for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
+         base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
+        const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1), t = at / heads, h = at % heads;
+        const float *x = qkv.p + t * qkv.ld + h * a.K, *gain = h < a.H ? a.q_gain : a.k_gain;
+        uint16_t *y = qk.p + t * qk.ld + h * a.K;
+        float s = 0;
+        if (a.q_gain || a.k_gain)
+            for (int64_t j = lane; j < a.K; j += LANES) s = fmaf(x[j], x[j], s);
+        const float r = 1.0f / sqrtf(fold_sum(s) / (float)a.K + a.eps);
+        if (i >= n) continue;
+        if (h >= a.H + a.G) {
+            for (int64_t j = lane; j < a.K; j += LANES) y[j] = bf16_of(x[j]);
+            continue;
+        }
+        const float *cs = a.cos_t + (int64_t)a.pos[t] * half, *sn = a.sin_t + (int64_t)a.pos[t] * half;
+        const float scale = h < a.H ? a.q_scale : 1.0f;
+#pragma unroll 4
+        for (int64_t j = lane; j < half; j += LANES) {
+            float u = x[j], w = x[half + j];
+            if (gain) {
+                u = u * r * gain[j];
+                w = w * r * gain[half + j];
+            }
+            y[j] = bf16_of((u * cs[j] - w * sn[j]) * scale);
+            y[half + j] = bf16_of((w * cs[j] + u * sn[j]) * scale);
+        }
+    }
+}
+
+extern "C" int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a) {
+    if (qk.rows <= 0) return 0;
+    const int64_t heads = qk.rows * (a->H + 2 * a->G);
+    return LAUNCH(rope16_kernel, grid_for(d, heads, ROW_THREADS / LANES), ROW_THREADS, 0, d->stream, qk, qkv, *a);
+}
+
+/* ---- SwiGLU --------------------------------------------------------------------------------------------------------
+ */
+
+static __device__ __forceinline__ float sigmoid16(float g) { return 1.0f / (1.0f + power_of_two(-(g * LOG2E))); }
+static __device__ __forceinline__ float gate16(float g, float u) { return g * sigmoid16(g) * u; }
+
+static __global__ void swiglu16_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
+    const int64_t F = y.cols;
+    ELEMENT_LOOP(i, y.rows * F) {
+        const int64_t t = i / F, j = i % F;
+        const uint16_t *g = gu.p + t * gu.ld + j;
+        y.p[t * y.ld + j] = bf16_of(gate16(bf16_float(g[0]), bf16_float(g[F])));
+    }
+}
+
+/* Eight at a time. */
+static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
+    const int64_t F = y.cols, per_row = F / 8;
+    ELEMENT_LOOP(i, y.rows * per_row) {
+        const int64_t t = i / per_row, j = i % per_row * 8;
+        const uint4 g = load16(gu.p + t * gu.ld + j), u = load16(gu.p + t * gu.ld + F + j);
+        const uint4 out =
+            make_uint4(bf16_pair(gate16(low_float(g.x), low_float(u.x)), gate16(high_float(g.x), high_float(u.x))),
+                       bf16_pair(gate16(low_float(g.y), low_float(u.y)), gate16(high_float(g.y), high_float(u.y))),
+                       bf16_pair(gate16(low_float(g.z), low_float(u.z)), gate16(high_float(g.z), high_float(u.z))),
+                       bf16_pair(gate16(low_float(g.w), low_float(u.w)), gate16(high_float(g.w), high_float(u.w))));
+        *reinterpret_cast<uint4 *>(y.p + t * y.ld + j) = out;
+    }
+}
+
+static int vec8(struct cu_mat16 m) { return ((uintptr_t)m.p & 15) == 0 && m.ld % 8 == 0; }
+
+extern "C" int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu) {
+    const int64_t n = y.rows * y.cols;
+    if (n <= 0) return 0;
+    if (y.cols % 8 == 0 && vec8(y) && vec8(gu))
+        return LAUNCH(swiglu16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d->stream, y, gu);
+    return LAUNCH(swiglu16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, gu);
+}
+
+/* As swiglu_grad in float32; gate and up come in bfloat16. */
+static __global__ void swiglu_grad16_kernel(struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu) {
+    const int64_t F = dy.cols;
+    ELEMENT_LOOP(i, dy.rows * F) {
+        const int64_t t = i / F, j = i % F;
+        const float g = bf16_float(gu.p[t * gu.ld + j]), u = bf16_float(gu.p[t * gu.ld + F + j]);
+        const float d = dy.p[t * dy.ld + j], s = sigmoid16(g), slope = s * fmaf(g, 1.0f - s, 1.0f);
+        dgu.p[t * dgu.ld + F + j] = d * (g * s);
+        dgu.p[t * dgu.ld + j] = d * u * slope;
+    }
+}
+
+extern "C" int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu) {
+    const int64_t n = dy.rows * dy.cols;
+    if (n <= 0) return 0;
+    return LAUNCH(swiglu_grad16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, dgu, dy, gu);
+}
+
+/* ---- conversions ---------------------------------------------------------------------------------------------------
+ */
+
+static __global__ void round_kernel(struct cu_mat16 y, struct cu_mat x) {
+    ELEMENT_LOOP(i, y.rows * y.cols) {
+        const int64_t t = i / y.cols, j = i % y.cols;
+        y.p[t * y.ld + j] = bf16_of(x.p[t * x.ld + j]);
+    }
+}
+static __global__ void round_vec_kernel(struct cu_mat16 y, struct cu_mat x) {
+    const int64_t per_row = y.cols / 4;
+    ELEMENT_LOOP(i, y.rows * per_row) {
+        const int64_t t = i / per_row, j = i % per_row * 4;
+        const float4 v = *reinterpret_cast<const float4 *>(x.p + t * x.ld + j);
+        *reinterpret_cast<uint2 *>(y.p + t * y.ld + j) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+    }
+}
+
+extern "C" int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x) {
+    const int64_t n = y.rows * y.cols;
+    if (n <= 0) return 0;
+    if (y.cols % 4 == 0 && aligned16(x.p, x.ld) && ((uintptr_t)y.p & 7) == 0 && y.ld % 4 == 0)
+        return LAUNCH(round_vec_kernel, grid_for(d, n / 4, THREADS), THREADS, 0, d->stream, y, x);
+    return LAUNCH(round_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x);
+}
+
+static __global__ void widen_kernel(struct cu_mat y, struct cu_mat16 x, const int32_t *rows) {
+    ELEMENT_LOOP(i, y.rows * y.cols) {
+        const int64_t t = i / y.cols, j = i % y.cols, from = rows ? rows[t] : t;
+        y.p[t * y.ld + j] = bf16_float(x.p[from * x.ld + j]);
+    }
+}
+
+extern "C" int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows) {
+    const int64_t n = y.rows * y.cols;
+    if (n <= 0) return 0;
+    return LAUNCH(widen_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows);
+}
+
+static __global__ void gather16_kernel(struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows) {
+    ELEMENT_LOOP(i, y.rows * y.cols) {
+        const int64_t t = i / y.cols, j = i % y.cols;
+        y.p[t * y.ld + j] = x.p[rows[t] * x.ld + j];
+    }
+}
+
+extern "C" int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows) {
+    const int64_t n = y.rows * y.cols;
+    if (n <= 0) return 0;
+    return LAUNCH(gather16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows);
+}
+
+/* Uniform numbers in (-1, 1), the same for the same place and seed (the finaliser of splitmix64). */
+static __global__ void random16_kernel(uint16_t *p, int64_t n, uint64_t seed) {
+    ELEMENT_LOOP(i, n) {
+        uint64_t z = seed + (uint64_t)i * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        p[i] = bf16_of((float)(int32_t)((z >> 40) & 0xffffff) * (1.0f / 8388608.0f) - 1.0f);
+    }
+}
+
+extern "C" int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed) {
+    if (n <= 0) return 0;
+    return LAUNCH(random16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, p, n, seed);
+}

@@ -1,0 +1,358 @@
+/* bf16 products through cuBLASLt, which is looked for when the backend opens: no build needs it, and where it is
+ * missing an own kernel does the work.
+ *
+ * Exact numerics. A row's bits must not depend on how many rows there are, while the fastest algorithm does. So for
+ * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
+ * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
+ * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
+ * remains when none is faster or has its bits: its tiles do not know of each other. */
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/host.h"
+
+#if __has_include(<cublasLt.h>) && !defined(KERNELRL_EMULATED)
+#include <cublasLt.h>
+
+enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3 };
+#define WORKSPACE_BYTES ((size_t)32 << 20)
+#define FLUSH_BYTES ((size_t)96 << 20)
+
+/* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
+struct group {
+    struct lt_product like; /* n and the addresses do not count */
+    bool usable;
+    cublasLtMatmulAlgo_t reference;
+    int64_t n[RANGES]; /* upper ends of ranges found so far */
+    cublasLtMatmulAlgo_t algo[RANGES];
+    int n_ranges;
+};
+
+struct lt {
+    void *library;
+    cublasLtHandle_t handle;
+    struct group group[GROUPS];
+    int n_groups;
+    void *workspace; /* fast numerics only */
+    cublasStatus_t (*create)(cublasLtHandle_t *);
+    cublasStatus_t (*destroy)(cublasLtHandle_t);
+    size_t (*version)(void);
+    cublasStatus_t (*layout_init)(cublasLtMatrixLayout_t, size_t, cudaDataType, uint64_t, uint64_t, int64_t);
+    cublasStatus_t (*desc_init)(cublasLtMatmulDesc_t, size_t, cublasComputeType_t, cudaDataType_t);
+    cublasStatus_t (*desc_set)(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t);
+    cublasStatus_t (*pref_init)(cublasLtMatmulPreference_t, size_t);
+    cublasStatus_t (*pref_set)(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void *, size_t);
+    cublasStatus_t (*heuristic)(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
+                                cublasLtMatmulHeuristicResult_t *, int *);
+    cublasStatus_t (*check)(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                            cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *,
+                            cublasLtMatmulHeuristicResult_t *);
+    cublasStatus_t (*matmul)(cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t,
+                             const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t,
+                             void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t,
+                             cudaStream_t);
+};
+
+static bool symbol(void *library, const char *name, void *to) {
+    void *p = dlsym(library, name);
+    memcpy(to, &p, sizeof p); /* C has no conversion between the two kinds of pointer */
+    return p != NULL;
+}
+
+static bool symbols(struct lt *l) {
+    return symbol(l->library, "cublasLtCreate", &l->create) && symbol(l->library, "cublasLtDestroy", &l->destroy) &&
+           symbol(l->library, "cublasLtGetVersion", &l->version) &&
+           symbol(l->library, "cublasLtMatrixLayoutInit_internal", &l->layout_init) &&
+           symbol(l->library, "cublasLtMatmulDescInit_internal", &l->desc_init) &&
+           symbol(l->library, "cublasLtMatmulDescSetAttribute", &l->desc_set) &&
+           symbol(l->library, "cublasLtMatmulPreferenceInit_internal", &l->pref_init) &&
+           symbol(l->library, "cublasLtMatmulPreferenceSetAttribute", &l->pref_set) &&
+           symbol(l->library, "cublasLtMatmulAlgoGetHeuristic", &l->heuristic) &&
+           symbol(l->library, "cublasLtMatmulAlgoCheck", &l->check) && symbol(l->library, "cublasLtMatmul", &l->matmul);
+}
+
+/* The version these declarations are from: opaque structs are laid out for it. */
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+#define LIBRARY "libcublasLt.so." STRING(CUBLAS_VER_MAJOR)
+
+struct lt *lt_open(void) {
+    struct lt *l = xcalloc(1, sizeof *l);
+    const char *named = getenv("KERNELRL_CUBLASLT"); /* a path; "none": do without */
+    const char *const places[] = {named && *named ? named : LIBRARY, "/usr/local/cuda/lib64/" LIBRARY,
+                                  "/usr/local/cuda/targets/x86_64-linux/lib/" LIBRARY};
+    for (size_t i = 0; i < (named && *named ? 1 : ARRAY_LEN(places)) && !l->library; i++)
+        l->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    if (l->library && symbols(l) && l->create(&l->handle) == CUBLAS_STATUS_SUCCESS) return l;
+    if (l->library) dlclose(l->library);
+    free(l);
+    return NULL;
+}
+
+void lt_close(struct lt *l) {
+    if (!l) return;
+    cudaFree(l->workspace);
+    l->destroy(l->handle);
+    dlclose(l->library);
+    free(l);
+}
+
+/* ---- one product ------------------------------------------------------------------------------------------------- */
+
+struct shape {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+};
+
+static bool shape_init(const struct lt *l, const struct lt_product *p, struct shape *s) {
+    const cublasOperation_t ta = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType_t out = p->out16 ? CUDA_R_16BF : CUDA_R_32F, f32 = CUDA_R_32F;
+    const uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
+    memset(s, 0, sizeof *s);
+    return !(l->desc_init(&s->desc, sizeof s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
+             l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
+             l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
+             (p->bias && (l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias) ||
+                          l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &f32, sizeof f32) ||
+                          l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias))) ||
+             l->layout_init(&s->a, sizeof s->a, CUDA_R_16BF, p->ta ? k : m, p->ta ? m : k, p->lda) ||
+             l->layout_init(&s->b, sizeof s->b, CUDA_R_16BF, p->tb ? n : k, p->tb ? k : n, p->ldb) ||
+             l->layout_init(&s->d, sizeof s->d, out, m, n, p->ldd));
+}
+
+static int candidates(const struct lt *l, struct shape *s, bool fast, int most, cublasLtMatmulHeuristicResult_t *out) {
+    cublasLtMatmulPreferenceOpaque_t pref;
+    const size_t workspace = fast ? WORKSPACE_BYTES : 0;
+    const uint32_t align = 16, no_split = CUBLASLT_REDUCTION_SCHEME_NONE;
+    int n = 0;
+    memset(&pref, 0, sizeof pref);
+    if (l->pref_init(&pref, sizeof pref) ||
+        l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) ||
+        l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align) ||
+        l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align) ||
+        l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align) ||
+        l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align) ||
+        (!fast && l->pref_set(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_split, sizeof no_split)) ||
+        l->heuristic(l->handle, &s->desc, &s->a, &s->b, &s->d, &s->d, &pref, most, out, &n) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    int good = 0;
+    for (int i = 0; i < n; i++)
+        if (out[i].state == CUBLAS_STATUS_SUCCESS) out[good++] = out[i];
+    return good;
+}
+
+static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
+                   const cublasLtMatmulAlgo_t *algo) {
+    const float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
+    const struct lt *l = c->lt;
+    return l->matmul(l->handle, &s->desc, &one, p->a, &s->a, p->b, &s->b, &beta, p->d, &s->d, p->d, &s->d, algo,
+                     l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- choosing an algorithm --------------------------------------------------------------------------------------- */
+
+struct trial { /* device memory of a search */
+    void *x, *d, *few, *want, *flush;
+    int32_t *differ;
+    cudaEvent_t begin, end;
+};
+
+static void trial_close(struct trial *t) {
+    cudaFree(t->x);
+    cudaFree(t->d);
+    cudaFree(t->few);
+    cudaFree(t->want);
+    cudaFree(t->flush);
+    cudaFree(t->differ);
+    if (t->begin) cudaEventDestroy(t->begin);
+    if (t->end) cudaEventDestroy(t->end);
+    cudaGetLastError(); /* no room for a search is no error: the reference is taken */
+}
+
+static bool trial_open(struct trial *t, const struct lt_product *p) {
+    const size_t out = p->out16 ? 2 : 4, few = REFERENCE_ROWS;
+    void *differ = NULL;
+    *t = (struct trial){0};
+    const bool ok = !cudaMalloc(&t->x, (size_t)(p->n * p->k) * 2) && !cudaMalloc(&t->d, (size_t)(p->n * p->m) * out) &&
+                    !cudaMalloc(&t->few, few * (size_t)p->k * 2) && !cudaMalloc(&t->want, few * (size_t)p->m * out) &&
+                    !cudaMalloc(&t->flush, FLUSH_BYTES) && !cudaMalloc(&differ, few * sizeof(int32_t)) &&
+                    !cudaEventCreateWithFlags(&t->begin, 0) && !cudaEventCreateWithFlags(&t->end, 0);
+    t->differ = differ;
+    return ok;
+}
+
+/* The product on the trial's rows; old contents of d are the same few numbers everywhere. */
+static bool try_run(const struct cuda_backend *c, const struct lt_product *p, void *b, void *d, int64_t n,
+                    const cublasLtMatmulAlgo_t *algo) {
+    struct lt_product q = *p;
+    struct shape s;
+    q.b = b;
+    q.d = d;
+    q.n = n;
+    q.ldb = p->k;
+    q.ldd = p->m;
+    return !cudaMemsetAsync(d, 0x3c, (size_t)(n * p->m) * (p->out16 ? 2 : 4), c->stream) && shape_init(c->lt, &q, &s) &&
+           launch(c, &s, &q, algo);
+}
+
+static bool same_rows(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t, int64_t wanted) {
+    const int64_t row = p->m * (p->out16 ? 2 : 4);
+    int32_t differ[REFERENCE_ROWS] = {0}, any = 0;
+    if (cudaMemsetAsync(t->differ, 0, sizeof differ, c->stream) ||
+        cu_rows_differ(&c->dev, t->differ, t->d, row, t->want, row, row, p->n, wanted) ||
+        cudaMemcpyAsync(differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, c->stream) ||
+        cudaStreamSynchronize(c->stream))
+        return false;
+    for (int i = 0; i < REFERENCE_ROWS; i++) any |= differ[i];
+    return !any;
+}
+
+static float best_time(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t,
+                       const cublasLtMatmulAlgo_t *algo) {
+    struct lt_product q = *p;
+    struct shape s;
+    float best = 1e30f;
+    q.b = t->x;
+    q.d = t->d;
+    q.ldb = p->k;
+    q.ldd = p->m;
+    if (!shape_init(c->lt, &q, &s)) return best;
+    for (int i = 0; i < TIMINGS; i++) {
+        float ms = 1e30f;
+        if (cudaMemsetAsync(t->flush, i, FLUSH_BYTES, c->stream) || cudaEventRecord(t->begin, c->stream) ||
+            !launch(c, &s, &q, algo) || cudaEventRecord(t->end, c->stream) || cudaEventSynchronize(t->end) ||
+            cudaEventElapsedTime(&ms, t->begin, t->end))
+            return 1e30f;
+        if (ms < best) best = ms;
+    }
+    return best;
+}
+
+/* The algorithm for p->n rows. */
+static void search(const struct cuda_backend *c, const struct group *g, const struct lt_product *p,
+                   cublasLtMatmulAlgo_t *out) {
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    struct trial t;
+    struct shape s;
+    struct lt_product q = *p;
+    *out = g->reference;
+    q.ldb = p->k;
+    q.ldd = p->m;
+    const bool fast = c->be.fast;
+    const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast, CANDIDATES, found) : 0;
+    const int64_t wanted = i64_min(p->n, REFERENCE_ROWS);
+    if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * p->k, 1) &&
+        !cu_random16(&c->dev, t.x, p->n * p->k, 2) && !cu_spread_rows(&c->dev, t.x, t.few, p->k, p->n, wanted) &&
+        try_run(c, p, t.few, t.want, REFERENCE_ROWS, &g->reference)) {
+        float best = 1e30f;
+        for (int i = 0; i < n; i++) {
+            if (!try_run(c, p, t.x, t.d, p->n, &found[i].algo)) continue;
+            if (!fast && !same_rows(c, p, &t, wanted)) continue;
+            const float ms = best_time(c, p, &t, &found[i].algo);
+            if (ms >= best) continue;
+            best = ms;
+            *out = found[i].algo;
+        }
+        if (getenv("KERNELRL_CUDA_PROFILE"))
+            fprintf(stderr, "product %lld x %lld x %lld%s: %d algorithms, %.1f us\n", (long long)p->n, (long long)p->m,
+                    (long long)p->k, p->out16 ? ", bf16" : "", n, (double)best * 1e3);
+    }
+    trial_close(&t);
+}
+
+static struct group *group_of(struct cuda_backend *c, const struct lt_product *p) {
+    struct lt *l = c->lt;
+    for (int i = 0; i < l->n_groups; i++) {
+        const struct lt_product *q = &l->group[i].like;
+        if (q->ta == p->ta && q->tb == p->tb && q->m == p->m && q->k == p->k && q->out16 == p->out16 &&
+            q->accumulate == p->accumulate && !q->bias == !p->bias)
+            return &l->group[i];
+    }
+    if (l->n_groups == GROUPS) return NULL;
+    struct group *g = &l->group[l->n_groups++];
+    struct shape s;
+    cublasLtMatmulHeuristicResult_t one;
+    *g = (struct group){.like = *p};
+    g->like.n = REFERENCE_ROWS;
+    g->like.ldb = p->tb ? REFERENCE_ROWS : p->k;
+    g->like.ldd = p->m;
+    g->usable = shape_init(l, &g->like, &s) && candidates(l, &s, false, 1, &one) == 1;
+    if (g->usable) g->reference = one.algo;
+    return g;
+}
+
+static int64_t range_end(int64_t n) {
+    static const int64_t ends[] = {1,   2,   4,   8,   16,  24,  32,   48,   64,   96,   128,  160,  192,
+                                   224, 256, 320, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+        if (n <= ends[i]) return ends[i];
+    int64_t end = 8192;
+    while (end < n) end *= 2;
+    return end;
+}
+
+/* In training's gradients the sum runs over rows or outputs, and no row is compared with another: the first algorithm
+ * is taken for each size, so that a run repeats. */
+static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
+    struct shape s;
+    cublasLtMatmulHeuristicResult_t one;
+    return shape_init(c->lt, p, &s) && candidates(c->lt, &s, false, 1, &one) == 1 && launch(c, &s, p, &one.algo);
+}
+
+bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
+    *done = false;
+    if (!c->lt) return true;
+    if (c->be.fast && !c->lt->workspace) cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES);
+    if (!p->exact) {
+        *done = gradient(c, p);
+        return true;
+    }
+    struct group *g = group_of(c, p);
+    if (!g || !g->usable) return true;
+    const int64_t end = range_end(p->n);
+    int i = 0;
+    while (i < g->n_ranges && g->n[i] != end) i++;
+    if (i == g->n_ranges) {
+        if (i == RANGES || c->pass.mode != PASS_RUN) { /* a search cannot be recorded */
+            c->pass.abort = true;
+            return true;
+        }
+        search(c, g, p, &g->algo[i]);
+        g->n[i] = end;
+        g->n_ranges++;
+    }
+    struct shape s;
+    *done = shape_init(c->lt, p, &s) && (launch(c, &s, p, &g->algo[i]) || launch(c, &s, p, &g->reference));
+    if (!*done) cuda_refuse(c, op, "cuBLASLt refuses a product it had an algorithm for");
+    return *done;
+}
+
+const char *lt_text(const struct lt *l, char *buf, size_t size) {
+    const size_t v = l ? l->version() : 0;
+    snprintf(buf, size, l ? "cuBLASLt %zu.%zu.%zu" : "no " LIBRARY ": own products", v / 10000, v / 100 % 100, v % 100);
+    return buf;
+}
+
+#else
+
+struct lt *lt_open(void) {
+    return NULL;
+}
+void lt_close(struct lt *l) { (void)l; }
+bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
+    (void)c, (void)op, (void)p;
+    *done = false;
+    return true;
+}
+const char *lt_text(const struct lt *l, char *buf, size_t size) {
+    (void)l;
+    snprintf(buf, size, "own products");
+    return buf;
+}
+
+#endif

@@ -1,0 +1,150 @@
+#include "rag/embedder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "io/json.h"
+#include "model/model.h"
+#include "tensor/backend.h"
+#include "text/tokenizer.h"
+
+enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */, TOKENIZER_MAX_BYTES = 64 << 20 };
+
+struct embedder {
+    struct backend *be;
+    struct model *model;
+    struct tokenizer *tok;
+    char *prefix;
+    struct ids before, after; /* what the tokenizer's template puts around a text */
+    int max_tokens;
+};
+
+/* The instructions the models were trained with; the task is ours. */
+static const char *known_prefix(const char *name) {
+    if (strstr(name, "bge-code"))
+        return "<instruct>Given a PyTorch module, retrieve modules that compute similar things.\n<query>";
+    if (strstr(name, "Qwen3-Embedding"))
+        return "Instruct: Given a PyTorch module, retrieve modules that compute similar things.\nQuery:";
+    if (strstr(name, "nomic-embed-code")) return "Represent this query for searching relevant code: ";
+    return "";
+}
+
+/* The special tokens that tokenizer.json's post_processor puts around one text: {"type": "TemplateProcessing",
+ * "single": [{"Sequence": ...}, {"SpecialToken": {"id": "<|endoftext|>"}}]}, alone or in a "Sequence" of processors.
+ * Qwen3-Embedding ends its texts that way, and pools the token that ends them. */
+static enum status read_template(const char *dir, struct embedder *em, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_JSON json_t *file = NULL;
+    str_addf(&path, "%s/tokenizer.json", dir);
+    if (!fs_is_file(path.p)) return ST_OK; /* vocab.json and merges.txt have none */
+    TRY(js_load(path.p, TOKENIZER_MAX_BYTES, &file, e));
+    const json_t *post = json_object_get(file, "post_processor"), *all = json_object_get(post, "processors");
+    const size_t n = json_is_array(all) ? json_array_size(all) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *single = json_object_get(json_is_array(all) ? json_array_get(all, i) : post, "single"), *part;
+        struct ids *to = &em->before;
+        size_t k;
+        json_array_foreach(single, k, part) {
+            if (json_object_get(part, "Sequence")) to = &em->after;
+            const char *special = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
+            const int32_t id = special ? tokenizer_id(em->tok, special) : 0;
+            if (id < 0) return FAIL(e, ST_PARSE, "%s: post_processor: \"%s\" is no token", path.p, special);
+            if (special) ids_add(to, id);
+        }
+    }
+    return ST_OK;
+}
+
+/* The ids of one text, at most max_tokens of them with what belongs around it. */
+static void encode(struct embedder *em, const char *code, bool query, struct ids *out) {
+    CLEANUP_STR struct str s = STR_INIT;
+    const size_t first = out->len;
+    if (query) str_adds(&s, em->prefix);
+    size_t n = strnlen(code, EMBEDDER_MAX_CHARS);
+    while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* not through a character */
+    str_add(&s, code, n);
+    for (size_t i = 0; i < em->before.len; i++) ids_add(out, em->before.p[i]);
+    tokenizer_encode(em->tok, str_c(&s), s.len, false, out);
+    const size_t most = (size_t)em->max_tokens - em->after.len;
+    if (out->len - first > most) out->len = first + most;
+    for (size_t i = 0; i < em->after.len; i++) ids_add(out, em->after.p[i]);
+    if (out->len == first) ids_add(out, 0); /* an empty text must have a vector, too */
+}
+
+/* One pass over texts laid end to end; the last row of each is its embedding. */
+static enum status pass(struct embedder *em, const struct ids *ids, const struct segment *seg, int n, float *out,
+                        struct err *e) {
+    const int64_t D = model_cfg(em->model)->D;
+    CLEANUP_FREE float *hidden = xmalloc(ids->len * (size_t)D * sizeof *hidden);
+    const struct train_batch b = {.ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n, .forward_only = true};
+    TRY(model_forward(em->model, &b, NULL, NULL, hidden, e));
+    for (int i = 0; i < n; i++) {
+        const float *h = hidden + (seg[i].start + seg[i].len - 1) * D;
+        double norm = 0;
+        for (int64_t k = 0; k < D; k++) norm += (double)h[k] * (double)h[k];
+        norm = norm > 0 ? sqrt(norm) : 1;
+        for (int64_t k = 0; k < D; k++) out[i * D + k] = (float)((double)h[k] / norm);
+    }
+    return ST_OK;
+}
+
+static enum status embed(void *ctx, const char *const *codes, int n, bool query, float *out, struct err *e) {
+    struct embedder *em = ctx;
+    const int64_t D = model_cfg(em->model)->D;
+    CLEANUP_FREE struct segment *seg = xcalloc((size_t)n + 1, sizeof *seg);
+    struct ids ids = {0};
+    enum status st = ST_OK;
+    int first = 0, n_seg = 0;
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        const size_t start = ids.len;
+        encode(em, codes[i], query, &ids);
+        seg[n_seg++] = (struct segment){(int64_t)start, (int64_t)(ids.len - start), -1};
+        if (i + 1 < n && ids.len + (size_t)em->max_tokens <= ROWS_MAX) continue;
+        st = pass(em, &ids, seg, n_seg, out + first * D, e);
+        first = i + 1;
+        n_seg = 0;
+        ids.len = 0;
+    }
+    ids_free(&ids);
+    return st;
+}
+
+static void close_embedder(void *ctx) {
+    struct embedder *em = ctx;
+    model_free(em->model);
+    if (em->tok) tokenizer_close(em->tok);
+    if (em->be) em->be->close(em->be);
+    ids_free(&em->before);
+    ids_free(&em->after);
+    free(em->prefix);
+    free(em);
+}
+
+static enum status open_parts(const struct embedder_options *o, struct embedder *em, struct err *e) {
+    const struct model_options mo = {.dtype = o->dtype, .frozen = true};
+    TRY(backend_open(o->device, o->pool, &em->be, e));
+    TRY(model_load(o->dir, &mo, em->be, &em->model, e));
+    TRY(tokenizer_open(o->dir, &em->tok, e));
+    TRY(read_template(o->dir, em, e));
+    const struct model_config *c = model_cfg(em->model);
+    if (tokenizer_vocab(em->tok) > c->V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", o->dir, tokenizer_vocab(em->tok),
+                    c->V);
+    if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
+    return ST_OK;
+}
+
+enum status embedder_open(const struct embedder_options *o, struct rag_embedder *out, struct err *e) {
+    struct embedder *em = xcalloc(1, sizeof *em);
+    em->prefix = xstrdup(o->prefix ? o->prefix : known_prefix(o->name));
+    em->max_tokens = o->max_tokens > 0 ? o->max_tokens : EMBEDDER_MAX_TOKENS;
+    const enum status st = open_parts(o, em, e);
+    if (st != ST_OK) {
+        close_embedder(em);
+        return st;
+    }
+    *out = (struct rag_embedder){model_cfg(em->model)->D, em, embed, close_embedder};
+    return ST_OK;
+}

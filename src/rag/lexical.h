@@ -1,0 +1,27 @@
+/* lexical: an embedding of PyTorch modules that needs no weights. Features are runs of one to three operators of
+ * forward() and the identifiers of the source; each is weighted by how often it occurs here and how rarely in the
+ * corpus (TF-IDF), and hashed with a sign onto LEXICAL_DIM numbers (feature hashing, Weinberger et al. 2009), so that
+ * the inner product of two vectors estimates the cosine of their feature vectors. */
+#ifndef KERNELRL_LEXICAL_H
+#define KERNELRL_LEXICAL_H
+
+#include "base/err.h"
+#include "rag/module_text.h"
+
+enum { LEXICAL_DIM = 1024, LEXICAL_BUCKETS = 1 << 16 };
+
+/* How many modules have a feature, counted over a corpus. */
+struct lexical {
+    int64_t modules;
+    uint32_t count[LEXICAL_BUCKETS];
+};
+
+void lexical_count(struct lexical *x, const struct module_text *m);
+/* out[LEXICAL_DIM], L2 norm 1; all zero for a module without any feature. */
+void lexical_embed(const struct lexical *x, const struct module_text *m, float *out);
+
+/* The counts as a file of little-endian numbers: u64 modules, u32 count[LEXICAL_BUCKETS]. */
+enum status lexical_save(const struct lexical *x, const char *path, struct err *e) MUST_USE;
+enum status lexical_load(const char *path, struct lexical *out, struct err *e) MUST_USE;
+
+#endif

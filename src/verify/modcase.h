@@ -1,0 +1,84 @@
+/* modcase: a problem as ModelNew answers meet it, through the reference worker's referee (worker/kernelrl_worker/
+ * referee.py): its inputs by (family, seed, parameter set), the memory they are handed over in, and judgement. */
+#ifndef KERNELRL_MODCASE_H
+#define KERNELRL_MODCASE_H
+
+#include <jansson.h>
+
+#include "base/hash.h"
+#include "verify/refworker.h"
+#include "verify/verify.h"
+
+enum { MODCASE_MAX_OUTPUTS = 16, MODCASE_MAX_TRIALS = 32 };
+/* Lanes: memory that the referee shares with one process. The same set has the same contents in both. */
+enum modcase_lane { LANE_REFERENCE, LANE_ANSWER, N_LANES };
+
+struct modset {
+    const char *family; /* a string constant */
+    uint64_t seed;
+    int param_set; /* 0 as initialised, 1 randomised */
+};
+
+struct modcase {
+    struct hash128 key;
+    char *code;
+    int id, generation; /* its number in the worker, and the worker's life it was loaded in; 0: not loaded */
+    uint64_t seed;      /* secret */
+    bool broken;
+    char error[1000];
+
+    json_t *loaded; /* the referee's description: init, values, inputs, params, outputs, structure */
+    int64_t input_bytes, param_bytes;
+    int64_t output_bytes[MODCASE_MAX_OUTPUTS];
+    int n_outputs;
+    bool random, mutates, aliases;
+
+    struct modset trials[MODCASE_MAX_TRIALS];
+    int n_trials;
+    int slots; /* of each lane */
+    int64_t lane_bytes;
+    int lane_fd[N_LANES];  /* CPU; -1: none */
+    char *handle[N_LANES]; /* GPU, JSON text */
+    double eager_s;        /* of one reference call, as last measured; 0: unknown */
+    uint64_t init_seeds[2];
+};
+
+struct modcases {
+    struct refworker *worker;
+    const struct verify_options *o;
+    struct modcase **items;
+    size_t count;
+    uint64_t seed;
+    int result_fd; /* memory that the referee reads a CPU answer's outputs from */
+    unsigned char *result;
+    int64_t result_bytes;
+    int result_generation;
+};
+
+void modcases_init(struct modcases *m, struct refworker *worker, const struct verify_options *o, uint64_t seed);
+void modcases_free(struct modcases *m);
+
+/* The problem, loaded and surveyed: trials are decided. ST_INVALID: the problem is at fault. */
+enum status modcase_get(struct modcases *m, const char *code, struct modcase **out, struct err *e) MUST_USE;
+/* Makes sure that a lane's memory is there, holding both parameter sets. */
+enum status modcase_open_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane, struct err *e) MUST_USE;
+/* Gives a lane's memory back; on a GPU, closes what was opened of an answer's memory. */
+void modcase_close_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane);
+/* Drops what the referee keeps of all problems but this one (NULL: of all). */
+void modcase_drop_others(struct modcases *m, const struct modcase *keep);
+/* Timed set i: as get_inputs draws it, on the parameters as initialised. */
+struct modset modcase_timed_set(const struct modcase *c, uint64_t i);
+/* Seed of what forward() itself may draw on a set. The answer is told, so it is not the seed of the inputs. */
+uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
+/* Writes sets into slots 0 .. n-1 of a lane. */
+enum status modcase_stage(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *sets,
+                          const int *slots, int n, struct err *e) MUST_USE;
+/* Makes room for n bytes that the referee can read too, at m->result. */
+enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
+
+/* One call to be judged: outputs is an array of {"shape", "stride", "dtype"} with "at" (bytes into m->result) or
+ * "handle", "offset", "block". *verdict: {"verdict": ...} of referee.py; the caller json_decref's it. */
+enum status modcase_judge(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *set,
+                          int slot, const json_t *outputs, json_t **verdict, struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,290 @@
+#include "verify/modrun.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "io/json.h"
+#include "verify/channel.h"
+
+enum { MAX_REPLY = 4 << 20 };
+static const double fork_timeout_s = 30;
+
+/* ---- the warm Python ---- */
+
+static enum status send_filter(struct zygote *z, const char *name, const void *program, size_t n, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT, hex = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    for (size_t i = 0; i < n; i++) str_addf(&hex, "%02x", ((const unsigned char *)program)[i]);
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "filter");
+    js_put_str(&q, "name", name);
+    js_put_str(&q, "program", str_c(&hex));
+    js_end(&q, '}');
+    return refworker_call(&z->worker, &q, -1, fork_timeout_s, &reply, e);
+}
+
+static enum status send_filters(struct zygote *z, struct err *e) {
+    if (z->generation == z->worker.generation) return ST_OK;
+    TRY(send_filter(z, "python", z->jail->python_filter, z->jail->python_filter_bytes, e));
+    TRY(send_filter(z, "gpu", z->jail->gpu_filter, z->jail->gpu_filter_bytes, e));
+    z->generation = z->worker.generation;
+    return ST_OK;
+}
+
+enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads, struct err *e) {
+    *z = (struct zygote){.jail = jail};
+    pthread_mutex_init(&z->lock, NULL);
+    enum status st = refworker_open(&z->worker, python, threads, true, e);
+    if (st == ST_OK) st = send_filters(z, e);
+    if (st != ST_OK) zygote_close(z);
+    return st;
+}
+
+void zygote_close(struct zygote *z) {
+    if (!z->jail) return;
+    refworker_close(&z->worker);
+    pthread_mutex_destroy(&z->lock);
+    *z = (struct zygote){0};
+}
+
+/* Under the lock. The child's number is safe to use: the zygote collects a child only on a later request. */
+static enum status fork_one(struct modrun *r, struct zygote *z, const struct str *q, const int fds[2], struct err *e) {
+    CLEANUP_JSON json_t *reply = NULL;
+    int64_t pid = 0;
+    enum status st = send_filters(z, e);
+    if (st == ST_OK) st = refworker_call_fds(&z->worker, q, fds, 2, fork_timeout_s, &reply, e);
+    if (st == ST_WORKER) {
+        struct err why = *e;
+        log_warn("%s; starting it again", why.msg);
+        TRY(refworker_restart(&z->worker, e));
+        TRY(send_filters(z, e));
+        st = refworker_call_fds(&z->worker, q, fds, 2, fork_timeout_s, &reply, e);
+    }
+    TRY(st);
+    TRY(js_get_i64(reply, z->worker.role, "pid", &pid, e));
+    r->outer = (pid_t)pid;
+    r->outer_pidfd = (int)syscall(SYS_pidfd_open, r->outer, 0);
+    return r->outer_pidfd >= 0 ? ST_OK : FAIL(e, ST_SANDBOX, "pidfd_open: %s", strerror(errno));
+}
+
+enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun_options *o, uint64_t nonce_seed,
+                         struct err *e) {
+    *r = (struct modrun){
+        .outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce = nonce_seed, .zygote = z};
+    CLEANUP_STR struct str q = STR_INIT, text = STR_INIT;
+    int pair[2], on = 1;
+    bool gpu = strncmp(o->device, "cuda", 4) == 0;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "fork");
+    js_put_str(&q, "filter", gpu ? "gpu" : "python");
+    js_put_str(&q, "device", o->device);
+    js_put_bool(&q, "gpu", gpu);
+    js_put_bool(&q, "weak", z->jail->weak);
+    js_put_i64(&q, "threads", o->threads);
+    js_put_i64(&q, "memory_bytes", o->memory_bytes);
+    js_put_i64(&q, "cpu_s", (int64_t)o->cpu_s);
+    js_put_i64(&q, "tmp_bytes", gpu ? 1 << 30 : 128 << 20);
+    js_put_i64(&q, "processes", 512);
+    js_begin(&q, "environment", '{');
+    if (o->interpret) js_put_str(&q, "TRITON_INTERPRET", "1");
+    js_end(&q, '}');
+    js_end(&q, '}');
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return FAIL(e, ST_SANDBOX, "socketpair: %s", strerror(errno));
+    r->socket = pair[0];
+    CLEANUP_FD int theirs = pair[1];
+    r->stderr_fd = process_memfd("answer-stderr", NULL, 0);
+    if (r->stderr_fd < 0 || setsockopt(r->socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+        return FAIL(e, ST_SANDBOX, "answer: %s", strerror(errno));
+    pthread_mutex_lock(&z->lock);
+    enum status st = fork_one(r, z, &q, (int[2]){theirs, r->stderr_fd}, e);
+    pthread_mutex_unlock(&z->lock);
+    close(theirs);
+    theirs = -1;
+    if (st == ST_OK) {
+        enum channel_result got = channel_receive(r->socket, clock_now_s() + fork_timeout_s, MAX_REPLY, &text, &r->pid);
+        if (got != CHANNEL_OK || r->pid <= 0) {
+            char said[300];
+            int sig, code;
+            modrun_end(r, &sig, &code, said, sizeof said);
+            return FAIL(e, ST_SANDBOX, "the jailed Python did not start (exit %d, signal %d): %s", code, sig, said);
+        }
+        r->pidfd = (int)syscall(SYS_pidfd_open, r->pid, 0);
+        if (r->pidfd < 0) st = FAIL(e, ST_SANDBOX, "pidfd_open: %s", strerror(errno));
+    }
+    if (st != ST_OK) modrun_end(r, NULL, NULL, NULL, 0);
+    return st;
+}
+
+/* ---- requests ---- */
+
+bool modrun_send(struct modrun *r, const struct str *message, int fd) {
+    return channel_send(r->socket, message->p, message->len, &fd, fd >= 0);
+}
+
+enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply) {
+    CLEANUP_STR struct str text = STR_INIT;
+    *reply = NULL;
+    switch (channel_receive(r->socket, clock_now_s() + timeout_s, MAX_REPLY, &text, NULL)) {
+    case CHANNEL_OK: break;
+    case CHANNEL_LATE: r->late = true; return MODRUN_LATE;
+    case CHANNEL_CLOSED: r->dead = true; return MODRUN_DEAD;
+    case CHANNEL_TOO_LONG: return MODRUN_FORGED;
+    }
+    json_t *o = json_loadb(text.p, text.len, 0, NULL);
+    if (!json_is_object(o)) {
+        json_decref(o);
+        return MODRUN_FORGED;
+    }
+    *reply = o;
+    return json_is_false(json_object_get(o, "ok")) ? MODRUN_FAILED : MODRUN_OK;
+}
+
+enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
+                               int64_t *ns) {
+    /* A reply to a call must echo a number that did not exist before: one that was prepared earlier cannot. 53 bits, so
+     * that every JSON reader keeps them. */
+    r->nonce = rng_u64(r->nonce, 7, 1) >> 11;
+    js_put_i64(request, "nonce", (int64_t)r->nonce);
+    js_end(request, '}');
+    *reply = NULL;
+    int64_t asked = clock_now_ns();
+    if (!modrun_send(r, request, fd)) {
+        r->dead = true;
+        return MODRUN_DEAD;
+    }
+    if (ns) {
+        /* The clock stops when the first byte of the reply is there, before it is parsed. */
+        struct pollfd pf = {.fd = r->socket, .events = POLLIN};
+        int64_t until = asked + (int64_t)(timeout_s * 1e9);
+        int n;
+        do {
+            int64_t left = until - clock_now_ns();
+            struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
+            n = ppoll(&pf, 1, &t, NULL);
+        } while (n < 0 && errno == EINTR);
+        *ns = clock_now_ns() - asked;
+    }
+    enum modrun_result result = modrun_receive(r, timeout_s, reply);
+    const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;
+    if (ns && *reply && json_integer_value(echo) != (json_int_t)r->nonce) {
+        json_decref(*reply);
+        *reply = NULL;
+        return MODRUN_FORGED;
+    }
+    return result;
+}
+
+/* ---- its memory and its life ---- */
+
+static void signal_to(int pidfd, int number) {
+    if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+}
+
+void modrun_pause(const struct modrun *r) { signal_to(r->pidfd, SIGSTOP); }
+void modrun_resume(const struct modrun *r) { signal_to(r->pidfd, SIGCONT); }
+
+bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n) {
+    char *p = to;
+    while (n > 0) {
+        struct iovec here = {p, n}, there = {(void *)(uintptr_t)address, n};
+        ssize_t got = process_vm_readv(r->pid, &here, 1, &there, 1, 0);
+        if (got <= 0) return false;
+        p += got;
+        address += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+int modrun_children(const struct modrun *r) {
+    /* The outermost process has one child, the jail's first; below that are the answer's and whatever else there is. */
+    char path[80], text[4096];
+    long first = 0;
+    for (int level = 0; level < 2; level++) {
+        long pid = level == 0 ? (long)r->outer : first;
+        snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", pid, pid);
+        FILE *f = fopen(path, "re");
+        if (!f) return 0;
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+        text[n] = 0;
+        if (level == 0) first = strtol(text, NULL, 10);
+    }
+    int others = 0;
+    char *end = text;
+    for (long pid; (pid = strtol(end, &end, 10)) > 0;) others += pid != (long)r->pid;
+    /* The answer's own children. */
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", (long)r->pid, (long)r->pid);
+    FILE *f = fopen(path, "re");
+    if (!f) return others;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    end = text;
+    while (strtol(end, &end, 10) > 0) others++;
+    return others;
+}
+
+static bool ended(int pidfd, double deadline_s) {
+    if (pidfd < 0) return true;
+    for (;;) {
+        double left = deadline_s - clock_now_s();
+        struct pollfd pf = {.fd = pidfd, .events = POLLIN};
+        int n = poll(&pf, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
+        if (n < 0 && errno == EINTR) continue;
+        return n > 0;
+    }
+}
+
+/* Asks the zygote, whose child it was, how it ended. */
+static int exit_status(struct modrun *r) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    struct err ignored = {0};
+    str_addf(&q, "{\"op\":\"wait\",\"pid\":%ld}", (long)r->outer);
+    pthread_mutex_lock(&r->zygote->lock);
+    enum status st = refworker_call(&r->zygote->worker, &q, -1, 10, &reply, &ignored);
+    pthread_mutex_unlock(&r->zygote->lock);
+    return st == ST_OK ? (int)json_integer_value(json_object_get(reply, "code")) : -1;
+}
+
+void modrun_end(struct modrun *r, int *sig, int *exit_code, char *text, size_t text_size) {
+    int number = 0, code = -1;
+    bool by_itself = sig && r->outer > 0 && ended(r->outer_pidfd, clock_now_s() + 1);
+    /* The answer's process first: with it everything in the jail ends, and the outer processes by themselves. */
+    signal_to(r->pidfd, SIGKILL);
+    if (r->outer > 0 && !ended(r->outer_pidfd, clock_now_s() + (r->pidfd >= 0 ? 5 : 0))) {
+        signal_to(r->outer_pidfd, SIGKILL);
+        ended(r->outer_pidfd, clock_now_s() + 5);
+    }
+    if (r->outer > 0) {
+        int status = exit_status(r);
+        if (by_itself && status > 128)
+            number = status - 128;
+        else if (by_itself)
+            code = status;
+    }
+    if (sig) *sig = number;
+    if (exit_code) *exit_code = code;
+    if (text && text_size) {
+        ssize_t n = r->stderr_fd >= 0 ? pread(r->stderr_fd, text, text_size - 1, 0) : 0;
+        text[n > 0 ? n : 0] = 0;
+    }
+    if (r->outer_pidfd >= 0) close(r->outer_pidfd);
+    if (r->pidfd >= 0) close(r->pidfd);
+    if (r->socket >= 0) close(r->socket);
+    if (r->stderr_fd >= 0) close(r->stderr_fd);
+    *r = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1, .zygote = r->zygote};
+}

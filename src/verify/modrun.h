@@ -1,0 +1,69 @@
+/* modrun: one jailed Python that runs a ModelNew answer, or the reference for comparison (worker/kernelrl_worker/
+ * harness.py). Forked from a warm one. What it says is never believed: times are taken here, and a CPU answer's outputs
+ * are read from its memory while it is stopped. */
+#ifndef KERNELRL_MODRUN_H
+#define KERNELRL_MODRUN_H
+
+#include <pthread.h>
+
+#include "verify/jail.h"
+#include "verify/refworker.h"
+
+/* The warm Python; several threads may fork from it. */
+struct zygote {
+    struct refworker worker;
+    pthread_mutex_t lock;
+    const struct jail *jail;
+    int generation; /* of the worker that has the filters */
+};
+enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads,
+                        struct err *e) MUST_USE;
+void zygote_close(struct zygote *z);
+
+struct modrun {
+    pid_t outer;     /* outermost process of the jail; 0: none */
+    int outer_pidfd; /* to kill all of it */
+    pid_t pid;       /* the answer's process, in our numbering */
+    int pidfd;
+    int socket, stderr_fd;
+    uint64_t nonce;
+    /* how the last request went, for messages */
+    bool dead, late;
+    struct zygote *zygote;
+};
+
+struct modrun_options {
+    const char *device; /* "cpu" or "cuda:0" */
+    int threads;
+    int64_t memory_bytes; /* of address space, CPU only; 0: no limit */
+    uint64_t cpu_s;
+    bool interpret; /* Triton's interpreter */
+};
+
+/* Forks, and waits until the jail is up. ST_SANDBOX or ST_WORKER: our own trouble, worth one retry. */
+enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun_options *o, uint64_t nonce_seed,
+                         struct err *e) MUST_USE;
+
+enum modrun_result { MODRUN_OK, MODRUN_FAILED, MODRUN_LATE, MODRUN_DEAD, MODRUN_FORGED };
+/* One request (an open JSON object that the call closes after adding a nonce) and its reply. MODRUN_OK, and
+ * MODRUN_FAILED where the reply says "ok": false: *reply is its object, the caller json_decref's it. ns, when not NULL:
+ * wall time between request and reply on our clock. */
+enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
+                               int64_t *ns);
+/* Sends a message outside of request and reply, and receives the next one: for what comes in between (builds). */
+bool modrun_send(struct modrun *r, const struct str *message, int fd);
+enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply);
+
+/* Stops and continues all its threads. */
+void modrun_pause(const struct modrun *r);
+void modrun_resume(const struct modrun *r);
+/* Copies n bytes at `address` of its memory. False when they are not there. */
+bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n);
+/* Processes in the jail beside the answer's own two. */
+int modrun_children(const struct modrun *r);
+
+/* Kills everything in the jail. *signal, *exit_code: how it had ended by itself (0 and -1 when it had to be killed);
+ * text: what it wrote to standard error, cut to size. NULL: not wanted. */
+void modrun_end(struct modrun *r, int *signal, int *exit_code, char *text, size_t text_size);
+
+#endif

@@ -1,0 +1,1009 @@
+#include "verify/module.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "verify/judge.h"
+#include "verify/timing.h"
+
+#define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
+
+enum { MAX_CALLS = 64, CHECKED_CALLS = 2, SHAPE_RANK = 12 };
+/* A timed request takes at least this long, so that the messages around it are a small part. */
+static const double request_s = 2e-3;
+static const int64_t large_output_bytes = 256 << 20;
+static const double min_rounds = 5, max_round_count = 15; /* TIMING_MAX_ROUNDS is 16 */
+
+/* One answer on its way. */
+struct run {
+    struct module_judge *j;
+    struct modcase *c;
+    struct verdict *out;
+    struct modrun r;
+    bool up;
+    double deadline_s;  /* of the correctness trials */
+    bool one_at_a_time; /* its calls write to the same memory: only the last one's output can be seen */
+    double call_s;      /* of one call, estimated */
+    int64_t empty_ns;   /* of a request for no calls */
+    uint64_t next_set;  /* timed sets used so far */
+    uint64_t random;    /* secret, for what is checked */
+    uint64_t random_step;
+};
+
+static bool hardened(const struct module_judge *j) { return j->o->scoring == SCORING_HARDENED; }
+static bool on_gpu(const struct module_judge *j) { return strncmp(j->o->device, "cuda", 4) == 0; }
+
+/* ---- opening ---- */
+
+/* Which GPU it is, from the referee. */
+static enum status ask_device(struct module_judge *j, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    const char *name, *capability;
+    str_addf(&q, "{\"op\":\"module_device\",\"device\":\"%s\"}", j->o->device);
+    if (refworker_call(&j->referee, &q, -1, 120, &reply, e) != ST_OK)
+        return err_note(e, "%s: this backend needs a GPU that PyTorch sees", j->o->device);
+    TRY(js_get_str(reply, "referee", "name", &name, e));
+    TRY(js_get_str(reply, "referee", "capability", &capability, e));
+    TRY(js_get_i64(reply, "referee", "l2_bytes", &j->l2_bytes, e));
+    snprintf(j->gpu_name, sizeof j->gpu_name, "%s", name);
+    snprintf(j->capability, sizeof j->capability, "%s", capability);
+    return ST_OK;
+}
+
+static enum status open_tools(struct module_judge *j, struct jail *jail, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *paths = NULL;
+    str_addf(&q, "{\"op\":\"paths\",\"gpu\":%s}", on_gpu(j) ? "true" : "false");
+    TRY(refworker_call(&j->zygote.worker, &q, -1, 60, &paths, e));
+    return extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
+}
+
+enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
+                        struct compiler *compiler, struct err *e) {
+    *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
+    j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
+    modcases_init(&j->cases, &j->referee, o, j->seed);
+    TRY(zygote_open(&j->zygote, jail, o->python, o->threads, e));
+    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
+    enum status st = refworker_open(&j->referee, j->zygote.worker.python, o->threads, false, e);
+    j->referee_open = st == ST_OK;
+    if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
+    if (st == ST_OK) st = open_tools(j, jail, e);
+    if (st != ST_OK) module_close(j);
+    return st;
+}
+
+static void drop_reference(struct module_judge *j) {
+    if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
+    if (j->current) modcase_close_lane(&j->cases, j->current, LANE_REFERENCE);
+    j->current = NULL;
+}
+
+void module_close(struct module_judge *j) {
+    if (!j->o) return;
+    if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
+    modcases_free(&j->cases);
+    if (j->referee_open) refworker_close(&j->referee);
+    zygote_close(&j->zygote);
+    extension_close(&j->tools);
+    j->o = NULL;
+}
+
+/* ---- what went wrong ---- */
+
+static void one_line(char *text) {
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 32) *p = ' ';
+}
+
+/* The answer's process has gone, or is taken away: how, as a verdict. */
+static void judge_loss(struct run *r, enum modrun_result result, const char *where, double waited_s) {
+    int sig = 0, code = -1;
+    char said[300] = "";
+    struct verdict *v = r->out;
+    if (result == MODRUN_DEAD)
+        modrun_end(&r->r, &sig, &code, said, sizeof said);
+    else
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    one_line(said);
+    if (result == MODRUN_LATE) {
+        v->outcome = OUTCOME_TIMEOUT;
+        SAY(v, "%s: no result after %.1f s", where, waited_s);
+    } else if (result == MODRUN_FORGED || sig == SIGSYS) {
+        v->outcome = OUTCOME_SANDBOX_VIOLATION;
+        SAY(v,
+            result == MODRUN_FORGED ? "%s: wrote to the verifier's channel"
+                                    : "%s: made a system call that the sandbox forbids",
+            where);
+    } else if (sig == SIGXCPU || sig == SIGKILL) {
+        v->outcome = sig == SIGXCPU ? OUTCOME_TIMEOUT : OUTCOME_CRASH;
+        SAY(v, "%s: %s", where, sig == SIGXCPU ? "used up its processor time" : "was killed");
+    } else if (sig > 0) {
+        v->outcome = OUTCOME_CRASH;
+        SAY(v, "%s: crashed with signal %d (%s)%s%s", where, sig, strsignal(sig), said[0] ? ": " : "", said);
+    } else {
+        v->outcome = OUTCOME_CRASH;
+        SAY(v, "%s: the process ended by itself (exit status %d)%s%s", where, code, said[0] ? ": " : "", said);
+    }
+}
+
+static void judge_failure(struct run *r, const json_t *reply, const char *where) {
+    const char *kind = json_string_value(json_object_get(reply, "kind"));
+    const char *error = json_string_value(json_object_get(reply, "error"));
+    struct verdict *v = r->out;
+    v->outcome = !kind                              ? OUTCOME_SANDBOX_VIOLATION
+                 : strcmp(kind, "compile") == 0     ? OUTCOME_COMPILE_ERROR
+                 : strcmp(kind, "slow") == 0        ? OUTCOME_COMPILE_TIMEOUT
+                 : strcmp(kind, "memory") == 0      ? OUTCOME_MEMORY_LIMIT
+                 : strcmp(kind, "unavailable") == 0 ? OUTCOME_BACKEND_UNAVAILABLE
+                                                    : OUTCOME_EXCEPTION;
+    SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
+}
+
+/* One request to the answer; false: a verdict is there. */
+static bool request(struct run *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
+                    int64_t *ns) {
+    enum modrun_result result = modrun_call(&r->r, q, fd, timeout_s, reply, ns);
+    if (result == MODRUN_OK) return true;
+    if (result == MODRUN_FAILED) {
+        judge_failure(r, *reply, where);
+        json_decref(*reply);
+        *reply = NULL;
+        return false;
+    }
+    judge_loss(r, result, where, timeout_s);
+    return false;
+}
+
+static bool simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where) {
+    json_t *reply = NULL;
+    bool good = request(r, q, fd, timeout_s, where, &reply, NULL);
+    json_decref(reply);
+    return good;
+}
+
+static void open_request(struct str *q, const char *op) {
+    js_begin(q, NULL, '{');
+    js_put_str(q, "op", op);
+}
+
+/* ---- bringing a process up ---- */
+
+static const char *entry_of(bool is_answer) { return is_answer ? "ModelNew" : "Model"; }
+
+static void put_load(struct str *q, const struct module_judge *j, const char *code, bool is_answer) {
+    open_request(q, "load");
+    js_put_str(q, "code", code);
+    js_put_str(q, "entry", entry_of(is_answer));
+    js_put_str(q, "backend", is_answer ? backend_name(j->o->backend) : "torch_cpu");
+    js_put_str(q, "precision", j->o->precision);
+    js_put_i64(q, "seed", 42);
+}
+
+/* Compiles what a loading answer asks for, and hands it the object. */
+static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
+    struct compile_job job;
+    bool standin;
+    CLEANUP_STR struct str q = STR_INIT;
+    extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
+    CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
+    free(job.object);
+    js_begin(&q, NULL, '{');
+    js_put_bool(&q, "ok", fd >= 0);
+    js_put_bool(&q, "standin", standin);
+    if (fd < 0) js_put_str(&q, "error", job.message);
+    js_end(&q, '}');
+    return modrun_send(&r->r, &q, fd);
+}
+
+/* The answer's module in memory: its code has run, and compilers have done their part. */
+static bool load_answer(struct run *r, const char *code, bool is_answer) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    double t0 = clock_now_s(), timeout_s = r->j->o->compile_timeout_s;
+    put_load(&q, r->j, code, is_answer);
+    enum modrun_result result = modrun_call(&r->r, &q, -1, timeout_s, &reply, NULL);
+    for (int builds = 0; result == MODRUN_OK; builds++) {
+        const char *op = json_string_value(json_object_get(reply, "op"));
+        double left = t0 + timeout_s - clock_now_s();
+        if (!op || strcmp(op, "build") != 0) break;
+        bool sent = builds < 32 && left > 0 && serve_build(r, reply, left);
+        json_decref(reply);
+        reply = NULL;
+        left = t0 + timeout_s - clock_now_s();
+        result = !sent ? MODRUN_LATE : modrun_receive(&r->r, left > 0.1 ? left : 0.1, &reply);
+    }
+    r->out->compile_s = clock_now_s() - t0;
+    if (result == MODRUN_FAILED) judge_failure(r, reply, "");
+    json_decref(reply);
+    if (result == MODRUN_OK) return true;
+    if (result == MODRUN_FAILED) return false;
+    judge_loss(r, result, "while it was loaded", timeout_s);
+    if (r->out->outcome == OUTCOME_TIMEOUT) {
+        r->out->outcome = OUTCOME_COMPILE_TIMEOUT;
+        SAY(r->out, "compiling and loading took more than %.0f s", timeout_s);
+    }
+    return false;
+}
+
+static bool attach(struct run *r, enum modcase_lane lane) {
+    const struct modcase *c = r->c;
+    CLEANUP_STR struct str q = STR_INIT;
+    open_request(&q, "attach");
+    js_put_i64(&q, "bytes", c->lane_bytes);
+    if (c->handle[lane]) {
+        CLEANUP_JSON json_t *h = json_loads(c->handle[lane], 0, NULL);
+        js_put_json(&q, "handle", json_object_get(h, "handle"));
+        js_put_json(&q, "offset", json_object_get(h, "offset"));
+    }
+    js_put_json(&q, "values", json_object_get(c->loaded, "values"));
+    js_begin(&q, "layout", '{');
+    js_put_json(&q, "inputs", json_object_get(c->loaded, "inputs"));
+    js_put_json(&q, "params", json_object_get(c->loaded, "params"));
+    js_put_i64(&q, "param_base", 0);
+    js_put_i64(&q, "param_stride", c->param_bytes);
+    js_put_i64(&q, "slot_base", 2 * c->param_bytes);
+    js_put_i64(&q, "slot_stride", c->input_bytes);
+    js_end(&q, '}');
+    return simple(r, &q, c->lane_fd[lane], r->j->o->run_timeout_s, "when it was started");
+}
+
+static bool build(struct run *r, int param_set) {
+    const struct modcase *c = r->c;
+    CLEANUP_STR struct str q = STR_INIT;
+    open_request(&q, "build");
+    js_put_i64(&q, "param_set", param_set);
+    js_put_i64(&q, "seed", (int64_t)c->init_seeds[param_set]);
+    js_put_bool(&q, "disturbed", param_set > 0);
+    js_put_bool(&q, "adopt", hardened(r->j));
+    js_put_json(&q, "init", json_object_get(c->loaded, "init"));
+    return simple(r, &q, -1, r->j->o->run_timeout_s, "in __init__()");
+}
+
+static enum status fork_run(struct run *r, struct err *e) {
+    const struct verify_options *o = r->j->o;
+    bool gpu = on_gpu(r->j);
+    struct modrun_options mo = {
+        .device = o->device,
+        .threads = o->threads,
+        .memory_bytes = gpu ? 0 : o->memory_bytes + r->c->lane_bytes,
+        .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
+        .interpret = o->backend == BACKEND_triton && !gpu,
+    };
+    enum status st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
+    if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
+    r->up = st == ST_OK;
+    return st;
+}
+
+/* ---- calls ---- */
+
+static bool ready(struct run *r, const int *slots, int n, const char *where) {
+    CLEANUP_STR struct str q = STR_INIT;
+    open_request(&q, "ready");
+    js_begin(&q, "slots", '[');
+    for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
+    js_end(&q, ']');
+    return simple(r, &q, -1, r->j->o->run_timeout_s, where);
+}
+
+static bool poison(struct run *r, int byte) {
+    CLEANUP_STR struct str q = STR_INIT;
+    open_request(&q, "poison");
+    js_put_i64(&q, "byte", byte);
+    js_begin(&q, "sizes", '[');
+    for (int i = 0; i < r->c->n_outputs; i++) js_put_i64(&q, NULL, r->c->output_bytes[i]);
+    js_end(&q, ']');
+    return simple(r, &q, -1, r->j->o->run_timeout_s, "between calls");
+}
+
+/* Calls on slots, whose sets these are. The reply lists output addresses per call (caller json_decref's *reply). */
+static bool call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
+                 json_t **reply, int64_t *ns) {
+    CLEANUP_STR struct str q = STR_INIT;
+    open_request(&q, "call");
+    js_put_i64(&q, "param_set", sets[0].param_set);
+    js_begin(&q, "slots", '[');
+    for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
+    js_end(&q, ']');
+    if (r->c->random) {
+        js_begin(&q, "seeds", '[');
+        for (int i = 0; i < n; i++) js_put_i64(&q, NULL, (int64_t)modcase_forward_seed(r->c, &sets[i]));
+        js_end(&q, ']');
+    }
+    return request(r, &q, -1, timeout_s, where, reply, ns);
+}
+
+/* Address of output k of call i; 0 when it is no plain tensor. */
+static uint64_t pointer_of(const json_t *reply, int i, int k) {
+    const json_t *calls = json_object_get(reply, "pointers");
+    return (uint64_t)json_integer_value(json_array_get(json_array_get(calls, (size_t)i), (size_t)k));
+}
+
+/* Copies the outputs of some calls while the process is stopped: at[i * n_outputs + k] into the result memory. */
+static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, bool *read) {
+    const struct modcase *c = r->c;
+    int64_t at = 0;
+    if (on_gpu(r->j)) return true;
+    modrun_pause(&r->r);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < c->n_outputs; k++) {
+            uint64_t p = pointer_of(reply, calls[i], k);
+            read[i * c->n_outputs + k] =
+                c->output_bytes[k] == 0 ||
+                (p != 0 && modrun_read(&r->r, p, r->j->cases.result + at, (size_t)c->output_bytes[k]));
+            at += (c->output_bytes[k] + 255) / 256 * 256;
+        }
+    modrun_resume(&r->r);
+    return true;
+}
+
+static int64_t snapshot_bytes(const struct modcase *c, int calls) {
+    int64_t n = 0;
+    for (int k = 0; k < c->n_outputs; k++) n += (c->output_bytes[k] + 255) / 256 * 256;
+    return n * calls + 4096;
+}
+
+static void shape_text(const json_t *shape, char *text, size_t size) {
+    size_t n = (size_t)snprintf(text, size, "(");
+    for (size_t d = 0; d < json_array_size(shape) && n < size; d++)
+        n += (size_t)snprintf(text + n, size - n, "%s%lld", d ? ", " : "",
+                              (long long)json_integer_value(json_array_get(shape, d)));
+    if (n < size) snprintf(text + n, size - n, ")");
+}
+
+static bool wrong_kind(struct run *r, const char *where, enum outcome o, const char *what) {
+    r->out->outcome = o;
+    SAY(r->out, "%s: %s", where, what);
+    return false;
+}
+
+static int64_t integer(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
+
+/* Sizes and strides that fit in memory: the list may say anything. */
+static bool sane(const json_t *shape, const json_t *stride) {
+    double span = 1;
+    if (!json_is_array(shape) || !json_is_array(stride) || json_array_size(shape) != json_array_size(stride) ||
+        json_array_size(shape) > SHAPE_RANK)
+        return false;
+    for (size_t d = 0; d < json_array_size(shape); d++) {
+        int64_t n = json_integer_value(json_array_get(shape, d)), s = json_integer_value(json_array_get(stride, d));
+        if (n < 0 || s < 0) return false;
+        if (n > 1) span += (double)(n - 1) * (double)s;
+    }
+    return span < 1e12;
+}
+
+static int64_t span_of(const json_t *shape, const json_t *stride) {
+    int64_t span = 1;
+    for (size_t d = 0; d < json_array_size(shape); d++) {
+        int64_t n = json_integer_value(json_array_get(shape, d));
+        if (n == 0) return 0;
+        span += (n - 1) * json_integer_value(json_array_get(stride, d));
+    }
+    return span;
+}
+
+static bool is_contiguous(const json_t *shape, const json_t *stride) {
+    int64_t step = 1;
+    for (size_t d = json_array_size(shape); d-- > 0;) {
+        int64_t n = json_integer_value(json_array_get(shape, d));
+        if (n != 1 && json_integer_value(json_array_get(stride, d)) != step) return false;
+        step *= n > 0 ? n : 1;
+    }
+    return true;
+}
+
+/* Checks what the answer says about one output against what is expected, and puts it in the form the referee wants.
+ * at: where its bytes are in the result memory (CPU). */
+static bool check_output(struct run *r, const json_t *said, int k, int64_t at, bool was_read, json_t *judged,
+                         const char *where) {
+    const struct modcase *c = r->c;
+    const json_t *want = json_array_get(json_object_get(c->loaded, "outputs"), (size_t)k);
+    const json_t *shape = json_object_get(said, "shape"), *stride = json_object_get(said, "stride");
+    const char *dtype = json_string_value(json_object_get(said, "dtype")),
+               *wanted = json_string_value(json_object_get(want, "dtype")),
+               *device = json_string_value(json_object_get(said, "device"));
+    char text[600], a[160], b[160];
+    if (!json_is_true(json_object_get(said, "plain"))) {
+        const char *type = json_string_value(json_object_get(said, "type"));
+        snprintf(text, sizeof text, "output %d is a %.60s, not a plain tensor", k, type ? type : "?");
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+    }
+    if (!sane(shape, stride)) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "impossible strides");
+    if (!json_equal(shape, json_object_get(want, "shape"))) {
+        shape_text(shape, a, sizeof a);
+        shape_text(json_object_get(want, "shape"), b, sizeof b);
+        snprintf(text, sizeof text, "output %d has shape %s, expected %s", k, a, b);
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+    }
+    if (!dtype || strcmp(dtype, wanted) != 0) {
+        snprintf(text, sizeof text, "output %d has type %.40s, expected %s", k, dtype ? dtype : "?", wanted);
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+    }
+    if (!device || strncmp(r->j->o->device, device, strlen(device)) != 0) {
+        snprintf(text, sizeof text, "output %d is on %.40s, expected %s", k, device ? device : "?", r->j->o->device);
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+    }
+    if (json_is_true(json_object_get(said, "conjugate")))
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is a lazily conjugated or negated view");
+    if (hardened(r->j) && !c->aliases && json_is_true(json_object_get(said, "aliases_input")))
+        return wrong_kind(r, where, OUTCOME_ALIASED_INPUT, "an output shares its memory with an input");
+    json_t *one = json_object();
+    json_object_set(one, "shape", (json_t *)(uintptr_t)shape);
+    json_object_set(one, "stride", (json_t *)(uintptr_t)stride);
+    json_object_set_new(one, "dtype", json_string(dtype));
+    json_array_append_new(judged, one);
+    if (on_gpu(r->j)) {
+        static const char *const keys[] = {"handle", "offset", "block"};
+        for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+            json_t *v = json_object_get(said, keys[i]);
+            if (v) json_object_set(one, keys[i], v);
+        }
+        return true;
+    }
+    if (c->output_bytes[k] > 0 && !is_contiguous(shape, stride)) {
+        /* Other strides: read again, now that they are known. Elements times stride, so at most a few times as much. */
+        int64_t elements = 1;
+        for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
+        int64_t bytes = span_of(shape, stride) * (c->output_bytes[k] / elements);
+        struct err e = {0};
+        if (bytes > 8 * c->output_bytes[k] + 65536)
+            return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
+        at = (snapshot_bytes(c, CHECKED_CALLS) + 4095) / 4096 * 4096;
+        for (int before = 0; before < k; before++) at += 9 * c->output_bytes[before] + 65536 + 4096;
+        at = at / 4096 * 4096;
+        if (modcase_result_room(&r->j->cases, at + bytes, &e) != ST_OK) {
+            judge_trouble(r->out, ST_MEMORY, &e);
+            return false;
+        }
+        modrun_pause(&r->r);
+        was_read = modrun_read(&r->r, (uint64_t)integer(said, "pointer"), r->j->cases.result + at, (size_t)bytes);
+        modrun_resume(&r->r);
+    }
+    if (!was_read) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
+    json_object_set_new(one, "at", json_integer(at));
+    return true;
+}
+
+static const char *family_text(const char *family) {
+    static const char *const texts[][2] = {
+        {"shipped", "inputs as the problem makes them"},
+        {"signed", "inputs of both signs"},
+        {"scaled", "large inputs of both signs"},
+        {"small", "small inputs of both signs"},
+        {"negated", "inputs times -1"},
+        {"offset", "inputs with an offset"},
+        {"unit", "inputs near 1 and -1"},
+        {"spikes", "inputs with a few large elements"},
+        {"probe", "one input element changed"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        if (strcmp(texts[i][0], family) == 0) return texts[i][1];
+    return family;
+}
+
+static double number(const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    if (json_is_string(v)) return strtod(json_string_value(v), NULL); /* "nan", "inf" */
+    return json_number_value(v);
+}
+
+/* The referee's word on one call, as a verdict. True: equal. */
+static bool note_judgement(struct run *r, const json_t *v, const struct modset *set, const char *where) {
+    const char *word = json_string_value(json_object_get(v, "verdict"));
+    struct verdict *out = r->out;
+    double worst = number(v, "max_error");
+    if (!(worst <= out->max_error)) out->max_error = worst;
+    if (word && strcmp(word, "equal") == 0) return true;
+    if (word && strcmp(word, "inputs_changed") == 0) {
+        out->outcome = OUTCOME_OUT_OF_BOUNDS;
+        SAY(out, "%s: changed its inputs, which the reference leaves as they are", where);
+        return false;
+    }
+    char place[160];
+    shape_text(json_object_get(v, "place"), place, sizeof place);
+    out->outcome = word && strcmp(word, "not_finite") == 0 ? OUTCOME_NOT_FINITE : OUTCOME_WRONG_OUTPUT;
+    SAY(out,
+        "%s (%s%s): %lld of %lld elements of output %lld are wrong; the first is at %s: %.6g, expected %.6g; the "
+        "largest "
+        "error is %.3g of the output's scale",
+        where, family_text(set->family), set->param_set ? ", parameters randomised" : "",
+        (long long)integer(v, "different"), (long long)integer(v, "elements"), (long long)integer(v, "output"), place,
+        number(v, "got"), number(v, "want"), worst);
+    return false;
+}
+
+/* Looks at the outputs of some of the calls just made. */
+static bool check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
+                        const struct modset *sets, const char *where) {
+    struct modcase *c = r->c;
+    bool read[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {false};
+    struct err e = {0};
+    enum status st = on_gpu(r->j) ? ST_OK : modcase_result_room(&r->j->cases, snapshot_bytes(c, n), &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    snapshot(r, reply, calls, n, read);
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *said = NULL;
+    open_request(&q, "describe");
+    js_begin(&q, "calls", '[');
+    for (int i = 0; i < n; i++) js_put_i64(&q, NULL, calls[i]);
+    js_end(&q, ']');
+    js_begin(&q, "slots", '[');
+    for (int i = 0; i < n_slots; i++) js_put_i64(&q, NULL, slots[i]);
+    js_end(&q, ']');
+    if (!request(r, &q, -1, r->j->o->run_timeout_s, where, &said, NULL)) return false;
+    int64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const json_t *one = json_array_get(json_object_get(said, "calls"), (size_t)i);
+        const json_t *outputs = json_object_get(one, "outputs");
+        CLEANUP_JSON json_t *judged = json_array(), *verdict = NULL;
+        if (!json_equal(json_object_get(one, "structure"), json_object_get(c->loaded, "structure")) ||
+            (int)json_array_size(outputs) != c->n_outputs) {
+            char text[300];
+            const char *got = json_string_value(json_object_get(one, "structure"));
+            snprintf(text, sizeof text, "returns %.100s, expected %.100s (T is a tensor)", got ? got : "?",
+                     json_string_value(json_object_get(c->loaded, "structure")));
+            return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+        }
+        for (int k = 0; k < c->n_outputs; k++) {
+            if (!check_output(r, json_array_get(outputs, (size_t)k), k, at, read[i * c->n_outputs + k], judged, where))
+                return false;
+            at += (c->output_bytes[k] + 255) / 256 * 256;
+        }
+        st = modcase_judge(&r->j->cases, c, LANE_ANSWER, &sets[calls[i]], slots[calls[i]], judged, &verdict, &e);
+        if (st != ST_OK) {
+            judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
+            return false;
+        }
+        if (!note_judgement(r, verdict, &sets[calls[i]], where)) return false;
+    }
+    return true;
+}
+
+/* ---- correctness ---- */
+
+static bool run_trial(struct run *r, int t) {
+    struct modset set = r->c->trials[t];
+    char where[48];
+    struct err e = {0};
+    int slot = t % r->c->slots;
+    int64_t ns = 0;
+    CLEANUP_JSON json_t *reply = NULL;
+    snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
+    enum status st = modcase_stage(&r->j->cases, r->c, LANE_ANSWER, &set, &slot, 1, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    double left = r->deadline_s - clock_now_s();
+    if (left < 0.05) left = 0.05;
+    bool good = poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) && ready(r, &slot, 1, where) &&
+                call(r, &slot, 1, &set, left, where, &reply, &ns) && poison(r, 0) &&
+                check_calls(r, reply, &(int){0}, 1, &slot, 1, &set, where);
+    if (!good) return false;
+    if (t == 0 || (double)ns * 1e-9 < r->call_s) r->call_s = (double)ns * 1e-9;
+    r->out->tests_passed++;
+    return true;
+}
+
+/* ---- whose kernels ---- */
+
+/* Kernels of PyTorch and NVIDIA's libraries, mangled or not. */
+static bool is_library_kernel(const char *name) {
+    static const char *const marks[] = {"2at6native", "at::native", "at_cuda_detail", "cublas", "cudnn",
+                                        "nvjet",      "cusparse",   "3cub",           "cub::",  "thrust",
+                                        "sm90_xmma",  "sm80_xmma",  "ampere_",        "volta_", "sm100_xmma",
+                                        "magma",      "cutlass_8",  "cutlass_9",      "nccl",   "c10::"};
+    for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+        if (strstr(name, marks[i])) return true;
+    return false;
+}
+
+static bool is_own(const char *name, const json_t *own) {
+    for (size_t i = 0; i < json_array_size(own); i++) {
+        const char *mine = json_string_value(json_array_get(own, i));
+        if (mine && *mine && strstr(name, mine)) return true;
+    }
+    return false;
+}
+
+/* GPU backends: what share of the device time of a call is spent in kernels from the answer's own source. None, or next
+ * to none, means that it has handed its work to somebody else. */
+static bool account_kernels(struct run *r) {
+    static const double least_share = 0.01;
+    struct modset set = r->c->trials[0];
+    int slot = 0;
+    struct err e = {0};
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    enum status st = modcase_stage(&r->j->cases, r->c, LANE_ANSWER, &set, &slot, 1, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    if (!ready(r, &slot, 1, "between calls")) return false;
+    open_request(&q, "kernels");
+    js_put_i64(&q, "param_set", 0);
+    js_begin(&q, "slots", '[');
+    js_put_i64(&q, NULL, slot);
+    js_end(&q, ']');
+    if (!request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", &reply, NULL)) return false;
+    const json_t *kernels = json_object_get(reply, "kernels"), *own = json_object_get(reply, "own");
+    double all = 0, mine = 0;
+    for (size_t i = 0; i < json_array_size(kernels); i++) {
+        const json_t *k = json_array_get(kernels, i);
+        const char *name = json_string_value(json_array_get(k, 0));
+        double ns = (double)(json_integer_value(json_array_get(k, 2)) - json_integer_value(json_array_get(k, 1)));
+        all += ns;
+        if (name && is_own(name, own) && !is_library_kernel(name)) mine += ns;
+    }
+    r->out->own_share = all > 0 ? mine / all : 0;
+    if (r->j->o->allow_library || mine > least_share * all) return true;
+    r->out->outcome = OUTCOME_NO_KERNEL_RAN;
+    SAY(r->out, "%zu kernels ran, %.2f %% of the device time in kernels of the answer's own", json_array_size(kernels),
+        100 * r->out->own_share);
+    return false;
+}
+
+/* ---- timing ---- */
+
+static bool empty_requests(struct run *r) {
+    r->empty_ns = INT64_MAX;
+    for (int i = 0; i < 9; i++) {
+        int64_t ns = 0;
+        CLEANUP_JSON json_t *reply = NULL;
+        if (!call(r, NULL, 0, &r->c->trials[0], r->j->o->run_timeout_s, "between calls", &reply, &ns)) return false;
+        /* The least: what more there was is somebody else's, and must not be taken off. */
+        if (ns < r->empty_ns) r->empty_ns = ns;
+    }
+    return true;
+}
+
+/* One side's turn: n calls on fresh inputs. The answer's outputs are looked at, some of them, chosen afterwards. */
+static bool turn(struct run *r, enum modcase_lane lane, const struct modset *sets, int n, double *seconds) {
+    int slots[MAX_CALLS];
+    struct err e = {0};
+    int64_t ns = 0;
+    CLEANUP_JSON json_t *reply = NULL;
+    for (int i = 0; i < n; i++) slots[i] = i;
+    enum status st = modcase_stage(&r->j->cases, r->c, lane, sets, slots, n, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    if (!ready(r, slots, n, "between calls") ||
+        !call(r, slots, n, &sets[0], r->j->o->run_timeout_s, "in a timed call", &reply, &ns))
+        return false;
+    *seconds = fmax((double)(ns - r->empty_ns), (double)n) * 1e-9 / n;
+    if (lane == LANE_REFERENCE) return true;
+    int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
+    /* Looking at gigabytes takes longer than making them: one call of four then, which four is decided only now. */
+    bool large = r->c->output_bytes[0] > large_output_bytes;
+    if (large && n == 1 && r->next_set > 4 && rng_u64(r->random, 8, ++r->random_step) % 4 != 0) checked = 0;
+    for (int i = 0; i < checked; i++) {
+        int pick = n <= CHECKED_CALLS ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
+        for (int later = n - 1; later > pick; later--)
+            if (pointer_of(reply, later, 0) == pointer_of(reply, pick, 0) && pointer_of(reply, pick, 0) != 0 &&
+                r->c->output_bytes[0] > 0) {
+                r->one_at_a_time = true; /* seen only now: this round does not count */
+                pick = later;
+            }
+        last_with[i] = pick;
+    }
+    if (checked > 0 && !check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
+        enum outcome o = r->out->outcome;
+        if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
+        return false;
+    }
+    if (modrun_children(&r->r) > 0)
+        return wrong_kind(r, "in a timed call", OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
+    return true;
+}
+
+static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
+    double sum = 0, square = 0;
+    out->min_ms = INFINITY;
+    for (int i = 0; i < n; i++) {
+        double ms = seconds[i] * 1e3;
+        sum += ms;
+        out->min_ms = fmin(out->min_ms, ms);
+        out->max_ms = fmax(out->max_ms, ms);
+    }
+    out->mean_ms = sum / n;
+    for (int i = 0; i < n; i++) square += (seconds[i] * 1e3 - out->mean_ms) * (seconds[i] * 1e3 - out->mean_ms);
+    out->std_ms = n > 1 ? sqrt(square / (n - 1)) : 0;
+    out->calls = calls;
+}
+
+/* The process that runs eager calls of the problem. */
+static bool reference_up(struct run *answer, struct run *ref, struct err *e, enum status *st) {
+    struct module_judge *j = answer->j;
+    *st = ST_OK;
+    if (j->current == answer->c && j->reference.outer > 0) {
+        ref->r = j->reference;
+        ref->up = true;
+        return true;
+    }
+    drop_reference(j);
+    *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
+    if (*st == ST_OK) *st = fork_run(ref, e);
+    if (*st != ST_OK) return false;
+    /* Module in training mode, parameters as initialised, as KernelBench times it. */
+    if (!load_answer(ref, answer->c->code, false) || !attach(ref, LANE_REFERENCE) || !build(ref, 0)) {
+        *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
+        if (ref->up) modrun_end(&ref->r, NULL, NULL, NULL, 0);
+        return false;
+    }
+    j->current = answer->c;
+    j->reference = ref->r;
+    return true;
+}
+
+static int calls_for(double seconds_per_call, int limit) {
+    double n = ceil(request_s / fmax(seconds_per_call, 1e-7));
+    return (int)fmax(1, fmin(n, limit));
+}
+
+/* No call can take less time than its output takes to be written. Inputs are not counted: what of them has to be read
+ * is not known. 8 TB/s is more than any single GPU has; 400 GB/s more than two threads of a processor get. */
+static bool below_floor(struct run *r, double seconds) {
+    const double bytes_per_s = on_gpu(r->j) ? 8e12 : 4e11;
+    double bytes = 0;
+    for (int k = 0; k < r->c->n_outputs; k++) bytes += (double)r->c->output_bytes[k];
+    if (bytes < 64e6 || seconds >= bytes / bytes_per_s) return false; /* small outputs may stay in a cache */
+    r->out->outcome = OUTCOME_TOO_FAST;
+    SAY(r->out, "%.4g ms for a call that writes %.4g MB", seconds * 1e3, bytes * 1e-6);
+    return true;
+}
+
+/* Eager and the answer in turns. Warm-up first, then rounds until the calls asked for are made; on until the interval
+ * is narrow, if that was asked for; never beyond the budget, but at least three rounds. */
+static void measure(struct run *r) {
+    struct module_judge *j = r->j;
+    struct verdict ignored = {.max_error = 0};
+    struct run ref = {.j = j, .c = r->c, .out = &ignored, .random = r->random};
+    struct err e = {0};
+    enum status st;
+    if (!reference_up(r, &ref, &e, &st)) {
+        judge_trouble(r->out, st, &e);
+        return;
+    }
+    double eager[TIMING_MAX_ROUNDS], mine[TIMING_MAX_ROUNDS], begun = clock_now_s();
+    bool good = empty_requests(r) && empty_requests(&ref);
+    double one[2] = {0, 0};
+    int limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
+    struct modset sets[MAX_CALLS];
+    /* Two warm-ups each, the second with as many calls as the first one's time suggests. */
+    int n = 1;
+    for (int w = 0; w < 3 && good; w++) {
+        for (int i = 0; i < n; i++) sets[i] = modcase_timed_set(r->c, r->next_set++);
+        good = turn(&ref, LANE_REFERENCE, sets, n, &one[0]) && turn(r, LANE_ANSWER, sets, n, &one[1]);
+        if (r->one_at_a_time) limit = 1;
+        n = calls_for(fmin(one[0], one[1]), limit);
+        /* More calls than wanted in all are of no use for slow ones. */
+        if (n > 1 && fmax(one[0], one[1]) * n > 0.5) n = calls_for(fmax(one[0], one[1]), limit);
+    }
+    int wanted = j->o->timed_calls / n;
+    wanted = wanted < (int)min_rounds ? (int)min_rounds : wanted;
+    wanted = wanted > (int)max_round_count ? (int)max_round_count : wanted;
+    int rounds = 0, timed = 0;
+    struct timing_ratio ratio = {0};
+    /* With few calls a request, a round is several requests on either side. */
+    int repeats = (int)fmax(1, fmin(32, j->o->timed_calls / (double)(n * wanted)));
+    while (good && rounds < TIMING_MAX_ROUNDS) {
+        double sum[2] = {0, 0};
+        for (int k = 0; k < repeats && good; k++) {
+            bool answer_first = (rounds + k) % 2 == 1;
+            for (int i = 0; i < n; i++) sets[i] = modcase_timed_set(r->c, r->next_set++);
+            double s[2] = {0, 0};
+            if (answer_first) good = turn(r, LANE_ANSWER, sets, n, &s[1]) && turn(&ref, LANE_REFERENCE, sets, n, &s[0]);
+            if (!answer_first)
+                good = turn(&ref, LANE_REFERENCE, sets, n, &s[0]) && turn(r, LANE_ANSWER, sets, n, &s[1]);
+            sum[0] += s[0];
+            sum[1] += s[1];
+        }
+        if (!good) break;
+        if (r->one_at_a_time && n > 1) { /* found out only now: begin again with single calls */
+            n = limit = 1;
+            rounds = timed = 0;
+            continue;
+        }
+        eager[rounds] = sum[0] / repeats;
+        mine[rounds] = sum[1] / repeats;
+        rounds++;
+        timed += n * repeats;
+        if (rounds < 3) continue;
+        ratio = timing_compare(eager, mine, rounds);
+        bool narrow = j->o->interval <= 0 || (ratio.high - ratio.low) <= j->o->interval * ratio.ratio;
+        if ((rounds >= wanted && narrow) || clock_now_s() - begun > j->o->timing_budget_s) break;
+    }
+    if (!ref.up || ref.r.outer == 0 || ref.out->outcome != OUTCOME_CORRECT) {
+        /* The reference failed where it had worked before. */
+        if (ref.r.dead || ref.r.late || !ref.up) {
+            j->reference = ref.r;
+            drop_reference(j);
+        }
+    }
+    if (!good) {
+        if (r->out->outcome == OUTCOME_CORRECT) {
+            r->out->outcome = OUTCOME_INFRASTRUCTURE;
+            SAY(r->out, "the reference failed while it was timed: %.600s", ref.out->message);
+        }
+        return;
+    }
+    struct verdict *v = r->out;
+    if (hardened(j) && below_floor(r, timing_median(mine, rounds))) return;
+    v->speedup = ratio.ratio;
+    v->speedup_low = ratio.low;
+    v->speedup_high = ratio.high;
+    v->eager_ms = timing_median(eager, rounds) * 1e3;
+    v->kernel_ms = timing_median(mine, rounds) * 1e3;
+    stats_of(eager, rounds, timed, &v->eager);
+    stats_of(mine, rounds, timed, &v->kernel);
+}
+
+/* ---- one answer ---- */
+
+static bool run_tests(struct run *r) {
+    bool good = attach(r, LANE_ANSWER) && build(r, 0);
+    bool both = false;
+    for (int t = 0; t < r->c->n_trials; t++) both |= r->c->trials[t].param_set == 1;
+    if (good && both) good = build(r, 1);
+    for (int t = 0; t < r->c->n_trials && good; t++) good = run_trial(r, t);
+    if (good && hardened(r->j) && on_gpu(r->j)) good = account_kernels(r);
+    return good;
+}
+
+/* With a loaded answer: trials, timing, end. */
+static void judge_loaded(struct run *r) {
+    struct module_judge *j = r->j;
+    struct verdict *out = r->out;
+    double t0 = clock_now_s();
+    out->tests_total = r->c->n_trials;
+    r->deadline_s = t0 + j->o->run_timeout_s;
+    bool good = run_tests(r);
+    double t1 = clock_now_s();
+    out->run_s = t1 - t0;
+    if (good && j->o->measure) {
+        measure(r);
+        out->time_s = clock_now_s() - t1;
+    }
+}
+
+/* The problem and the answer's memory. */
+static bool prepare_case(struct run *r, const struct problem *p) {
+    struct module_judge *j = r->j;
+    struct err e = {0};
+    enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
+    if (st == ST_OK && r->c != j->current) {
+        drop_reference(j);
+        modcase_drop_others(&j->cases, r->c);
+    }
+    if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    return st == ST_OK;
+}
+
+static void finish(struct run *r) {
+    struct verdict *out = r->out;
+    if (out->tests_passed == 0 && out->outcome != OUTCOME_WRONG_OUTPUT && out->outcome != OUTCOME_NOT_FINITE)
+        out->max_error = (double)NAN;
+    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (on_gpu(r->j) && r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
+}
+
+static void init_run(struct run *r, struct module_judge *j, const char *source, struct verdict *out) {
+    *r = (struct run){.j = j, .out = out, .random = rng_u64(j->seed, hash_str(source), 2)};
+    out->outcome = OUTCOME_CORRECT; /* until something else turns out */
+    out->max_error = 0;
+}
+
+static void fork_and_load(struct run *r, const char *source) {
+    struct err e = {0};
+    enum status st = fork_run(r, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    if (st == ST_OK && !load_answer(r, source, true) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* ---- a batch ---- */
+
+/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
+ * while the GPU works. On a CPU there are no such threads, because what is timed wants the processors for itself. */
+struct loading {
+    struct module_judge *j;
+    struct module_item *items;
+    struct run *runs;
+    size_t n, next, judged, ahead;
+    bool *loaded, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+static void *load_main(void *v) {
+    struct loading *l = v;
+    pthread_mutex_lock(&l->lock);
+    while (l->next < l->n && !l->stop) {
+        if (l->next >= l->judged + l->ahead) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        size_t i = l->next++;
+        pthread_mutex_unlock(&l->lock);
+        fork_and_load(&l->runs[i], l->items[i].source);
+        pthread_mutex_lock(&l->lock);
+        l->loaded[i] = true;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static void judge_next(struct loading *l, size_t i, bool threads) {
+    struct run *r = &l->runs[i];
+    /* The problem first: the reference runs while compilers do. */
+    bool known = prepare_case(r, l->items[i].problem);
+    if (threads) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        pthread_mutex_unlock(&l->lock);
+    } else if (known)
+        fork_and_load(r, l->items[i].source);
+    if (known && r->up) judge_loaded(r);
+    finish(r);
+}
+
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) {
+    enum { MAX_LOADERS = 64 };
+    pthread_t threads[MAX_LOADERS];
+    struct loading l = {.j = j, .items = items, .n = n};
+    enum status st = ST_OK;
+    int started = 0, wanted = on_gpu(j) ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.changed, NULL);
+    l.runs = xcalloc(n + 1, sizeof *l.runs);
+    l.loaded = xcalloc(n + 1, sizeof *l.loaded);
+    for (size_t i = 0; i < n; i++) init_run(&l.runs[i], j, items[i].source, items[i].verdict);
+    l.ahead = (size_t)wanted + 4;
+    while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
+    size_t i = 0;
+    for (; i < n && st == ST_OK; i++) {
+        if (cancel && *cancel) {
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+            break;
+        }
+        judge_next(&l, i, started > 0);
+        pthread_mutex_lock(&l.lock);
+        l.judged = i + 1;
+        pthread_cond_broadcast(&l.changed);
+        pthread_mutex_unlock(&l.lock);
+    }
+    pthread_mutex_lock(&l.lock);
+    l.stop = true;
+    pthread_cond_broadcast(&l.changed);
+    pthread_mutex_unlock(&l.lock);
+    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
+    for (; i < n; i++)
+        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+    free(l.runs);
+    free(l.loaded);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    return st;
+}

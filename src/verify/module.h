@@ -1,0 +1,43 @@
+/* module: judges ModelNew answers (backends torch_cpu, cuda, triton, ...) and cuda_native ones. The same trials for
+ * all: an answer and the reference each run in a jailed Python (modrun.h), the referee (modcase.h) makes inputs and
+ * compares outputs, and this process holds seeds, clock and verdict. */
+#ifndef KERNELRL_MODULE_H
+#define KERNELRL_MODULE_H
+
+#include "verify/compile.h"
+#include "verify/extension.h"
+#include "verify/modcase.h"
+#include "verify/modrun.h"
+
+struct module_judge {
+    const struct verify_options *o;
+    struct compiler *compiler;
+    struct extension_tools tools;
+    struct zygote zygote;
+    struct modcases cases;
+    struct modrun reference; /* runs eager calls of `current` */
+    struct modcase *current;
+    uint64_t seed;
+    bool referee_open;
+    struct refworker referee;
+    /* the GPU */
+    char gpu_name[128], capability[16];
+    int64_t l2_bytes;
+};
+
+/* Starts the warm Python and the referee. o, jail and compiler must outlive it. */
+enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
+                        struct compiler *compiler, struct err *e) MUST_USE;
+void module_close(struct module_judge *j);
+
+struct module_item {
+    const struct problem *problem;
+    const char *source;
+    struct verdict *verdict; /* out */
+};
+/* Judges answers in order. Their own failures are verdicts; so is our trouble (INFRASTRUCTURE). ST_CANCELLED when
+ * *cancel became true in between. */
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,15 @@
+"""a rough approximation"""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, n, m):
+        super().__init__()
+        self.fc = nn.Linear(n, m)
+
+    def forward(self, x):
+        y = self.fc(x)
+        return y * torch.sigmoid(1.702 * y)

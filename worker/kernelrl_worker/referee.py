@@ -1,0 +1,567 @@
+"""The trusted side of a ModelNew verdict: makes the inputs, knows the right outputs, compares.
+
+Answers and references run in other processes (harness.py). This one holds the secrets: it draws inputs from seeds that
+the verifier sends, writes them into memory that an answer sees, and judges what the verifier (or, on a GPU, the answer's
+allocator) shows it. A set of inputs is (family, seed, parameter set): made again whenever it is wanted, so that problems
+of any size fit; expected outputs are kept while there is room.
+
+Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
+signs at random, `scaled` and `small` also multiply by 3 and 0.01, `negated` takes the negative, `offset` adds 50 to what
+is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
+element by so much that the reference's output must change, and asks for that change.
+"""
+
+import copy
+import math
+import resource
+
+import torch
+
+from kernelrl_worker import reference, tensors
+from kernelrl_worker.tensors import Fault
+
+CHUNK = 1 << 26  # elements compared at a time
+KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
+DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
+# A family on which the reference itself is this far from float64 says nothing about an answer.
+BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+RMS_FLOOR = 1e-7
+OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
+PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
+
+
+def rms_of(t):
+    """Root mean square of the finite elements; 0 for integers."""
+    if not t.is_floating_point() or t.numel() == 0:
+        return 0.0
+    total, count = 0.0, 0
+    for part in t.reshape(-1).split(CHUNK):
+        norm = float(torch.linalg.vector_norm(part, dtype=torch.float64))
+        if math.isfinite(norm):
+            total, count = total + norm * norm, count + part.numel()
+        else:
+            finite = part[torch.isfinite(part)].double()
+            total, count = total + float((finite * finite).sum()), count + finite.numel()
+    return math.sqrt(total / count) if count else 0.0
+
+
+def compare(want, got, tolerance, compatible):
+    """compare.h's rules on torch tensors of equal shape. tolerance of the normalised error (None: not applied);
+    compatible: that of allclose (None: not applied). Figures stay on the device until the end: asking for one between
+    any two pieces would cost more than the pieces."""
+    result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
+    rms = max(rms_of(want), RMS_FLOOR)
+    want, got = want.reshape(-1), got.reshape(-1)
+    figures, masks = [], []
+    for start in range(0, want.numel(), CHUNK):
+        w, g = want[start : start + CHUNK], got[start : start + CHUNK]
+        if w.is_floating_point():
+            if w.dtype != torch.float32 or w.device.type == "cpu":
+                w, g = w.double(), g.double()
+            finite, known = torch.isfinite(w), torch.isfinite(g)
+            size = w.abs()
+            difference = (g - w).abs()
+            error = difference / (size + rms)
+            bad = finite & ~known
+            if tolerance is not None:
+                bad |= ~(error <= tolerance)
+            if compatible is not None:
+                bad |= ~(difference <= compatible * size + compatible)
+            # Where the reference is not finite: the same infinity, or any NaN.
+            bad = torch.where(finite, bad, ~((w == g) | (torch.isnan(w) & torch.isnan(g))))
+            worst = torch.where(finite & known, error, torch.zeros_like(error)).max()
+            figures.append(torch.stack([bad.sum().double(), (finite & ~known).sum().double(), worst.double()]))
+        else:
+            bad = w != g
+            count = bad.sum().double()
+            figures.append(torch.stack([count, torch.zeros_like(count), (count > 0).double()]))
+        masks.append((start, bad) if len(masks) < 8 else None)
+    for index, (count, not_finite, worst) in enumerate(torch.stack(figures).tolist() if figures else []):
+        if count and result["first"] < 0:
+            start = index * CHUNK
+            if masks[index] is None:
+                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible)
+                result.update(first=start + max(again["first"], 0), got=again["got"], want=again["want"])
+            else:
+                at = start + int(torch.nonzero(masks[index][1])[0])
+                result.update(first=at, got=float(got[at]), want=float(want[at]))
+        result["different"] += int(count)
+        result["not_finite"] += int(not_finite)
+        result["max_error"] = max(result["max_error"], worst)
+    for key in ("got", "want", "max_error"):
+        if isinstance(result[key], float) and not math.isfinite(result[key]):
+            result[key] = repr(result[key])
+    return result
+
+
+class Case:
+    """One problem in one precision on one device."""
+
+    def __init__(self, request):
+        self.device = request["device"]
+        self.kind = self.device.split(":")[0]
+        self.dtype = tensors.PRECISIONS[request["precision"]]
+        self.cpu_inputs = request["cpu_inputs"] or self.kind == "cpu"
+        self.file_name = f"<problem {id(self):x}>"
+        self.lanes, self.kept, self.kept_bytes = {}, {}, 0
+        self.tolerances = {}
+        self.doubles = [None, None]
+        try:
+            self._load(request)
+        except Fault:
+            raise
+        except Exception as error:
+            raise Fault(reference.explain(error, self.file_name)) from error
+
+    def _load(self, request):
+        tensors.seed_everything(request["init_seeds"][0])
+        module = tensors.load_code(request["code"], "kernelrl_problem", self.file_name)
+        for name in ("Model", "get_inputs"):
+            if not hasattr(module, name):
+                raise Fault(f"defines no {name}")
+        self.get_inputs = module.get_inputs
+        tensors.seed_everything(request["init_seeds"][0])
+        self.init = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+        self.models, self.states = [], []
+        for which, seed in enumerate(request["init_seeds"]):
+            model = tensors.build_module(module.Model, self.init, seed, which > 0, self.device, self.dtype)
+            if which > 0:
+                self._disturb(model, seed)
+            self.models.append(model)
+            self.states.append([t.clone() for t in list(model.parameters()) + list(model.buffers())])
+        self._describe(request["init_seeds"][0])
+
+    @staticmethod
+    def _disturb(model, seed):
+        """Parameters that are constant all the same, and running statistics, which nothing initialises at random."""
+        tensors.seed_everything(seed ^ 0x5EED)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                flat = parameter.detach().reshape(-1)
+                if parameter.is_floating_point() and flat.numel() and bool((flat == flat[0]).all()):
+                    noise = torch.randn(parameter.shape, dtype=torch.float32).to(parameter)
+                    parameter.add_(0.25 * noise * max(abs(float(flat[0])), 0.1))
+            for name, buffer in model.named_buffers():
+                if name.endswith("running_mean"):
+                    buffer.add_(0.25 * torch.randn(buffer.shape).to(buffer))
+                elif name.endswith("running_var"):
+                    buffer.mul_(1 + 0.5 * torch.rand(buffer.shape).to(buffer))
+
+    def _describe(self, seed):
+        values = self._draw("shipped", seed ^ 1, 0)
+        self.inputs_layout = tensors.Layout()
+        self.values = []
+        for index, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                self.inputs_layout.add(value, f"input {index}")
+                self.values.append(None)
+            else:
+                self.values.append(value)
+        self.params_layout = tensors.Layout()
+        for name, t in tensors.state_of(self.models[1]):
+            self.params_layout.add(t, name)
+        before = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+        outputs, self.structure = self._run(0, values, seed ^ 2)
+        if not outputs:
+            raise Fault("forward() returns no tensor")
+        self.mutates = any(isinstance(b, torch.Tensor) and not same_bits(a, b) for a, b in zip(values, before))
+        starts = {v.data_ptr() for v in values if isinstance(v, torch.Tensor)}
+        self.aliases = any(o.data_ptr() in starts for o in outputs)
+        again, _ = self._run(0, before, seed ^ 3)
+        self.random = any(
+            not torch.allclose(a.double(), b.double(), rtol=1e-2, atol=1e-3, equal_nan=True)
+            for a, b in zip(outputs, again)
+        )
+        self.outputs = [
+            {"dtype": tensors.DTYPE_NAMES.get(o.dtype, str(o.dtype)), "shape": list(o.shape)} for o in outputs
+        ]
+        self.output_bytes = [o.numel() * o.element_size() for o in outputs]
+
+    # ---- inputs ----
+
+    def _draw(self, family, seed, param_set):
+        """Inputs of a set on the device, in the problem's precision; integers stay what they are."""
+        tensors.seed_everything(seed)
+        if self.cpu_inputs:
+            values = self.get_inputs()
+        else:
+            with torch.device(self.device):
+                values = self.get_inputs()
+        if not isinstance(values, (list, tuple)):
+            raise Fault(f"get_inputs() returns {type(values).__name__}; a list is needed")
+        result = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.is_floating_point():
+                    value = value.to(self.dtype)
+                value = value.detach().to(self.device)
+                if value.numel() and not tensors.is_dense(value):
+                    value = value.contiguous()
+            result.append(value)
+        if family != "shipped":
+            generator = torch.Generator(device=self.device).manual_seed(seed ^ 0xFA311)
+            if family == "probe":
+                result = self._probe(result, param_set, seed, generator)
+            else:
+                result = [self._change(v, family, generator) for v in result]
+        return result
+
+    def _change(self, x, family, generator):
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() == 0:
+            return x
+        symmetric = reference.is_symmetric(x)
+
+        def mirrored(t):
+            return torch.triu(t) + torch.triu(t, 1).transpose(-1, -2) if symmetric else t
+
+        if family == "negated":
+            return -x
+        if family in ("signed", "scaled", "small", "unit", "offset"):
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
+            signs = mirrored(signs).to(x.dtype)
+        if family == "signed":
+            return x * signs
+        if family == "scaled":
+            return x * signs * 3
+        if family == "small":
+            return x * signs * 0.01
+        if family == "unit":
+            return torch.where(x != 0, (1 + 0.01 * x) * signs, x)
+        if family == "offset":
+            return torch.where(x != 0, x * signs + OFFSET, x)
+        if family == "spikes":
+            chosen = torch.rand(x.shape, generator=generator, device=x.device) < min(0.5, 8 / x.numel() + 1e-4)
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
+            return torch.where(mirrored(chosen.to(torch.int8)).bool(), (x * 100 + 1) * mirrored(signs), x)
+        raise Fault(f"unknown family {family}")
+
+    def _probe(self, values, param_set, seed, generator):
+        """One element of one input, chosen at random, changed until the output notices."""
+        candidates = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        candidates = [i for i in candidates if values[i].numel() > 0]
+        if not candidates:
+            return values
+        pick = candidates[int(torch.randint(len(candidates), (1,), generator=generator, device=self.device))]
+        x = values[pick]
+        at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
+        base, _ = self._run(param_set, clones(values), seed)
+        scale = max(rms_of(x), 1e-3)
+        for factor in (10.0, 300.0, 1e4, 1e6):
+            if factor * scale > torch.finfo(x.dtype).max / 100:
+                break
+            changed = x.clone()
+            place = [int(i) for i in unravel(at, x.shape)]
+            changed[tuple(place)] = scale * factor
+            trial = [changed if i == pick else v for i, v in enumerate(values)]
+            outputs, _ = self._run(param_set, clones(trial), seed)
+            moved = 0.0
+            for a, b in zip(base, outputs):
+                if a.is_floating_point():
+                    if not bool(torch.isfinite(b).all()):
+                        return values
+                    result = compare(a, b, 0.0, None)
+                    moved = max(moved, float(result["max_error"]) / TOLERANCE[a.dtype])
+            if moved > PROBE_ENOUGH:
+                return trial
+        return values
+
+    # ---- the reference ----
+
+    def _restore(self, param_set):
+        with torch.no_grad():
+            model = self.models[param_set]
+            for t, saved in zip(list(model.parameters()) + list(model.buffers()), self.states[param_set]):
+                t.copy_(saved)
+
+    def _run(self, param_set, values, seed):
+        """(outputs, structure); the values may be changed, the model is left as it was."""
+        tensors.seed_everything(seed)
+        flat = []
+        with torch.no_grad():
+            structure = tensors.flatten(self.models[param_set](*values), flat)
+        flat = [t.detach() for t in flat]
+        if any(True for _ in self.models[param_set].buffers()):
+            flat = [t.clone() for t in flat]
+            self._restore(param_set)
+        return flat, structure
+
+    def _noise(self, values, outputs, param_set, seed):
+        """How far the reference is from float64 on these inputs, by the normalised error; 0 where float64 cannot run."""
+        if self.doubles[param_set] is None:
+            try:
+                self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
+            except Exception:
+                self.doubles[param_set] = False
+        big = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
+        if not self.doubles[param_set] or big > DOUBLE_BYTES[self.kind]:
+            return 0.0
+        try:
+            wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+            tensors.seed_everything(seed)
+            exact = []
+            with torch.no_grad():
+                tensors.flatten(self.doubles[param_set](*wide), exact)
+        except Exception:  # asks for one type somewhere, or there is no room
+            self.doubles[param_set] = False
+            if self.kind == "cuda":
+                torch.cuda.empty_cache()
+            return 0.0
+        worst = 0.0
+        for mine, true in zip(outputs, exact):
+            if mine.is_floating_point() and mine.shape == true.shape:
+                error = float(compare(true, mine, 0.0, None)["max_error"])
+                worst = max(worst, error)
+        return worst
+
+    def survey(self, families, seed, wanted):
+        """For each (family, parameter set): may it be used, and with which tolerance. Until `wanted` may."""
+        result = []
+        for family, param_set in families:
+            if sum(r["usable"] for r in result) >= wanted:
+                break
+            key = (family, param_set)
+            if key not in self.tolerances:
+                self.tolerances[key] = self._survey_one(family, param_set, seed)
+            usable, noise = self.tolerances[key]
+            result.append({"usable": usable, "noise": noise})
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()  # others need the room more
+        return result
+
+    def _survey_one(self, family, param_set, seed):
+        values = self._draw(family, seed, param_set)
+        outputs, _ = self._run(param_set, clones(values), seed)
+        finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())
+        noise = self._noise(values, outputs, param_set, seed) if finite else 0.0
+        shipped = family == "shipped" and param_set == 0
+        return (shipped or (finite and noise <= BAD_NOISE[self.kind]), noise)
+
+    def expected(self, which):
+        """(inputs, outputs) of a set; kept while there is room, because every answer to the problem meets it."""
+        key = (which["family"], which["seed"], which["param_set"])
+        if key in self.kept:
+            return self.kept[key]
+        values = self._draw(*key)
+        outputs, _ = self._run(which["param_set"], clones(values), which["forward_seed"])
+        size = sum(t.numel() * t.element_size() for t in list(values) + outputs if isinstance(t, torch.Tensor))
+        if self.kept_bytes + size <= KEEP_BYTES[self.kind]:
+            self.kept[key] = (values, outputs)
+            self.kept_bytes += size
+        return values, outputs
+
+    # ---- lanes: the memory of one process that runs an answer or the reference ----
+
+    def stage(self, lane, slots):
+        memory = self.lanes[lane]
+        for entry in slots:
+            key = (entry["family"], entry["seed"], entry["param_set"])
+            values = self.kept[key][0] if key in self.kept else self._draw(*key)
+            tensors_of_set = [v for v in values if isinstance(v, torch.Tensor)]
+            base = memory.slot_base + entry["slot"] * memory.slot_stride
+            for item, value in zip(self.inputs_layout.items, tensors_of_set):
+                if list(value.shape) != item["shape"]:
+                    raise Fault(f"{item['name']} changes its shape from call to call")
+                memory.view(item, base).copy_(value)
+        self._settle()
+
+    def write_params(self, lane):
+        memory = self.lanes[lane]
+        for which, model in enumerate(self.models):
+            for item, (_, value) in zip(self.params_layout.items, tensors.state_of(model)):
+                memory.view(item, which * self.params_layout.bytes).copy_(value)
+        self._settle()
+
+    def _settle(self):
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
+    def intact(self, lane, entry, values):
+        """True when the answer has left its inputs as they were."""
+        memory = self.lanes[lane]
+        base = memory.slot_base + entry["slot"] * memory.slot_stride
+        originals = [v for v in values if isinstance(v, torch.Tensor)]
+        return all(same_bits(memory.view(i, base), v) for i, v in zip(self.inputs_layout.items, originals))
+
+    def judge(self, lane, entry, got, hardened):
+        """Compares outputs (tensors, or text that says what is wrong with one) with a set's expected ones."""
+        values, wanted = self.expected(entry)
+        if not self.mutates and not self.intact(lane, entry, values):
+            return {"verdict": "inputs_changed"}
+        _, noise = self.tolerances.get((entry["family"], entry["param_set"]), (True, 0.0))
+        worst = {"verdict": "equal", "max_error": 0.0}
+        shipped = entry["family"] == "shipped" and entry["param_set"] == 0
+        for index, (want, have) in enumerate(zip(wanted, got)):
+            base = TOLERANCE.get(want.dtype, 0.0)
+            tolerance = max(base, 10 * noise) if hardened else None
+            result = compare(want, have, tolerance, base if shipped or not hardened else None)
+            if result["different"]:
+                result["verdict"] = "not_finite" if result["not_finite"] else "different"
+                result["output"] = index
+                result["elements"] = want.numel()
+                result["place"] = [int(i) for i in unravel(result["first"], want.shape)]
+                return result
+            if isinstance(result["max_error"], float):
+                worst["max_error"] = max(worst["max_error"], result["max_error"])
+        return worst
+
+
+def clones(values):
+    return [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+
+
+def unravel(index, shape):
+    place = []
+    for size in reversed(shape):
+        place.insert(0, index % size if size else 0)
+        index = index // size if size else 0
+    return place
+
+
+def same_bits(a, b):
+    """Equal bytes: NaNs are equal to themselves."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.is_floating_point():
+        kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+        return bool(torch.equal(a.contiguous().view(kind), b.contiguous().view(kind)))
+    return bool(torch.equal(a, b))
+
+
+class Referee:
+    """Cases by the number the verifier gave them."""
+
+    def __init__(self):
+        self.cases = {}
+        self.cuda = None
+        self.result = None  # memory into which the verifier copies a CPU answer's outputs
+
+    def handle(self, op, request, channel):
+        try:
+            return getattr(self, "do_" + op)(request, channel)
+        except Fault as error:
+            raise reference.ProblemError(str(error)) from error
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            case = self.cases.get(request.get("problem"))
+            raise reference.ProblemError(reference.explain(error, case.file_name if case else "")) from error
+
+    def do_load(self, request, _):
+        case = Case(request)
+        self.cases[request["problem"]] = case
+        return {
+            "init": tensors.pack(case.init),
+            "values": tensors.pack(case.values),
+            "inputs": case.inputs_layout.items,
+            "params": case.params_layout.items,
+            "input_bytes": case.inputs_layout.bytes,
+            "param_bytes": case.params_layout.bytes,
+            "outputs": case.outputs,
+            "output_bytes": case.output_bytes,
+            "structure": case.structure,
+            "random": case.random,
+            "mutates": case.mutates,
+            "aliases": case.aliases,
+        }
+
+    def do_drop(self, request, _):
+        case = self.cases.pop(request["problem"], None)
+        if case:
+            for memory in case.lanes.values():
+                self._free(memory)
+        if self.cuda:
+            torch.cuda.empty_cache()
+        return {}
+
+    def do_device(self, request, _):
+        """What the GPU is. Also the sign that this process works on one, where address space says nothing."""
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        properties = torch.cuda.get_device_properties(request["device"])
+        return {
+            "name": properties.name,
+            "capability": f"{properties.major}{properties.minor}",
+            "memory_bytes": properties.total_memory,
+            "l2_bytes": getattr(properties, "L2_cache_size", 0),
+        }
+
+    def do_lane(self, request, channel):
+        """Makes or takes the memory of a lane: two parameter sets, then the slots."""
+        case = self.cases[request["problem"]]
+        size = request["bytes"]
+        if case.kind == "cpu":
+            memory = tensors.Memory.from_fd(channel.take_fd(), size)
+            reply = {}
+        else:
+            if self.cuda is None:
+                torch.cuda.init()
+                torch.zeros(1, device=case.device)
+                self.cuda = tensors.Cuda()
+            pointer = self.cuda.allocate(size)
+            memory = tensors.Memory(pointer, size, case.device)
+            memory.pointer = pointer
+            handle, offset, _ = self.cuda.export(pointer)
+            reply = {"handle": handle, "offset": offset}
+        memory.slot_base = request["slot_base"]
+        memory.slot_stride = request["slot_stride"]
+        old = case.lanes.pop(request["lane"], None)
+        if old:
+            self._free(old)
+        case.lanes[request["lane"]] = memory
+        case.write_params(request["lane"])
+        return reply
+
+    def _free(self, memory):
+        pointer = getattr(memory, "pointer", None)
+        if pointer:
+            memory.flat = None
+            self.cuda.free(pointer)
+
+    def do_unlane(self, request, _):
+        case = self.cases.get(request["problem"])
+        memory = case.lanes.pop(request["lane"], None) if case else None
+        if memory:
+            self._free(memory)
+        if self.cuda:
+            self.cuda.close_all()
+        return {}
+
+    def do_survey(self, request, _):
+        case = self.cases[request["problem"]]
+        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
+
+    def do_stage(self, request, _):
+        self.cases[request["problem"]].stage(request["lane"], request["slots"])
+        return {}
+
+    def do_result(self, request, channel):
+        self.result = tensors.Memory.from_fd(channel.take_fd(), request["bytes"])
+        return {}
+
+    def do_judge(self, request, _):
+        """Calls of an answer, each with the set it was made on and where its outputs are to be seen."""
+        case = self.cases[request["problem"]]
+        verdicts = []
+        for entry in request["calls"]:
+            got = []
+            for item in entry["outputs"]:
+                shape, stride = item["shape"], item["stride"]
+                dtype = tensors.DTYPES[item["dtype"]]
+                span = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
+                size = span * tensors.element_size(dtype) if all(shape) else 0
+                if not size:
+                    got.append(torch.empty(shape, dtype=dtype, device=case.device))
+                    continue
+                if case.kind == "cpu":
+                    flat = self.result.flat[item["at"] : item["at"] + size]
+                else:
+                    if item["offset"] + size > item["block"]:
+                        raise Fault("an output reaches beyond its memory")
+                    flat = tensors.gpu_bytes(self.cuda.open(item["handle"]) + item["offset"], size, case.device)
+                got.append(flat.view(dtype).as_strided(shape, stride))
+            verdicts.append(case.judge(request["lane"], entry, got, request["hardened"]))
+        if case.kind == "cuda":
+            # Closed again at once: the answer may free a block and get another under the same handle.
+            got = flat = None
+            torch.cuda.synchronize()
+            self.cuda.close_all()
+        return {"verdicts": verdicts}

@@ -1,0 +1,89 @@
+"""The warm Python: has imported torch, has run nothing, and forks one jailed child per answer.
+
+Nothing secret is ever in this process, because every child starts with a copy of its memory. It must not run a parallel
+operator or touch a GPU either: thread pools and CUDA contexts do not survive a fork.
+"""
+
+import gc
+import os
+import sysconfig
+
+from kernelrl_worker import harness, selfjail
+
+
+def compiler_paths(gpu):
+    """Where a torch extension's compiler and linker look."""
+    from torch.utils import cpp_extension  # noqa: PLC0415
+
+    def of(function):
+        try:
+            return function("cuda" if gpu else "cpu")
+        except Exception:  # older versions take a bool; one without a toolkit has no CUDA paths
+            try:
+                return function(gpu)
+            except Exception:
+                return function(False)
+
+    include = of(cpp_extension.include_paths) + [sysconfig.get_paths()["include"]]
+    library = of(cpp_extension.library_paths)
+    if not any(os.path.isfile(p + "/torch/extension.h") for p in include):
+        include = []  # a torch without its headers
+    return {"include": [p for p in include if os.path.isdir(p)], "library": [p for p in library if os.path.isdir(p)]}
+
+
+class Zygote:
+    def __init__(self):
+        # What every answer would import by itself, once for all.
+        from torch.utils import cpp_extension  # noqa: F401, PLC0415
+
+        for name in ("triton", "triton.language"):
+            try:
+                __import__(name)
+            except Exception:  # not installed, or not usable here: an answer that wants it will say so
+                break
+        self.filters = {}
+        self.children = set()  # forked and not yet collected: their numbers cannot belong to anybody else
+        gc.collect()
+        gc.freeze()
+
+    def handle(self, request, channel):
+        op = request["op"]
+        if op == "filter":
+            self.filters[request["name"]] = bytes.fromhex(request["program"])
+            return {}
+        if op == "paths":
+            return compiler_paths(request["gpu"])
+        if op == "fork":
+            fds = [channel.take_fd() for _ in range(2)]
+            return self.fork(request, fds, channel)
+        if op == "wait":
+            return {"code": self.wait(request["pid"])}
+        raise ValueError(f"unknown request {op!r}")
+
+    def wait(self, pid):
+        """Collects a child that has ended or is about to. Its status as a shell has it: 128 + N for signal N."""
+        if pid not in self.children:
+            return -1
+        _, status = os.waitpid(pid, 0)
+        self.children.discard(pid)
+        return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def fork(self, request, fds, channel):
+        program = self.filters[request["filter"]]
+        pid = os.fork()
+        if pid == 0:
+            # Standard input and output lead nowhere, standard error is kept for messages, at most a page is read.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            os.dup2(fds[1], 2)
+            os.dup2(fds[0], 3)
+            for fd in fds + [null]:
+                if fd > 3:
+                    os.close(fd)
+            channel.socket.detach()
+            selfjail.enter(request, program, lambda: harness.main(3, request), [3])
+        for fd in fds:
+            os.close(fd)
+        self.children.add(pid)
+        return {"pid": pid}
