@@ -139,6 +139,12 @@ int cmd_demo(int argc, char **argv) {
     struct config c;
     struct err e = {0};
     struct str yaml = STR_INIT, path = STR_INIT;
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        printf("usage: kernelrl demo [key=value of train]...\n\n"
+               "Evaluates the embedded model on the held-out problems, trains it as configs/quickstart.yaml says, and\n"
+               "evaluates it again: a few minutes on two cores. log_path/demo.json holds both evaluations.\n");
+        return 0;
+    }
     str_addf(&path, "%s/configs/quickstart.yaml", fs_home());
     config_init(&c, &train_schema, &o);
     enum status st = config_load(&c, path.p, &e);
