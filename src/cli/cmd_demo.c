@@ -119,7 +119,7 @@ static enum status demo(const struct train_options *o, const char *yaml, struct 
     print_tables(&before, &after);
     TRY_GOTO(write_json(o, &before, &after, seconds, e), out);
     printf("took %.0f s; run directory: %s\ncurves: tensorboard --logdir %s/tensorboard   (pip install tensorboard)\n"
-           "numbers: %s/metrics.jsonl, every answer: %s/traces.jsonl\n",
+           "numbers: %s/metrics.jsonl, every answer: %s/traces.jsonl.zst\n",
            seconds, o->log_path, o->log_path, o->log_path, o->log_path);
 out:
     eval_free(&before.sampled);

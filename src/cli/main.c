@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dotenv.h"
 #include "cli/cli.h"
 
 static const struct {
@@ -22,6 +23,8 @@ static void usage(FILE *f) {
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
+    struct err e;
+    if (dotenv_load(".env", &e) != ST_OK) return cli_report(&e);
     if (argc < 2) {
         usage(stderr);
         return 2;
