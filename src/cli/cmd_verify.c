@@ -32,6 +32,7 @@ static const char help[] =
     "  --timed-calls N  ModelNew backends (100)\n"
     "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
     "  --budget S       seconds that timing one answer may take (20)\n"
+    "  --cache DIR      keep compiled objects there; any number of runs may share it\n"
     "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"
     "  --allow-library  do not ask a GPU answer for kernels of its own\n"
     "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
@@ -115,6 +116,7 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         INTERVAL,
         BUDGET,
         LIBRARY,
+        CACHE,
         LINT,
         RUN_DIR,
         LEVEL,
@@ -145,6 +147,7 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         {"budget", required_argument, NULL, BUDGET},
         {"allow-library", no_argument, NULL, LIBRARY},
         {"lint", required_argument, NULL, LINT},
+        {"cache", required_argument, NULL, CACHE},
         {"run-dir", required_argument, NULL, RUN_DIR},
         {"level", required_argument, NULL, LEVEL},
         {"baseline", required_argument, NULL, BASELINE},
@@ -208,6 +211,7 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
             a->o.lint_strict = strcmp(how, "strict") == 0;
             break;
         }
+        case CACHE: a->o.cache_dir = optarg; break;
         case RUN_DIR: a->run.run_dir = optarg; break;
         case LEVEL:
             TRY(parse_number("level", optarg, 1, 9, &x, e));

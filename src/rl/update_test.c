@@ -448,6 +448,45 @@ static void micro_batches_reuse_memory(void **state) {
     update_space_free(&kept);
 }
 
+static void *no_alloc(struct backend *b, size_t bytes) {
+    (void)b;
+    fail_msg("%zu bytes of device memory were allocated in a step like the last", bytes);
+    return NULL;
+}
+
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    struct backend *be = test_backend();
+    void *(*const alloc)(struct backend *, size_t) = be->mem_alloc;
+    for (int lora = 0; lora < 2; lora++) {
+        struct model *m = tiny_model(1, lora);
+        int count;
+        const struct param *p = model_params(m, &count);
+        struct adamw *opt;
+        CHECK(adamw_create(be, p, count, &opt, &err));
+        struct train_options o = base;
+        o.learning_rate = 0.01;
+        o.train_tokens = 30; /* a micro-batch for each group */
+        struct group g[3];
+        for (int i = 0; i < 3; i++) g[i] = make_group((uint64_t)i, 12 - i, 3);
+        struct update_stats s;
+        int64_t opt_step = 0;
+        uint64_t before = 0;
+        for (int step = 0; step < 4; step++) {
+            if (step == 1) { /* what is kept has grown to its size */
+                before = base_allocations();
+                be->mem_alloc = no_alloc;
+            }
+            CHECK(update_policy(m, opt, NULL, &o, &space, g, 3, &opt_step, &s, &err));
+        }
+        be->mem_alloc = alloc;
+        assert_int_equal(base_allocations(), before);
+        groups_free(g, 3);
+        adamw_free(opt);
+        model_free(m);
+    }
+}
+
 /* Against every sample alone, its prompt in front. */
 /* prompt_loss_weight adds the gradient of the prompt as a text of its own, in proportion to the weight. */
 static void prompt_loss(void **state) {
@@ -749,6 +788,7 @@ int main(void) {
         cmocka_unit_test(sampler_and_trainer_must_agree),
         cmocka_unit_test(a_gradient_that_is_no_number_is_refused),
         cmocka_unit_test(micro_batches_reuse_memory),
+        cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(prompt_loss),
         cmocka_unit_test(nll),
     };

@@ -100,7 +100,8 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
                                          "CUDA_PATH=",
                                          "CUDA_DEVICE_ORDER=",
                                          "NVIDIA_VISIBLE_DEVICES=",
-                                         "HF_HUB_OFFLINE="};
+                                         "HF_HUB_OFFLINE=",
+                                         "THUNDERKITTENS_ROOT="};
     static const char *const own[] = {"OMP_NUM_THREADS=", "MKL_NUM_THREADS=", "OPENBLAS_NUM_THREADS=",
                                       "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};
     size_t n = 0, m = 0;

@@ -71,6 +71,8 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     if (!v->o.precision) v->o.precision = "fp32";
     if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
     if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
+    /* Triton without a GPU is an interpreter: right or wrong can be told, fast cannot. */
+    if (v->o.backend == BACKEND_triton && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
     if (v->o.trials <= 0) v->o.trials = 5;
     /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
     bool gpu = strncmp(v->o.device, "cuda", 4) == 0;

@@ -12,6 +12,7 @@ element by so much that the reference's output must change, and asks for that ch
 """
 
 import copy
+import inspect
 import math
 import resource
 
@@ -177,6 +178,37 @@ class Case:
             {"dtype": tensors.DTYPE_NAMES.get(o.dtype, str(o.dtype)), "shape": list(o.shape)} for o in outputs
         ]
         self.output_bytes = [o.numel() * o.element_size() for o in outputs]
+
+    def native_spec(self):
+        """The interface of a native answer (docs/formats.md, "Spec"), or None where a type has no place in it.
+        Parameters and floating-point buffers are those that both sides share."""
+        names = [p for p in inspect.signature(self.models[0].forward).parameters]
+        names += [f"in{i}" for i in range(len(names), len(self.values))]
+        inputs = iter(self.inputs_layout.items)
+        args = []
+        for name, value in zip(names, self.values):
+            if value is None:
+                item = next(inputs)
+                args.append({"name": name, "role": "input", "type": item["dtype"], "shape": item["shape"]})
+            elif isinstance(value, (bool, int, float)):
+                kind = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+                args.append({"name": name, "role": "input", "type": kind, "shape": [], "scalar": True})
+            else:
+                return None
+        parameters = {n for n, _ in self.models[0].named_parameters()}
+        for role, wanted in (("param", True), ("buffer", False)):
+            for item in self.params_layout.items:
+                if (item["name"] in parameters) == wanted:
+                    args.append({"name": item["name"], "role": role, "type": item["dtype"], "shape": item["shape"]})
+        for i, item in enumerate(self.outputs):
+            name = "out" if len(self.outputs) == 1 else f"out{i}"
+            args.append({"name": name, "role": "output", "type": item["dtype"], "shape": item["shape"]})
+        for arg in args:
+            dtype = tensors.DTYPES.get(arg["type"])
+            if dtype not in reference.TYPES:
+                return None
+            arg["type"] = reference.TYPES[dtype]
+        return {"args": args}
 
     # ---- inputs ----
 
@@ -352,17 +384,18 @@ class Case:
 
     # ---- lanes: the memory of one process that runs an answer or the reference ----
 
-    def stage(self, lane, slots):
-        memory = self.lanes[lane]
+    def stage(self, lanes, slots):
+        """Writes sets into the same slots of each lane; drawn once."""
         for entry in slots:
             key = (entry["family"], entry["seed"], entry["param_set"])
             values = self.kept[key][0] if key in self.kept else self._draw(*key)
             tensors_of_set = [v for v in values if isinstance(v, torch.Tensor)]
-            base = memory.slot_base + entry["slot"] * memory.slot_stride
-            for item, value in zip(self.inputs_layout.items, tensors_of_set):
-                if list(value.shape) != item["shape"]:
-                    raise Fault(f"{item['name']} changes its shape from call to call")
-                memory.view(item, base).copy_(value)
+            for memory in [self.lanes[lane] for lane in lanes]:
+                base = memory.slot_base + entry["slot"] * memory.slot_stride
+                for item, value in zip(self.inputs_layout.items, tensors_of_set):
+                    if list(value.shape) != item["shape"]:
+                        raise Fault(f"{item['name']} changes its shape from call to call")
+                    memory.view(item, base).copy_(value)
         self._settle()
 
     def write_params(self, lane):
@@ -458,6 +491,7 @@ class Referee:
             "outputs": case.outputs,
             "output_bytes": case.output_bytes,
             "structure": case.structure,
+            "spec": case.native_spec(),
             "random": case.random,
             "mutates": case.mutates,
             "aliases": case.aliases,
@@ -530,7 +564,7 @@ class Referee:
         return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
 
     def do_stage(self, request, _):
-        self.cases[request["problem"]].stage(request["lane"], request["slots"])
+        self.cases[request["problem"]].stage(request["lanes"], request["slots"])
         return {}
 
     def do_result(self, request, channel):
