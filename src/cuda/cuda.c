@@ -106,8 +106,9 @@ void *stage_add(struct stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
-    return s->used == 0 || c->pass.mode == PASS_REPLAY ||
-           cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
+    /* A recorded copy has the size it had: another size is another pass. */
+    if (!NOTE(c, NULL, s->used, ADDRESS(s->dev)) || s->used == 0) return true;
+    return cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
 }
 
 /* ---- device to host: results wait on the device until sync ----------------------------------------------------------
