@@ -61,6 +61,9 @@ $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
 $(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
+# The version says which commit it is of.
+$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
+$(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
 $(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)

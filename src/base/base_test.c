@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "base/dotenv.h"
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/pool.h"
@@ -156,8 +157,37 @@ static void files(void **state) {
     assert_false(fs_is_dir(dir));
 }
 
+/* .env: what is set stays, quotes and comments go, a bad line is named without its value. */
+static void dotenv(void **state) {
+    (void)state;
+    char path[] = "/tmp/kernelrl_env_XXXXXX";
+    struct err e;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    static const char text[] = "# comment\n\nKRL_A=1\nexport KRL_B=\"two words\" # why\n  KRL_C='#3'\nKRL_D=x # y\n"
+                               "KRL_SET=changed\nKRL_E=\nKRL_F=a=b#c";
+    assert_true(fs_write_all(fd, text, sizeof text - 1));
+    close(fd);
+    setenv("KRL_SET", "kept", 1);
+    assert_int_equal(dotenv_load(path, &e), ST_OK);
+    static const char *const want[][2] = {{"KRL_A", "1"},    {"KRL_B", "two words"}, {"KRL_C", "#3"},
+                                          {"KRL_D", "x"},    {"KRL_SET", "kept"},    {"KRL_E", ""},
+                                          {"KRL_F", "a=b#c"}};
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) assert_string_equal(getenv(want[i][0]), want[i][1]);
+    static const char *const bad[] = {"secret\n", "1X=secret\n", "X=\"secret\n", "X='a' secret\n"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_equal(fs_write_atomic(path, bad[i], strlen(bad[i]), &e), ST_OK);
+        assert_int_equal(dotenv_load(path, &e), ST_PARSE);
+        assert_non_null(strstr(e.msg, ":1: expected NAME=VALUE"));
+        assert_null(strstr(e.msg, "secret"));
+    }
+    unlink(path);
+    assert_int_equal(dotenv_load(path, &e), ST_OK); /* none is fine */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dotenv),
         cmocka_unit_test(arena_grows_and_resets),
         cmocka_unit_test(str_builds),
         cmocka_unit_test(err_context),

@@ -85,6 +85,10 @@ enum status bench_adapter(struct bench *b, struct model *m, struct err *e) MUST_
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */
 enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) MUST_USE;
 
+/* ---- bench_verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
+
+int bench_verify(int argc, char **argv);
+
 /* ---- cmd_bench.c ---- */
 
 /* Before a line is measured: forgets the limits and looks at the clocks. */

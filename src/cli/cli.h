@@ -23,7 +23,10 @@
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
-    X(cmd_version, "version", "print the version")
+    X(cmd_help, "help", "a command's options, or what a key means")                              \
+    X(cmd_man, "man", "the manual page")                                                         \
+    X(cmd_completion, "completion", "completion for bash")                                       \
+    X(cmd_version, "version", "version, commit, processor, CUDA")
 
 #define X(fn, name, help) int fn(int argc, char **argv);
 COMMAND_LIST(X)

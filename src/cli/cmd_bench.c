@@ -14,6 +14,7 @@ static const char usage[] =
     "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--train-tokens N]\n"
     "       [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics exact|fast] [--threads N]\n"
     "       [--device NAME]\n"
+    "bench verify [--device cpu|cuda:N] [--answers N] [--threads N] [--rows N] [--allow-weaker]: verdicts a second\n"
     "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
     "of\n"
     "the limit: what memory and the best matrix product allow, measured in the same run.\n"
@@ -236,6 +237,7 @@ static bool check(const char *name, const struct bench_options *o, const bool *g
 }
 
 int cmd_bench(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "verify") == 0) return bench_verify(argc - 1, argv + 1);
     static const struct option longopts[] = {
         {"arch", required_argument, NULL, 'a'},
         {"model", required_argument, NULL, 'm'},

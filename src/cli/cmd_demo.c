@@ -119,7 +119,7 @@ static enum status demo(const struct train_options *o, const char *yaml, struct 
     print_tables(&before, &after);
     TRY_GOTO(write_json(o, &before, &after, seconds, e), out);
     printf("took %.0f s; run directory: %s\ncurves: tensorboard --logdir %s/tensorboard   (pip install tensorboard)\n"
-           "numbers: %s/metrics.jsonl, every answer: %s/traces.jsonl\n",
+           "numbers: %s/metrics.jsonl, every answer: %s/traces.jsonl.zst\n",
            seconds, o->log_path, o->log_path, o->log_path, o->log_path);
 out:
     eval_free(&before.sampled);
@@ -139,6 +139,12 @@ int cmd_demo(int argc, char **argv) {
     struct config c;
     struct err e = {0};
     struct str yaml = STR_INIT, path = STR_INIT;
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        printf("usage: kernelrl demo [key=value of train]...\n\n"
+               "Evaluates the embedded model on the held-out problems, trains it as configs/quickstart.yaml says, and\n"
+               "evaluates it again: a few minutes on two cores. log_path/demo.json holds both evaluations.\n");
+        return 0;
+    }
     str_addf(&path, "%s/configs/quickstart.yaml", fs_home());
     config_init(&c, &train_schema, &o);
     enum status st = config_load(&c, path.p, &e);

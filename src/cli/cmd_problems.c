@@ -10,30 +10,43 @@
 #include "base/rng.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/problems.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "problem/generator.h"
 #include "verify/verify.h"
 
 static const char usage[] =
-    "problems list [--source SRC] [--json]\n"
+    "problems list [--source SRC] [--level N] [--split S] [--difficulty N] [--ops WORD] [--json]\n"
     "       kernelrl problems show KEY [--source SRC]\n"
+    "       kernelrl problems check [KEY]... [--source SRC] [filters] [--timeout S] [--json]\n"
+    "       kernelrl problems label [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
     "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
     "                [--answers [--per-problem N]] [--broken] [--verify] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
     "list       key, level, split, difficulty and operators of every problem\n"
     "show       the PyTorch module of one problem\n"
+    "check      runs the references and names problems that reward the wrong thing: random, constant, blind to their\n"
+    "           inputs, below the tolerance, not finite, or broken. Exit status 1 when there is one\n"
+    "label      difficulty of every problem, 1 to 3, as JSON lines: by the text (layers and lines), by the operators "
+    "of\n"
+    "           forward(), or by the measured cost (thirds of eager time)\n"
     "generate   new problems, a pure function of the seed: as JSON lines on standard output, or into DIR as\n"
     "           problems.jsonl, difficulty_labels.jsonl and answers.jsonl\n"
     "\n"
     "  --source SRC     builtin, a KernelBench folder, a .py or .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
+    "  --level N, --split train|test, --difficulty N, --ops WORD\n"
+    "                   only problems of that level, split, difficulty, with that operator\n"
     "  --json           one JSON object a line\n"
+    "  --by HOW         what labels rest on: text (default), operators or cost\n"
+    "  --timeout S      seconds that check and label give one problem (60)\n"
     "  --count N        problems to generate\n"
     "  --recipe R       one problem with these sizes and operators, e.g. \"rows 64x512 linear:256 gelu softmax\"\n"
     "  --seed S         the stream (0)\n"
     "  --first I        index of the first problem in the stream (0)\n"
-    "  --out DIR        folder to write, made if missing; files of an earlier run there are replaced\n"
+    "  --out DIR        of label: the file to write; of generate: folder to write, made if missing; files of an "
+    "earlier run there are replaced\n"
     "  --answers        also write correct C answers, one a style (needs --out)\n"
     "  --per-problem N  answers a problem, drawn by how common a style is (all of them)\n"
     "  --broken         also write a wrong variant of one (with --answers)\n"
@@ -48,7 +61,28 @@ struct args {
     const char *source, *out, *recipe;
     bool json, answers, broken, verify, weaker;
     int64_t count, seed, first, per_problem, threads;
+    const char *ops; /* filters; level and difficulty 0, split -1: any */
+    int64_t level, difficulty;
+    int split;
+    enum label_method by;
+    double timeout_s;
 };
+
+/* Whether a blank-separated list holds a word. */
+static bool has_word(const char *list, const char *word) {
+    const size_t n = strlen(word);
+    for (const char *p = list; p && *p;) {
+        const size_t m = strcspn(p, " ");
+        if (m == n && memcmp(p, word, n) == 0) return true;
+        p += m + (p[m] == ' ');
+    }
+    return false;
+}
+
+static bool passes(const struct args *a, const struct problem *p) {
+    return (a->level == 0 || p->level == a->level) && (a->difficulty == 0 || p->difficulty == a->difficulty) &&
+           (a->split < 0 || (int)p->split == a->split) && (!a->ops || has_word(p->ops, a->ops));
+}
 
 static void put_problem(struct str *s, const struct problem *p, bool code) {
     js_begin(s, NULL, '{');
@@ -68,9 +102,11 @@ static enum status list(const struct args *a, struct err *e) {
     struct problem_set set;
     TRY(problem_set_load(a->source, &set, e));
     struct str s = STR_INIT;
-    size_t tests = 0;
+    size_t tests = 0, shown = 0;
     for (size_t i = 0; i < set.count; i++) {
         const struct problem *p = &set.items[i];
+        if (!passes(a, p)) continue;
+        shown++;
         tests += p->split == SPLIT_TEST;
         if (a->json)
             put_problem(&s, p, false);
@@ -78,7 +114,7 @@ static enum status list(const struct args *a, struct err *e) {
             str_addf(&s, "%-44s level %d  %-5s  difficulty %d  %s\n", p->key, p->level,
                      p->split == SPLIT_TEST ? "test" : "train", p->difficulty, p->ops ? p->ops : "-");
     }
-    if (!a->json) str_addf(&s, "%zu problems, %zu of them for testing\n", set.count, tests);
+    if (!a->json) str_addf(&s, "%zu problems, %zu of them for testing\n", shown, tests);
     fputs(str_c(&s), stdout);
     str_free(&s);
     problem_set_free(&set);
@@ -94,6 +130,30 @@ static enum status show(const struct args *a, const char *key, struct err *e) {
         fputs(p->code, stdout);
     else
         st = FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set.items[0].key);
+    problem_set_free(&set);
+    return st;
+}
+
+/* check and label: the problems named, or all that pass the filters. */
+static enum status look_at(const struct args *a, bool label, char **keys, int n_keys, bool *bad, struct err *e) {
+    struct problem_set set;
+    TRY(problem_set_load(a->source, &set, e));
+    const struct problem **chosen = xcalloc(set.count + (size_t)n_keys + 1, sizeof *chosen);
+    size_t n = 0;
+    int findings = 0;
+    enum status st = ST_OK;
+    for (int i = 0; i < n_keys && st == ST_OK; i++) {
+        chosen[n] = problem_find(&set, keys[i]);
+        if (!chosen[n++])
+            st = FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", keys[i], set.items[0].key);
+    }
+    for (size_t i = 0; i < set.count && n_keys == 0; i++)
+        if (passes(a, &set.items[i])) chosen[n++] = &set.items[i];
+    if (st == ST_OK && n == 0) st = FAIL(e, ST_INVALID, "no problem passes the filters");
+    if (st == ST_OK && label) st = problems_label(chosen, n, a->by, a->timeout_s, a->out, e);
+    if (st == ST_OK && !label) st = problems_check(chosen, n, a->timeout_s, a->json, &findings, e);
+    *bad = findings > 0;
+    free(chosen);
     problem_set_free(&set);
     return st;
 }
@@ -321,8 +381,35 @@ done:
 }
 
 int cmd_problems(int argc, char **argv) {
-    enum { SOURCE = 256, JSON, COUNT, RECIPE, SEED, FIRST, PER, OUT, ANSWERS, BROKEN, VERIFY, THREADS, WEAKER, HELP };
+    enum {
+        SOURCE = 256,
+        JSON,
+        COUNT,
+        RECIPE,
+        SEED,
+        FIRST,
+        PER,
+        OUT,
+        ANSWERS,
+        BROKEN,
+        VERIFY,
+        THREADS,
+        WEAKER,
+        LEVEL,
+        SPLIT,
+        DIFFICULTY,
+        OPS,
+        BY,
+        TIMEOUT,
+        HELP
+    };
     static const struct option options[] = {
+        {"level", required_argument, NULL, LEVEL},
+        {"split", required_argument, NULL, SPLIT},
+        {"difficulty", required_argument, NULL, DIFFICULTY},
+        {"ops", required_argument, NULL, OPS},
+        {"by", required_argument, NULL, BY},
+        {"timeout", required_argument, NULL, TIMEOUT},
         {"source", required_argument, NULL, SOURCE},
         {"json", no_argument, NULL, JSON},
         {"count", required_argument, NULL, COUNT},
@@ -339,18 +426,22 @@ int cmd_problems(int argc, char **argv) {
         {"help", no_argument, NULL, HELP},
         {NULL, 0, NULL, 0},
     };
-    struct args a = {0};
+    static const char *const methods[] = {"text", "operators", "cost"};
+    struct args a = {.split = -1, .timeout_s = 60};
     struct err e = {0};
-    bool generating = false;
+    bool generating = false, filtering = false, labelling = false, bad = false;
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        int64_t *number = c == COUNT   ? &a.count
-                          : c == SEED  ? &a.seed
-                          : c == FIRST ? &a.first
-                          : c == PER   ? &a.per_problem
-                                       : &a.threads;
-        generating |= c >= COUNT && c <= WEAKER;
+        int64_t *number = c == COUNT        ? &a.count
+                          : c == SEED       ? &a.seed
+                          : c == FIRST      ? &a.first
+                          : c == PER        ? &a.per_problem
+                          : c == LEVEL      ? &a.level
+                          : c == DIFFICULTY ? &a.difficulty
+                                            : &a.threads;
+        generating |= c >= COUNT && c <= WEAKER && c != OUT;
+        filtering |= c >= LEVEL && c <= OPS;
         switch (c) {
         case SOURCE: a.source = optarg; break;
         case JSON: a.json = true; break;
@@ -358,9 +449,32 @@ int cmd_problems(int argc, char **argv) {
         case SEED:
         case FIRST:
         case PER:
+        case LEVEL:
+        case DIFFICULTY:
         case THREADS:
             if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
             FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);
+            return cli_report(&e);
+        case SPLIT:
+            a.split = strcmp(optarg, "train") == 0 ? SPLIT_TRAIN : strcmp(optarg, "test") == 0 ? SPLIT_TEST : -1;
+            if (a.split >= 0) break;
+            FAIL(&e, ST_USAGE, "--split: expected train or test, got \"%s\"", optarg);
+            return cli_report(&e);
+        case OPS: a.ops = optarg; break;
+        case BY: {
+            size_t m = 0;
+            while (m < ARRAY_LEN(methods) && strcmp(optarg, methods[m]) != 0) m++;
+            if (m == ARRAY_LEN(methods)) {
+                FAIL(&e, ST_USAGE, "--by: expected text, operators or cost, got \"%s\"", optarg);
+                return cli_report(&e);
+            }
+            a.by = (enum label_method)m;
+            labelling = true;
+            break;
+        }
+        case TIMEOUT:
+            if (parse_f64(optarg, &a.timeout_s) && a.timeout_s > 0 && a.timeout_s < 1e6) break;
+            FAIL(&e, ST_USAGE, "--timeout: expected seconds, got \"%s\"", optarg);
             return cli_report(&e);
         case RECIPE: a.recipe = optarg; break;
         case OUT: a.out = optarg; break;
@@ -375,13 +489,20 @@ int cmd_problems(int argc, char **argv) {
     const char *what = optind < argc ? argv[optind] : "";
     int rest = argc - optind - 1;
     enum status st;
-    if (strcmp(what, "generate") == 0 && rest == 0 && !a.source && !a.json)
+    if (strcmp(what, "generate") == 0 && rest == 0 && !a.source && !a.json && !filtering && !labelling)
         st = generate(&a, &e);
-    else if (strcmp(what, "list") == 0 && rest == 0 && !generating)
+    else if (generating || (labelling && strcmp(what, "label") != 0))
+        return cli_usage(usage);
+    else if (strcmp(what, "list") == 0 && rest == 0 && !a.out)
         st = list(&a, &e);
-    else if (strcmp(what, "show") == 0 && rest == 1 && !generating && !a.json)
+    else if (strcmp(what, "check") == 0 && !a.out && (rest == 0 || !filtering))
+        st = look_at(&a, false, argv + optind + 1, rest, &bad, &e);
+    else if (strcmp(what, "label") == 0 && rest == 0 && !a.json)
+        st = look_at(&a, true, NULL, 0, &bad, &e);
+    else if (strcmp(what, "show") == 0 && rest == 1 && !a.json && !filtering && !a.out)
         st = show(&a, argv[optind + 1], &e);
     else
         return cli_usage(usage);
+    if (bad) return 1;
     return st == ST_OK ? 0 : cli_report(&e);
 }

@@ -32,6 +32,8 @@ static const char help[] =
     "  --timed-calls N  ModelNew backends (100)\n"
     "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
     "  --budget S       seconds that timing one answer may take (20)\n"
+    "  --cache DIR      keep compiled objects there; any number of runs may share it\n"
+    "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"
     "  --allow-library  do not ask a GPU answer for kernels of its own\n"
     "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
     "  --trials N       correctness trials over all input families (5)\n"
@@ -64,7 +66,8 @@ static enum status parse_number(const char *name, const char *text, double low, 
 }
 
 static const char *const precisions[] = {"fp32", "fp16", "bf16", NULL},
-                         *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL};
+                         *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL},
+                         *const lints[] = {"advisory", "strict", NULL};
 
 /* *out: the entry of the list (NULL at its end) that the text equals. */
 static enum status one_of(const char *name, const char *text, const char *const *list, const char **out,
@@ -113,6 +116,8 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         INTERVAL,
         BUDGET,
         LIBRARY,
+        CACHE,
+        LINT,
         RUN_DIR,
         LEVEL,
         BASELINE,
@@ -141,6 +146,8 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         {"interval", required_argument, NULL, INTERVAL},
         {"budget", required_argument, NULL, BUDGET},
         {"allow-library", no_argument, NULL, LIBRARY},
+        {"lint", required_argument, NULL, LINT},
+        {"cache", required_argument, NULL, CACHE},
         {"run-dir", required_argument, NULL, RUN_DIR},
         {"level", required_argument, NULL, LEVEL},
         {"baseline", required_argument, NULL, BASELINE},
@@ -198,6 +205,13 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
         case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
         case LIBRARY: a->o.allow_library = true; break;
+        case LINT: {
+            const char *how;
+            TRY(one_of("lint", optarg, lints, &how, e));
+            a->o.lint_strict = strcmp(how, "strict") == 0;
+            break;
+        }
+        case CACHE: a->o.cache_dir = optarg; break;
         case RUN_DIR: a->run.run_dir = optarg; break;
         case LEVEL:
             TRY(parse_number("level", optarg, 1, 9, &x, e));
@@ -280,6 +294,7 @@ static void print_verdict(const struct problem *p, const char *path, const struc
     if (v->prepare_ms > 0) printf("prepare    %.4f ms, once per parameter set\n", v->prepare_ms);
     printf("took       compile %.0f ms, run %.0f ms, timing %.0f ms\n", v->compile_s * 1e3, v->run_s * 1e3,
            v->time_s * 1e3);
+    if (v->lint[0]) printf("lint       %s\n", v->lint);
     if (v->message[0]) printf("message    %s\n", v->message);
 }
 

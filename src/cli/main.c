@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dotenv.h"
 #include "cli/cli.h"
 
 static const struct {
@@ -14,40 +15,27 @@ static const struct {
 #undef X
 };
 
-int cmd_version(int argc, char **argv) {
-    (void)argc;
-    (void)argv;
-    printf("kernelrl %s\n", KERNELRL_VERSION);
-    return 0;
-}
-
 static void usage(FILE *f) {
     fprintf(f, "usage: kernelrl COMMAND [--config FILE]... [key=value]... [--flag]\n\ncommands:\n");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) fprintf(f, "  %-16s %s\n", commands[i].name, commands[i].help);
-    fprintf(f, "\nkernelrl COMMAND --help says more.\n");
+    fprintf(f, "\nkernelrl help COMMAND says more; kernelrl help KEY explains a key such as learning_rate.\n");
 }
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
+    struct err e;
+    if (dotenv_load(".env", &e) != ST_OK) return cli_report(&e);
     if (argc < 2) {
         usage(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (strcmp(argv[1], "help") == 0 && argc == 2)) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         usage(stdout);
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) return cmd_version(0, NULL);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].fn(argc - 1, argv + 1);
-    if (strcmp(argv[1], "help") == 0) { /* kernelrl help COMMAND */
-        char *help[] = {argv[2], (char[]){"--help"}, NULL};
-        for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-            if (strcmp(argv[2], commands[i].name) == 0) return commands[i].fn(2, help);
-        fprintf(stderr, "kernelrl: help: unknown command \"%s\"\n\n", argv[2]);
-        usage(stderr);
-        return 2;
-    }
     fprintf(stderr, "kernelrl: unknown command \"%s\"\n\n", argv[1]);
     usage(stderr);
     return 2;

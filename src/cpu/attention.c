@@ -68,11 +68,17 @@ void attn_plan_forward(struct attn_plan *p, const struct attn_seq *seq, int n_se
 void attn_plan_grad(struct attn_plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s, int threads) {
     p->n_tasks = 0;
     p->max_keys = longest(seq, n_seq);
-    p->next = xrealloc(p->next, (size_t)(n_seq + 1) * sizeof *p->next);
-    int32_t *last = xcalloc((size_t)n_seq + 1, sizeof *last); /* last member so far of the family that i heads */
-    int64_t *cost = xcalloc((size_t)n_seq + 1, sizeof *cost);
+    if (n_seq > p->cap_seq) {
+        p->next = xrealloc(p->next, (size_t)n_seq * sizeof *p->next);
+        p->last = xrealloc(p->last, (size_t)n_seq * sizeof *p->last);
+        p->cost = xrealloc(p->cost, (size_t)n_seq * sizeof *p->cost);
+        p->cap_seq = n_seq;
+    }
+    int32_t *last = p->last;
+    int64_t *cost = p->cost;
     for (int32_t i = 0; i < n_seq; i++) {
         p->next[i] = -1;
+        cost[i] = 0;
         int32_t head = i;
         if (seq[i].past > 0)
             for (int32_t j = 0; j < i; j++)
@@ -88,8 +94,6 @@ void attn_plan_grad(struct attn_plan *p, const struct attn_seq *seq, int n_seq, 
     for (int32_t i = 0; i < n_seq; i++)
         if (last[i] >= 0)
             for (int32_t g = 0; g < s.G; g++) *push(p) = (struct attn_task){i, g, 0, seq[i].len, cost[i]};
-    free(last);
-    free(cost);
     cut(p, threads);
 }
 
@@ -97,4 +101,6 @@ void attn_plan_free(struct attn_plan *p) {
     free(p->task);
     free(p->cut);
     free(p->next);
+    free(p->last);
+    free(p->cost);
 }

@@ -7,9 +7,13 @@
 struct attn_plan {
     struct attn_task *task;
     int64_t n_tasks, cap_tasks, max_keys;
-    int64_t *cut;  /* [threads+1] */
-    int cap_bins;  /* threads there is room for in cut */
-    int32_t *next; /* [n_seq], gradient only */
+    int64_t *cut; /* [threads+1] */
+    int cap_bins; /* threads there is room for in cut */
+    /* Gradient only, [cap_seq]: next member of a sequence's family; last member so far of the family that a sequence
+     * heads, -1 where it heads none; cost of that family. */
+    int32_t *next, *last;
+    int64_t *cost;
+    int cap_seq;
 };
 void attn_plan_forward(struct attn_plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s, int threads);
 /* A sequence with a past belongs to the family of the sequence whose first row is its past_row. */

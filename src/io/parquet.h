@@ -1,6 +1,5 @@
 /* parquet: rows of an Apache Parquet file as JSON lines. Reading the format is left to a Python that has pyarrow, run
- * as a child (worker/kernelrl_worker/parquet.py): KERNELRL_PYTHON, else the first of ./.venv/bin/python, python3 and
- * /usr/bin/python3 that imports it. */
+ * as a child (worker/kernelrl_worker/parquet.py; pychild.h says which). */
 #ifndef KERNELRL_PARQUET_H
 #define KERNELRL_PARQUET_H
 

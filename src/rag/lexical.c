@@ -7,10 +7,13 @@
 #include "base/fs.h"
 #include "base/hash.h"
 
-/* A shared run of operators says much, an identifier little: F and x are everywhere. */
+/* By how like the operators of what is found are to those of what was asked about (module_text_ops_similarity): 0.67
+ * for the first three records of the built-in problems among 3,000 of the generator's. Longer runs weigh more by
+ * themselves, being rarer; with 1, 1.5, 2 they drown the operators (0.50), and identifiers of weight 0.5 drown both
+ * (0.46). */
 enum { NGRAM = 3 };
-static const float ngram_weight[NGRAM] = {1.0f, 1.5f, 2.0f};
-static const float name_weight = 0.5f;
+static const float ngram_weight[NGRAM] = {1.0f, 0.7f, 0.5f};
+static const float name_weight = 0.15f;
 
 struct feature {
     uint64_t hash;

@@ -77,6 +77,7 @@ static void add_episode(struct eval_problem *p, const struct episode *ep) {
     p->fast += v->speedup > 1;
     if (v->speedup > 0) {
         p->log_speedup += log(v->speedup);
+        p->best_speedup = fmax(p->best_speedup, v->speedup);
         p->n_correct++;
     }
 }

@@ -20,7 +20,8 @@ struct eval_problem { /* per problem, over its samples */
     int n;                                  /* samples with a verdict */
     double parsed, compiled, correct, fast; /* rates; fast_1: correct and faster than eager */
     int n_correct;
-    double log_speedup; /* mean ln(speed-up) over correct samples; 0 when none */
+    double best_speedup; /* of its correct answers; 0 when none */
+    double log_speedup;  /* mean ln(speed-up) over correct samples; 0 when none */
 };
 struct eval_result {
     struct eval_problem *items; /* owned */

@@ -428,7 +428,7 @@ static enum status write_results(const struct evaluation *x, const struct eval_s
     device_name(&device);
     const struct report_config c = {.checkpoint_path = x->checkpoint ? x->checkpoint : "",
                                     .model_name = o->train.model_name,
-                                    .backend = backend_names[o->train.dataset_builder.backend],
+                                    .backend = backend_name((enum verify_backend)o->train.dataset_builder.backend),
                                     .problems = source.p,
                                     .level = (int)i64_max(0, o->train.dataset_builder.level),
                                     .num_samples = (int)o->num_samples,

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
+#include "rl/curriculum.h"
 #include "rl/eval.h"
 #include "rl/journal.h"
 #include "rl/metrics.h"
@@ -21,6 +22,7 @@
 
 struct trainer {
     const struct train_options *o;
+    struct train_options now; /* of the step: o with what its schedule says */
     struct session s;
     struct run *run;
     struct journal *journal;
@@ -28,6 +30,7 @@ struct trainer {
     struct update_space space;
     const struct problem **train, **test;
     int n_train, n_test;
+    struct curriculum curriculum;
     int64_t step, steps, opt_step;
     double baseline;    /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
@@ -112,7 +115,7 @@ static void split_advantage(const struct train_options *o, struct episode *ep, d
 
 /* Returns the number of groups that teach nothing. */
 static int assign_advantages(struct trainer *t, struct rollout *r) {
-    const struct train_options *o = t->o;
+    const struct train_options *o = &t->now;
     const bool idle_tokens_count = o->kl_penalty_coef > 0 || o->entropy_coef > 0 || !o->remove_constant_reward_groups;
     const int n = count_episodes(r);
     struct advantage_sample *all = xcalloc((size_t)n + 1, sizeof *all), *plan = NULL, *code = NULL;
@@ -159,10 +162,8 @@ static enum status save(struct trainer *t, const char *name, struct err *e) {
     CLEANUP_STR struct str more = STR_INIT;
     const double from = clock_now_s();
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
-    if (isfinite(t->baseline)) {
-        str_adds(&more, "\"baseline\": ");
-        js_add_number(&more, t->baseline);
-    }
+    if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
+    if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, str_c(&more), t->s.model,
                             t->o->lora_rank > 0, t->opt, t->s.tokenizer_dir, e));
     t->saved_step = t->step;
@@ -187,18 +188,24 @@ static void keep_state(struct trainer *t, int64_t opt_step_before, double baseli
 
 /* The step's problems, and others in the place of those that teach nothing, as often as refill_rounds says. */
 static enum status sample_step(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
-    const struct train_options *o = t->o;
+    const struct train_options *o = &t->now;
     const int batch = (int)o->dataset_builder.batch_size;
     const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
     struct rollout_params p = session_rollout_params(o);
     p.step = t->step;
     p.stream = (uint64_t)(t->step * batch);
-    pick_problems(t, t->step, problems);
+    if (o->curriculum.enabled)
+        curriculum_pick(&t->curriculum, o, t->step, batch, problems);
+    else
+        pick_problems(t, t->step, problems);
     enum status st = rollout_run(&t->s.actor, problems, batch, &p, r, times, e);
     for (int round = 1; st == ST_OK && round <= o->refill_rounds; round++) {
         const int lacking = batch - (r->n_tasks - constant_tasks(t, r));
         if (lacking <= 0) break;
-        pick_others(t, t->step, round, lacking, problems);
+        if (o->curriculum.enabled)
+            curriculum_pick(&t->curriculum, o, t->step + ((int64_t)round << 32), lacking, problems);
+        else
+            pick_others(t, t->step, round, lacking, problems);
         p.first_task = r->n_tasks;
         p.stream = (UINT64_C(1) << 50) + ((uint64_t)t->step << 20) + (uint64_t)r->n_tasks;
         st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
@@ -209,10 +216,14 @@ static enum status sample_step(struct trainer *t, struct rollout *r, struct roll
 
 static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
-    for (int i = 0; i < r->n; i++)
-        for (int j = 0; j < r->group[i].n; j++) TRY(run_trace(t->run, t->step, &r->group[i], j, e));
+    TRY(run_traces(t->run, t->step, r, e));
     struct metrics m = {0};
     const double elapsed = clock_now_s() - t->started_s;
+    if (t->o->curriculum.enabled) {
+        metrics_add(&m, t->curriculum.key[t->curriculum.learned], "curriculum/learned_level");
+        metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
+    }
+    metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -224,7 +235,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
 
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
 static enum status one_step(struct trainer *t, struct err *e) {
-    struct train_options now = *t->o;
+    t->now = schedule_at(t->o, (double)t->step / (double)t->steps);
     struct rollout r = {0};
     struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
     struct update_stats u = {0};
@@ -235,8 +246,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     const int constant = assign_advantages(t, &r);
     const double t2 = clock_now_s();
     const int64_t opt_step = t->opt_step;
-    now.progress = (double)t->step / (double)t->steps;
-    st = update_policy(t->s.model, t->opt, t->s.reference, &now, &t->space, r.group, r.n, &t->opt_step, &u, e);
+    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, r.group, r.n, &t->opt_step, &u, e);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);
         goto out;
@@ -247,6 +257,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     times.judging = judging_stats(t->s.actor.judging);
     times.quiet_s += lease_quiet_s(t->s.lease);
     t->save_s = 0;
+    if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, &r);
     st = write_step(t, &r, constant, &u, &times, e);
 out:
     rollout_free(&r);
@@ -263,18 +274,14 @@ static enum status evaluate(struct trainer *t, struct err *e) {
     p.step = t->step;
     p.group_size = o->temperature > 0 ? (int)o->eval_samples : 1;
     TRY(eval_rollouts(&t->s.actor, t->test, t->n_test, &p, &r, e));
-    const struct metric m[] = {
-        {"eval/compile_rate", r.compiled.mean},
-        {"eval/correct_rate", r.correct.mean},
-        {"eval/fast_1_rate", r.fast.mean},
-        {"eval/geomean_speedup", r.speedup.mean},
-        {"eval/geometric_mean_speedup", r.speedup.mean},
-        {"eval/missing", r.missing},
-    };
+    struct metrics m = {0};
+    metrics_of_eval(&m, &r);
     log_info("eval on %d held-out problems: correct %.1f%%  faster %.1f%%  speed-up %.2fx", t->n_test,
              100 * r.correct.mean, 100 * r.fast.mean, isnan(r.speedup.mean) ? 0 : r.speedup.mean);
     eval_free(&r);
-    return run_metrics(t->run, t->step, m, ARRAY_LEN(m), e);
+    const enum status st = run_metrics(t->run, t->step, m.m, m.n, e);
+    metrics_free(&m);
+    return st;
 }
 
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
@@ -329,6 +336,7 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
+    if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
     t->step = t->saved_step = c->next_step;
     t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
@@ -364,6 +372,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
     TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
+    curriculum_init(&t.curriculum, o, t.train, t.n_train);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
@@ -379,6 +388,7 @@ out:
     journal_close(t.journal);
     adamw_free(t.opt);
     update_space_free(&t.space);
+    curriculum_free(&t.curriculum);
     free(t.train);
     free(t.test);
     session_close(&t.s);

@@ -318,6 +318,63 @@ void metrics_log(const struct train_options *o, int64_t step, int64_t steps, con
              solved ? turns / solved : 0);
 }
 
+/* Mean over the problems of the unbiased estimate of passing with one of k answers (2107.03374); NaN when a problem has
+ * fewer than k. */
+static double pass_at(const struct eval_result *r, int level, int k) {
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < r->n_problems; i++) {
+        const struct eval_problem *p = &r->items[i];
+        if (p->n == 0 || (level >= 0 && p->problem->level != level)) continue;
+        if (p->n < k) return (double)NAN;
+        const int correct = (int)lround(p->correct * p->n);
+        double none = 1;
+        for (int j = p->n - correct + 1; j <= p->n; j++) none *= 1 - (double)k / j;
+        sum += p->n - correct < k ? 1 : 1 - none;
+        count++;
+    }
+    return sum / or_nan(count, count);
+}
+
+/* level -1: all. fast_p: problems with a correct answer at least p times as fast as eager. */
+static void add_eval(struct metrics *l, const char *prefix, const struct eval_result *r, int level) {
+    struct spread compiled = {0}, correct = {0}, fast1 = {0}, fast2 = {0}, best = {0}, log_best = {0};
+    for (int i = 0; i < r->n_problems; i++) {
+        const struct eval_problem *p = &r->items[i];
+        if (p->n == 0 || (level >= 0 && p->problem->level != level)) continue;
+        spread_add(&compiled, p->compiled);
+        spread_add(&correct, p->correct);
+        spread_add(&fast1, p->best_speedup >= 1);
+        spread_add(&fast2, p->best_speedup >= 2);
+        if (p->best_speedup <= 0) continue;
+        spread_add(&best, p->best_speedup);
+        spread_add(&log_best, log(p->best_speedup));
+    }
+    metrics_add(l, pass_at(r, level, 1), "%s/pass@1", prefix);
+    metrics_add(l, pass_at(r, level, 5), "%s/pass@5", prefix);
+    metrics_add(l, mean_of(&compiled), "%s/compile_rate", prefix);
+    metrics_add(l, mean_of(&correct), "%s/correct_rate", prefix);
+    metrics_add(l, mean_of(&fast1), "%s/fast_1_rate", prefix);
+    metrics_add(l, mean_of(&fast2), "%s/fast_2_rate", prefix);
+    metrics_add(l, mean_of(&best), "%s/mean_speedup", prefix);
+    metrics_add(l, exp(mean_of(&log_best)), "%s/geometric_mean_speedup", prefix);
+}
+
+void metrics_of_eval(struct metrics *l, const struct eval_result *r) {
+    add_eval(l, "eval", r, -1);
+    metrics_add(l, r->missing, "eval/missing");
+    int seen[LEVELS] = {0}, levels = 0;
+    for (int i = 0; i < r->n_problems; i++) {
+        const int level = r->items[i].problem ? r->items[i].problem->level : -1;
+        if (level >= 0 && level < LEVELS && !seen[level]++) levels++;
+    }
+    for (int level = 0; levels > 1 && level < LEVELS; level++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "eval/level%d", level);
+        if (seen[level]) add_eval(l, prefix, r, level);
+    }
+}
+
 enum status metrics_histograms(struct run *run, const struct train_options *o, int64_t step, const struct rollout *r,
                                struct err *e) {
     int total = 0, n = 0, timed = 0, teaching = 0, format = 0, compiled = 0, correct = 0;

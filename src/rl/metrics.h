@@ -3,6 +3,7 @@
 #ifndef KERNELRL_METRICS_H
 #define KERNELRL_METRICS_H
 
+#include "rl/eval.h"
 #include "rl/options.h"
 #include "rl/rollout.h"
 #include "rl/run.h"
@@ -24,6 +25,8 @@ struct step_times {
 /* One step's line. constant: groups of equal scores. */
 void metrics_of_step(struct metrics *l, const struct train_options *o, int64_t step, int64_t steps,
                      const struct rollout *r, int constant, const struct update_stats *u, const struct step_times *t);
+/* An evaluation's line: over all problems and, where there are several, by level. */
+void metrics_of_eval(struct metrics *l, const struct eval_result *r);
 /* The line for people. */
 void metrics_log(const struct train_options *o, int64_t step, int64_t steps, const struct rollout *r,
                  const struct step_times *t, double left_s);

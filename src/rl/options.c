@@ -20,7 +20,7 @@
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
 const char *const dtype_names[] = {"auto", "f32", "bf16"};
-const char *const backend_names[] = {"c", "cuda_native", "triton", "cuda", "torch_cpu"};
+const char *const precision_names[] = {"fp32", "fp16", "bf16"};
 #define DTYPE_KEY(S)                                                                                                   \
     KEY_ENUM(S, dtype, "auto", "auto|f32|bf16",                                                                        \
              "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
@@ -172,9 +172,15 @@ static const struct config_key train_keys[] = {
             "Problems of the generator to add to the training set."),
     KEY_INT_OPT(T, dataset_builder.level, "null", "[0,4]",
                 "Only problems of this level. 0: all. null: 1 of KernelBench, all of other sources."),
-    KEY_ENUM(T, dataset_builder.backend, "c", "c|cuda_native|triton|cuda|torch_cpu",
-             "What answers are written in: a C function, a CUDA translation unit, or a Python module with ModelNew on "
-             "Triton kernels, CUDA operators or PyTorch on the CPU."),
+    KEY_INT_OPT(T, dataset_builder.difficulty, "null", "[1,3]",
+                "Only problems of this label: 1 single operator, 2 fusion, 3 block. null: all."),
+    KEY_ENUM(T, dataset_builder.backend, "c", "c|torch_cpu|cuda|triton|cuda_native|tilelang|cute|hip|thunderkittens",
+             "What answers are written in: a C function (c) or a CUDA one (cuda_native), or a Python module with "
+             "ModelNew."),
+    KEY_ENUM(T, dataset_builder.precision, "fp32", "fp32|fp16|bf16",
+             "ModelNew backends: type of the problem's floating point inputs and parameters."),
+    KEY_ENUM(T, dataset_builder.scoring, "hardened", "hardened|compat",
+             "ModelNew backends: how answers are judged; compat is KernelBench's rule (docs/formats.md)."),
     KEY_ENUM(
         T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot|raicl",
         "Solved problems in front of the problem: none, one or up to three built-in ones, or raicl_k that the index "
@@ -185,7 +191,7 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, dataset_builder.raicl_max_tokens, "4096", "[0,)",
             "Tokens all examples of a prompt may have together; longer ones are left out. 0: any number."),
     KEY_ENUM_OPT(T, dataset_builder.prompt_precision, "null", "fp32|fp16|bf16",
-                 "The prompt names this precision. null: it says nothing."),
+                 "The prompt names this precision. null: dataset_builder.precision unless that is fp32."),
     KEY_BOOL(T, dataset_builder.prompt_include_hardware, "false", "The prompt describes the hardware."),
     KEY_STRING_OPT(T, dataset_builder.prompt_gpu_name, "null",
                    "prompt_include_hardware: a GPU (T4, A10G, A100, A100-80GB, L4, L40S, H100, H200, B200), or cpu: "
@@ -199,6 +205,7 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT(T, dataset_builder.test_fraction, "0.1", "[0,1)",
               "Share of the problems, the last ones, held out when the source has no split of its own."),
     KEY_INT(T, dataset_builder.num_correct_trials, "5", "[1,100]", "Correctness trials over all input families."),
+    KEY_INT(T, dataset_builder.num_perf_trials, "100", "[1,100000]", "ModelNew backends: timed calls of an answer."),
     KEY_BOOL(T, dataset_builder.measure_performance, "true", "Time correct kernels against PyTorch."),
     KEY_ENUM_OPT(T, dataset_builder.reward_preset, "null", "stage1|stage2|stage3|sparse|default",
                  "Weights by name, where the configuration sets none (docs/configuration.md). null: nothing."),
@@ -232,11 +239,27 @@ static const struct config_key train_keys[] = {
             "Tokens below max_tokens over which a penalty grows from 0 to overlong_penalty (DAPO). 0: none."),
     KEY_FLOAT(T, dataset_builder.overlong_penalty, "1", "[0,)", "Penalty of an answer of max_tokens."),
     KEY_STRING_OPT(T, sandbox.python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
+    KEY_STRING_OPT(T, sandbox.device, "null", "Where answers run: cpu or cuda:N. null: what the backend needs."),
     KEY_STRING_OPT(T, sandbox.cache_dir, "null", "Keeps compiled kernels between runs. null: no."),
     KEY_FLOAT(T, sandbox.compile_timeout_s, "20", "(0,3600]", "Deadline of a compilation."),
     KEY_FLOAT(T, sandbox.run_timeout_s, "10", "(0,3600]", "Deadline of a kernel's run."),
     KEY_INT(T, sandbox.memory_mib, "2048", "[64,1048576]", "Memory a kernel may use over its arguments."),
     KEY_BOOL(T, sandbox.allow_weaker, "false", "Go on without bubblewrap when it does not work here. Unsafe."),
+    KEY_BOOL(T, curriculum.enabled, "false",
+             "Begin with the lowest level and mix in the next one as the success rate rises (docs/configuration.md)."),
+    KEY_BOOL(T, curriculum.by_difficulty, "false", "Go by difficulty labels instead of levels."),
+    KEY_FLOAT(T, curriculum.start_share, "0.1", "[0,1]", "Share of a batch that the next level begins with."),
+    KEY_FLOAT(T, curriculum.end_share, "0.5", "[0,1]", "Share at which it may become one of the learned levels."),
+    KEY_FLOAT(T, curriculum.increment, "0.05", "(0,1]", "What a step adds to the share while the trigger is met."),
+    KEY_FLOAT(T, curriculum.trigger, "0.4", "[0,1]", "Mean correct rate over the window that it takes."),
+    KEY_INT(T, curriculum.window, "5", "[1,64]", "Steps whose correct rates are looked at."),
+    KEY_FLOAT(T, schedule.speed_from, "0", "[0,1]",
+              "Share of the run in which speed is not rewarded; from there reward_speed_weight grows ..."),
+    KEY_FLOAT(T, schedule.speed_until, "0", "[0,1]", "... to its full value at this share."),
+    KEY_FLOAT(T, schedule.partial_until, "1", "[0,1]",
+              "partial_correctness: only up to this share of the run; from there all or nothing."),
+    KEY_FLOAT_OPT(T, schedule.plan_weight_end, "null", "[0,)",
+                  "hierarchical_rewards: plan_weight falls to this along half a cosine. null: it stays."),
 };
 const struct config_schema train_schema = {train_keys, ARRAY_LEN(train_keys), sizeof(T), train_aliases, TRAIN_ALIASES};
 

@@ -58,8 +58,8 @@ struct train_options {
     bool tensorboard_log_per_level;
     struct {
         const char *source, *prompt_gpu_name, *rag_index_path;
-        int64_t raicl_k, raicl_max_tokens, generated_problems, level, start_problem, end_problem, batch_size,
-            group_size, num_epochs, num_correct_trials;
+        int64_t raicl_k, raicl_max_tokens, generated_problems, level, difficulty, start_problem, end_problem,
+            batch_size, group_size, num_epochs, num_correct_trials, num_perf_trials;
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, reward_length_weight, speed_max_reward, cheating_penalty,
             format_penalty, overlong_penalty, excessive_speedup_threshold;
@@ -68,28 +68,36 @@ struct train_options {
         int reward_preset;                   /* index into the key's choices, or unset; a preset */
         int speed_reward;                    /* enum speed_shape */
         int dataset_src;                     /* enum dataset_src */
-        int backend;                         /* index into the key's choices */
+        int backend, scoring, precision;     /* enums of verify.h; enum precision */
         int prompt_option, prompt_precision; /* enums above; precision may be unset */
         bool shuffle, measure_performance, partial_correctness, sparse_rewards, check_for_excessive_speedup,
             prompt_include_hardware;
     } dataset_builder;
     struct {
-        const char *python, *cache_dir;
+        const char *python, *cache_dir, *device;
         double compile_timeout_s, run_timeout_s;
         int64_t memory_mib;
         bool allow_weaker;
     } sandbox;
+    struct { /* curriculum.h */
+        bool enabled, by_difficulty;
+        double start_share, end_share, increment, trigger;
+        int64_t window;
+    } curriculum;
+    struct { /* what changes over the run; shares of it */
+        double speed_from, speed_until, partial_until, plan_weight_end;
+    } schedule;
 };
 /* By the value of the key dtype: what model_options calls it. */
 extern const char *const dtype_names[];
 extern const struct config_schema train_schema;
-extern const char *const backend_names[]; /* by the value of dataset_builder.backend */
+extern const char *const precision_names[];
 
 /* After all values are set: presets give values to keys that have none (algorithm, dataset_builder.reward_preset), then
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
 /* Names of other programs' files, and what they mean here; part of train_schema. */
-enum { TRAIN_ALIASES = 44 };
+enum { TRAIN_ALIASES = 48 };
 extern const struct config_alias train_aliases[];
 /* The presets: what `algorithm` and `reward_preset` set, "key=value" each, ended by NULL. NULL for an unknown index. */
 const char *const *algorithm_preset(int index);

@@ -84,10 +84,8 @@ const struct config_alias train_aliases[] = {
     {"dataset_builder.thinking_reward_weight", "dataset_builder.reward_thinking_weight", false, ""},
     {"dataset_builder.renderer_name", "renderer_name", false, ""},
     {"dataset_builder.modal_timeout", "sandbox.run_timeout_s", false, "The deadline of a kernel's run, in seconds."},
-    {"dataset_builder.precision", "dataset_builder.prompt_precision", false, "What the prompt says."},
     {"dataset_builder.use_modal", NULL, false, OWN_JAIL},
     {"dataset_builder.modal_gpu_type", NULL, false, OWN_JAIL},
-    {"dataset_builder.num_perf_trials", NULL, false, OWN_TIMING},
     {"dataset_builder.timing_method", NULL, false, OWN_TIMING},
     {"base_url", NULL, true, HOSTED},
     {"wandb_project", NULL, true, OWN_LOG},
@@ -120,6 +118,12 @@ const struct config_alias train_aliases[] = {
     SHARED("prompt_option"),
     SHARED("rag_index_path"),
     SHARED("raicl_k"),
+    SHARED("precision"),
+    SHARED("num_perf_trials"),
+    {"enable_adaptive_curriculum", "curriculum.enabled", false, ""},
+    {"curriculum_start_p", "curriculum.start_share", false, ""},
+    {"curriculum_end_p", "curriculum.end_share", false, ""},
+    {"curriculum_trigger_threshold", "curriculum.trigger", false, ""},
 };
 _Static_assert(ARRAY_LEN(train_aliases) == TRAIN_ALIASES, "options.h says how many there are");
 
@@ -144,6 +148,11 @@ static enum status check_ranges(const struct config *c, const T *o, struct err *
     if (o->dataset_builder.thinking_hard_max <= o->dataset_builder.thinking_soft_max)
         return config_reject(c, "dataset_builder.thinking_hard_max", e, "expected more than thinking_soft_max (%lld)",
                              (long long)o->dataset_builder.thinking_soft_max);
+    if (o->curriculum.end_share < o->curriculum.start_share)
+        return config_reject(c, "curriculum.end_share", e, "expected at least start_share (%g)",
+                             o->curriculum.start_share);
+    if (o->schedule.speed_until < o->schedule.speed_from)
+        return config_reject(c, "schedule.speed_until", e, "expected at least speed_from (%g)", o->schedule.speed_from);
     if (o->ratio_correction == CORRECT_SEQUENCE_MASK && o->ratio_low >= o->ratio_high)
         return config_reject(c, "ratio_high", e, "expected more than ratio_low (%g)", o->ratio_low);
     return ST_OK;
@@ -156,6 +165,13 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     if (o->dataset_builder.prompt_option == PROMPT_RAICL && (!index || !*index))
         return config_reject(c, "dataset_builder.rag_index_path", e,
                              "prompt_option: raicl needs the folder of an index (kernelrl build-rag-index)");
+    const bool module = o->dataset_builder.backend != BACKEND_c && o->dataset_builder.backend != BACKEND_cuda_native;
+    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend);
+    if (!module && o->dataset_builder.precision != PRECISION_FP32)
+        return config_reject(c, "dataset_builder.precision", e, "backend %s takes the types of the problem: fp32",
+                             backend);
+    if (!module && o->dataset_builder.scoring != SCORING_HARDENED)
+        return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
     TRY(check_ranges(c, o, e));
     return check_speed(c, o, e);
 }

@@ -11,6 +11,10 @@ static const struct prompt_backend backends[] = {
     {"triton", "Triton kernels", "python", ANSWER_PYTHON, false},
     {"cuda", "CUDA operators", "python", ANSWER_PYTHON, false},
     {"torch_cpu", "PyTorch modules", "python", ANSWER_PYTHON, false},
+    {"tilelang", "TileLang kernels", "python", ANSWER_PYTHON, false},
+    {"cute", "CuTe (CUTLASS) kernels", "python", ANSWER_PYTHON, false},
+    {"hip", "AMD HIP kernels", "python", ANSWER_PYTHON, false},
+    {"thunderkittens", "ThunderKittens kernels", "python", ANSWER_PYTHON, false},
 };
 
 const struct prompt_backend *prompt_backend(const char *name) {

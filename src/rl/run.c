@@ -17,6 +17,7 @@
 #include "io/tfevents.h"
 
 enum { LINE_MAX_BYTES = 16 << 20 };
+#define TRACES "traces.jsonl.zst"
 
 struct run {
     char *dir;
@@ -52,7 +53,7 @@ enum status run_lock(const char *dir, int *fd, struct err *e) {
 }
 
 static enum status open_writers(struct run *r, struct err *e) {
-    static const char *const names[] = {"metrics.jsonl", "traces.jsonl", "checkpoints.jsonl"};
+    static const char *const names[] = {"metrics.jsonl", TRACES, "checkpoints.jsonl"};
     struct jsonl_writer **const writers[] = {&r->metrics, &r->traces, &r->checkpoints};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         CLEANUP_FREE char *path = in_dir(r->dir, names[i]);
@@ -321,9 +322,52 @@ static enum status truncate_lines(struct run *r, struct jsonl_writer *w, const c
     return st == ST_OK && cut >= 0 ? jsonl_append_cut(w, cut, e) : st;
 }
 
+/* A compressed file cannot be cut at a line: what is kept is written anew. */
+static enum status truncate_traces(struct run *r, int64_t step, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(r->dir, TRACES), *tmp = in_dir(r->dir, "traces.tmp.jsonl.zst");
+    CLEANUP_STR struct str kept = STR_INIT; /* of one step */
+    struct jsonl_reader *reader;
+    struct jsonl_writer *writer = NULL;
+    int64_t at = -1, last = -1;
+    bool cut = false;
+    TRY(fs_remove(tmp, e));
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
+    enum status st = jsonl_append_open(tmp, &writer, NULL, e);
+    while (st == ST_OK && !cut) {
+        const char *line;
+        size_t n;
+        char where[4200];
+        if ((st = jsonl_next(reader, &line, &n, e)) != ST_OK || !line) break;
+        snprintf(where, sizeof where, "%s:%lld", path, (long long)jsonl_line(reader));
+        if ((st = step_of_line(line, n, where, &at, e)) != ST_OK) break;
+        cut = at >= step;
+        if (kept.len > 0 && (cut || at != last)) {
+            st = jsonl_append(writer, kept.p, kept.len, e);
+            str_clear(&kept);
+        }
+        last = at;
+        if (cut) break;
+        str_add(&kept, line, n);
+        str_addc(&kept, '\n');
+    }
+    if (st == ST_OK && kept.len > 0) st = jsonl_append(writer, kept.p, kept.len, e);
+    if (st == ST_OK) st = jsonl_sync(writer, e);
+    jsonl_close(reader);
+    jsonl_append_close(writer);
+    if (st != ST_OK || !cut) {
+        struct err ignored;
+        if (fs_remove(tmp, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+        return st;
+    }
+    jsonl_append_close(r->traces);
+    r->traces = NULL;
+    if (rename(tmp, path) != 0) return FAIL(e, ST_IO, "%s: cannot rename: %s", tmp, strerror(errno));
+    return jsonl_append_open(path, &r->traces, NULL, e);
+}
+
 enum status run_truncate(struct run *r, int64_t step, struct err *e) {
     TRY(truncate_lines(r, r->metrics, "metrics.jsonl", step, e));
-    TRY(truncate_lines(r, r->traces, "traces.jsonl", step, e));
+    TRY(truncate_traces(r, step, e));
     CLEANUP_FREE char *tb = in_dir(r->dir, "tensorboard");
     return fs_is_dir(tb) ? tfevents_truncate(tb, step, e) : ST_OK;
 }
@@ -346,8 +390,28 @@ enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struc
     return st;
 }
 
-/* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. */
+/* TensorBoard groups charts by the part before the slash: kernel/correct_rate is Kernel/CorrectRate there. Some charts
+ * have names of their own, which other programs know. */
 static void tensorboard_tag(const char *name, char *out, size_t cap) {
+    static const char *const own[][2] = {
+        {"reward/std", "Reward/StdDev"},
+        {"progress/done_frac", "Progress/CompletionFraction"},
+        {"optim/lr", "Optimizer/LearningRate"},
+        {"time/rollout", "Timing/Rollout"},
+        {"time/train", "Timing/Train"},
+        {"time/total", "Timing/Total"},
+        {"time/assemble_data", "Timing/Assemble_Data"},
+        {"time/save_checkpoint", "Timing/Save_Checkpoint"},
+        {"eval/pass@1", "Eval/Pass@1"},
+        {"eval/pass@5", "Eval/Pass@5"},
+        {"eval/fast_1_rate", "Eval/Fast1x"},
+        {"eval/fast_2_rate", "Eval/Fast2x"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if (strcmp(name, own[i][0]) == 0) {
+            snprintf(out, cap, "%s", own[i][1]);
+            return;
+        }
     bool up = true;
     size_t n = 0;
     for (; *name && n + 1 < cap; name++) {
@@ -404,25 +468,48 @@ static void put_reward(struct str *line, const struct episode *ep) {
     js_end(line, '}');
 }
 
-enum status run_trace(struct run *r, int64_t step, const struct group *g, int index, struct err *e) {
-    CLEANUP_STR struct str line = STR_INIT, verdict = STR_INIT;
+static void put_numbers(struct str *line, const char *name, const float *x, int n) {
+    js_begin(line, name, '[');
+    for (int i = 0; i < n; i++) str_addf(line, i ? ",%.9g" : "%.9g", (double)x[i]);
+    js_end(line, ']');
+}
+
+static void put_ids(struct str *line, const char *name, const int32_t *ids, size_t n) {
+    js_begin(line, name, '[');
+    for (size_t i = 0; i < n; i++) js_put_i64(line, NULL, ids[i]);
+    js_end(line, ']');
+}
+
+static void put_trace(struct str *line, int64_t step, const struct group *g, int index) {
+    CLEANUP_STR struct str verdict = STR_INIT;
     const struct episode *ep = &g->ep[index];
-    js_begin(&line, NULL, '{');
-    js_put_i64(&line, "step", step);
-    js_put_i64(&line, "group", g->task);
-    js_put_i64(&line, "sample", g->first + index);
-    js_put_i64(&line, "turn", g->turn);
-    js_put_str(&line, "problem", g->problem->key);
-    js_put_str(&line, "text", ep->text);
-    js_put_str(&line, "stop", stop_reason_name(ep->sample.stop));
-    js_put_i64(&line, "tokens", ep->sample.n);
-    js_put_bool(&line, "format_ok", ep->format_ok);
-    put_reward(&line, ep);
-    js_put_f64(&line, "return", ep->has_return ? ep->ret : (double)NAN);
-    js_put_f64(&line, "advantage", ep->advantage);
+    js_begin(line, NULL, '{');
+    js_put_i64(line, "step", step);
+    js_put_i64(line, "group", g->task);
+    js_put_i64(line, "sample", g->first + index);
+    js_put_i64(line, "turn", g->turn);
+    js_put_str(line, "problem", g->problem->key);
+    js_put_str(line, "text", ep->text);
+    js_put_str(line, "stop", stop_reason_name(ep->sample.stop));
+    js_put_i64(line, "tokens", ep->sample.n);
+    js_put_bool(line, "format_ok", ep->format_ok);
+    js_put_i64(line, "plan_tokens", ep->plan_tokens);
+    put_reward(line, ep);
+    js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
+    js_put_f64(line, "advantage", ep->advantage);
     verdict_to_json(&ep->verdict, &verdict);
-    str_adds(&line, ",\"verdict\":");
-    str_add(&line, str_c(&verdict), verdict.len);
-    js_end(&line, '}');
-    return jsonl_append(r->traces, line.p, line.len, e);
+    str_adds(line, ",\"verdict\":");
+    str_add(line, str_c(&verdict), verdict.len);
+    if (index == 0) put_ids(line, "prompt_ids", g->prompt.p, g->prompt.len);
+    put_ids(line, "ids", ep->sample.ids, (size_t)ep->sample.n);
+    if (ep->sample.logp) put_numbers(line, "logp", ep->sample.logp, ep->sample.n);
+    js_end(line, '}');
+    str_addc(line, '\n');
+}
+
+enum status run_traces(struct run *r, int64_t step, const struct rollout *x, struct err *e) {
+    CLEANUP_STR struct str lines = STR_INIT;
+    for (int i = 0; i < x->n; i++)
+        for (int j = 0; j < x->group[i].n; j++) put_trace(&lines, step, &x->group[i], j);
+    return lines.len > 0 ? jsonl_append(r->traces, lines.p, lines.len, e) : ST_OK;
 }

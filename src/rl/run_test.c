@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "io/json.h"
+#include "io/jsonl.h"
 #include "rl/test_util.h"
 
 static struct run *open_run(const char *name, bool tensorboard) {
@@ -227,8 +228,30 @@ static void add_trace(struct run *r, int64_t step) {
                          .verdict = {.outcome = OUTCOME_COMPILE_ERROR, .message = "no \"x\""},
                          .reward = {.total = 1.25},
                          .advantage = -0.5};
-    const struct group g = {.problem = &problem, .ep = &ep, .n = 1, .task = 4, .first = 7};
-    CHECK(run_trace(r, step, &g, 0, &err));
+    int32_t ids[] = {5, 6, 7}, prompt[] = {1, 2};
+    float logp[] = {-0.5f, -0.25f, 0};
+    ep.sample.ids = ids;
+    ep.sample.logp = logp;
+    struct group g = {.problem = &problem, .prompt = {prompt, 2, 2}, .ep = &ep, .n = 1, .task = 4, .first = 7};
+    const struct rollout x = {.group = &g, .n = 1};
+    CHECK(run_traces(r, step, &x, &err));
+}
+
+/* All lines of a compressed file. Caller frees. */
+static char *read_traces(const char *path) {
+    struct jsonl_reader *r;
+    struct str s = STR_INIT;
+    CHECK(jsonl_open(path, 1 << 20, &r, &err));
+    for (;;) {
+        const char *line;
+        size_t n;
+        CHECK(jsonl_next(r, &line, &n, &err));
+        if (!line) break;
+        str_add(&s, line, n);
+        str_addc(&s, '\n');
+    }
+    jsonl_close(r);
+    return str_steal(&s);
 }
 
 static void truncate_drops_later_steps(void **state) {
@@ -248,10 +271,11 @@ static void truncate_drops_later_steps(void **state) {
     CHECK(run_is_evaluated(r, 3, &evaluated, &err));
     assert_false(evaluated);
     CHECK(run_truncate(r, 5, &err)); /* nothing to drop */
-    CLEANUP_FREE char *all = read_file(in_tmp("cut/metrics.jsonl")), *traces = read_file(in_tmp("cut/traces.jsonl"));
+    CLEANUP_FREE char *all = read_file(in_tmp("cut/metrics.jsonl")),
+                      *traces = read_traces(in_tmp("cut/traces.jsonl.zst"));
     CHECK(run_truncate(r, 3, &err));
     CLEANUP_FREE char *kept = read_file(in_tmp("cut/metrics.jsonl")),
-                      *kept_traces = read_file(in_tmp("cut/traces.jsonl"));
+                      *kept_traces = read_traces(in_tmp("cut/traces.jsonl.zst"));
     assert_true(strlen(kept) < strlen(all) && strncmp(all, kept, strlen(kept)) == 0);
     assert_non_null(strstr(kept, "{\"step\":2,"));
     assert_null(strstr(kept, "{\"step\":3,"));
@@ -265,7 +289,7 @@ static void truncate_drops_later_steps(void **state) {
     CLEANUP_FREE char *again = read_file(in_tmp("cut/metrics.jsonl"));
     assert_string_equal(again, all);
     CHECK(run_truncate(r, 0, &err));
-    CLEANUP_FREE char *none = read_file(in_tmp("cut/traces.jsonl"));
+    CLEANUP_FREE char *none = read_traces(in_tmp("cut/traces.jsonl.zst"));
     assert_string_equal(none, "");
     run_close(r);
 }
@@ -280,7 +304,7 @@ static void truncate_after_a_kill(void **state) {
     }
     run_close(r);
     CLEANUP_FREE char *metrics = read_file(in_tmp("killed/metrics.jsonl")),
-                      *traces = read_file(in_tmp("killed/traces.jsonl"));
+                      *traces = read_traces(in_tmp("killed/traces.jsonl.zst"));
     char **names;
     size_t count;
     CHECK(fs_list(in_tmp("killed/tensorboard"), &names, &count, &err));
@@ -296,11 +320,16 @@ static void truncate_after_a_kill(void **state) {
     str_addf(&more, "%s{\"x\":1,\"step\":9}\n{\"step\":1,\"te", metrics);
     write_file(in_tmp("killed/metrics.jsonl"), more.p);
     str_clear(&more);
-    str_addf(&more, "%s{\"step\":3,\"text\":\"\\u00", traces);
-    write_file(in_tmp("killed/traces.jsonl"), more.p);
+    CLEANUP_FREE char *frames = NULL;
+    size_t n_frames;
+    CHECK(fs_read(in_tmp("killed/traces.jsonl.zst"), 1 << 20, &frames, &n_frames, &err));
+    str_add(&more, frames, n_frames);
+    str_add(&more, frames, n_frames / 8); /* the beginning of one more */
+    CHECK(fs_write_atomic(in_tmp("killed/traces.jsonl.zst"), more.p, more.len, &err));
     r = open_run("killed", true);
     CHECK(run_truncate(r, 4, &err));
-    CLEANUP_FREE char *m = read_file(in_tmp("killed/metrics.jsonl")), *t = read_file(in_tmp("killed/traces.jsonl"));
+    CLEANUP_FREE char *m = read_file(in_tmp("killed/metrics.jsonl")),
+                      *t = read_traces(in_tmp("killed/traces.jsonl.zst"));
     assert_string_equal(m, metrics);
     assert_string_equal(t, traces);
     CHECK(run_truncate(r, 2, &err));
@@ -308,9 +337,14 @@ static void truncate_after_a_kill(void **state) {
     assert_true(after < before && memcmp(data, kept, after) == 0);
     run_close(r);
 
-    write_file(in_tmp("killed/traces.jsonl"), "{\"step\":0}\nnonsense\n");
+    static const char nonsense[] = "{\"step\":0}\nnonsense\n";
+    struct jsonl_writer *w;
+    CHECK(fs_remove(in_tmp("killed/traces.jsonl.zst"), &err));
+    CHECK(jsonl_append_open(in_tmp("killed/traces.jsonl.zst"), &w, NULL, &err));
+    CHECK(jsonl_append(w, nonsense, sizeof nonsense - 1, &err));
+    jsonl_append_close(w);
     r = open_run("killed", false);
-    CHECK_FAILS(run_truncate(r, 2, &err), ST_PARSE, "traces.jsonl:2");
+    CHECK_FAILS(run_truncate(r, 2, &err), ST_PARSE, "traces.jsonl.zst:2");
     run_close(r);
 }
 
@@ -320,7 +354,7 @@ static void trace_line(void **state) {
     add_trace(r, 0);
     add_trace(r, 1); /* no verdict: no reward */
     run_close(r);
-    CLEANUP_FREE char *text = read_file(in_tmp("trace/traces.jsonl"));
+    CLEANUP_FREE char *text = read_traces(in_tmp("trace/traces.jsonl.zst"));
     char *second = strchr(text, '\n') + 1;
     CLEANUP_JSON json_t *row = NULL, *missing = NULL;
     json_t *reward, *verdict;
@@ -348,6 +382,10 @@ static void trace_line(void **state) {
     assert_string_equal(s, "compile_error");
     CHECK(js_parse(second, strlen(second) - 1, "trace", &missing, &err));
     assert_true(json_is_null(json_object_get(json_object_get(missing, "reward"), "total")));
+    json_t *ids = json_object_get(row, "ids"), *prompt = json_object_get(row, "prompt_ids");
+    assert_true(json_array_size(ids) == 3 && json_integer_value(json_array_get(ids, 2)) == 7);
+    assert_true(json_array_size(prompt) == 2 && json_integer_value(json_array_get(prompt, 1)) == 2);
+    assert_true(json_number_value(json_array_get(json_object_get(row, "logp"), 1)) == -0.25);
 }
 
 /* Whether the events file holds Summary.Value{tag, simple_value}: field 1 is the tag, field 2 a float. */

@@ -44,6 +44,27 @@ static enum status load_start(const struct train_options *o, bool frozen, const 
     return ST_OK;
 }
 
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
+    return (struct verify_options){
+        .backend = (enum verify_backend)o->dataset_builder.backend,
+        .scoring = (enum scoring)o->dataset_builder.scoring,
+        .precision = precision_names[o->dataset_builder.precision],
+        .device = o->sandbox.device && *o->sandbox.device ? o->sandbox.device : NULL,
+        .timed_calls = (int)o->dataset_builder.num_perf_trials,
+        .python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
+        .cache_dir = o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
+        .threads = (int)o->threads,
+        .trials = (int)o->dataset_builder.num_correct_trials,
+        .compile_timeout_s = o->sandbox.compile_timeout_s,
+        .run_timeout_s = o->sandbox.run_timeout_s,
+        .memory_bytes = o->sandbox.memory_mib << 20,
+        .measure = o->dataset_builder.measure_performance,
+        .allow_weaker = o->sandbox.allow_weaker,
+        .quiet = lease ? lease_quiet : NULL,
+        .quiet_ctx = lease,
+    };
+}
+
 void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel) {
     const struct judge judge = judge_by(s->verifier);
     judging_free(s->actor.judging);
@@ -59,10 +80,13 @@ void session_judging_close(struct session *s) {
 static enum status open_prompts(const struct train_options *o, struct session *s, struct err *e) {
     static const char *const precisions[] = {"FP32 (32-bit floating point)", "FP16 (16-bit floating point)",
                                              "BF16 (bfloat16)"};
-    const char *backend = backend_names[o->dataset_builder.backend], *gpu = o->dataset_builder.prompt_gpu_name;
+    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+               *gpu = o->dataset_builder.prompt_gpu_name;
     s->actor.backend = prompt_backend(backend);
     ASSERT(s->actor.backend);
-    if (o->dataset_builder.prompt_precision >= 0) s->actor.precision = precisions[o->dataset_builder.prompt_precision];
+    int precision = o->dataset_builder.prompt_precision;
+    if (precision < 0 && o->dataset_builder.precision > 0) precision = o->dataset_builder.precision;
+    if (precision >= 0) s->actor.precision = precisions[precision];
     if (o->dataset_builder.prompt_include_hardware) {
         TRY(prompt_hardware(gpu && *gpu ? gpu : "cpu", &s->hardware, e));
         s->actor.hardware = str_c(&s->hardware);
@@ -94,25 +118,12 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     TRY(engine_open(s->model, &eo, &s->engine, e));
     s->background = o->overlap == OVERLAP_ON || (o->overlap == OVERLAP_AUTO && strcmp(o->device, "cpu") != 0);
     if (s->background) s->lease = lease_create();
-    if (strcmp(backend_names[o->dataset_builder.backend], "c") != 0)
-        return FAIL(e, ST_UNSUPPORTED, "dataset_builder.backend: %s: the verifier judges answers in c so far",
-                    backend_names[o->dataset_builder.backend]);
-    struct verify_options vo = {.python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
-                                .cache_dir =
-                                    o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
-                                .threads = (int)o->threads,
-                                .trials = (int)o->dataset_builder.num_correct_trials,
-                                .compile_timeout_s = o->sandbox.compile_timeout_s,
-                                .run_timeout_s = o->sandbox.run_timeout_s,
-                                .memory_bytes = o->sandbox.memory_mib << 20,
-                                .measure = o->dataset_builder.measure_performance,
-                                .allow_weaker = o->sandbox.allow_weaker,
-                                .quiet = s->lease ? lease_quiet : NULL,
-                                .quiet_ctx = s->lease};
+    const struct verify_options vo = session_verify_options(o, s->lease);
     TRY(verifier_open(&vo, &s->verifier, e));
     CLEANUP_STR struct str settings = STR_INIT;
-    str_addf(&settings, "%d %d %a %a %lld %d", vo.threads, vo.trials, vo.compile_timeout_s, vo.run_timeout_s,
-             (long long)vo.memory_bytes, vo.measure);
+    str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
+             vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
+             vo.precision, vo.device ? vo.device : "", vo.timed_calls);
     s->verify_settings = hash_str(settings.p);
     session_judging(s, NULL, cancel);
     TRY(open_prompts(o, s, e));
@@ -129,7 +140,7 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     s->actor.prompt_tokens = o->prompt_max_tokens;
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
         const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
-                                         .backend = backend_names[o->dataset_builder.backend],
+                                         .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
                                          .device = o->device,
                                          .k = (int)o->dataset_builder.raicl_k,
                                          .max_tokens = o->dataset_builder.raicl_max_tokens,
@@ -166,8 +177,13 @@ static int64_t wanted_level(const struct train_options *o, const char *source) {
     return source && strstr(source, "KernelBench") ? 1 : 0;
 }
 
+static bool has_label(const struct train_options *o, const struct problem *p) {
+    return o->dataset_builder.difficulty == CONFIG_UNSET_INT || p->difficulty == o->dataset_builder.difficulty;
+}
+
 static bool wanted(const struct train_options *o, int64_t level, const struct problem *p) {
     if (level > 0 && p->level != level) return false;
+    if (!has_label(o, p)) return false;
     if (o->dataset_builder.start_problem > 0 && p->problem_id < o->dataset_builder.start_problem) return false;
     return o->dataset_builder.end_problem == 0 || p->problem_id <= o->dataset_builder.end_problem;
 }
@@ -236,7 +252,8 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     if (!has_split && o->dataset_builder.test_fraction > 0 && *n_train > 1 && held == 0) held = 1;
     for (int i = *n_train - held; i < *n_train; i++) (*test)[(*n_test)++] = (*train)[i];
     *n_train -= held;
-    for (size_t i = 0; i < s->generated.count; i++) (*train)[(*n_train)++] = &s->generated.items[i];
+    for (size_t i = 0; i < s->generated.count; i++)
+        if (has_label(o, &s->generated.items[i])) (*train)[(*n_train)++] = &s->generated.items[i];
     if (*n_train == 0)
         return FAIL(e, ST_CONFIG,
                     "dataset_builder: no problem is left to train on (source \"%s\", level %lld, problems "

@@ -27,6 +27,9 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                          struct err *e) MUST_USE;
 void session_close(struct session *s);
 
+/* How answers are judged; threads, timeouts and the rest. lease: who stands aside for measurements; may be NULL. */
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease);
+
 /* Verdicts go to this journal (NULL: none) from here on; what was being judged is forgotten. session_open begins with
  * none. */
 void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel);

@@ -40,8 +40,11 @@ static int cut_groups(const struct train_options *o, struct group *const *groups
             if (!trains(o, &g->ep[j])) continue;
             const int64_t more = g->ep[j].sample.n - 1;
             if (samples > 0 && rows + more > o->train_tokens) {
-                parts[count++] =
-                    (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = j - begin, .continued = continued};
+                parts[count++] = (struct group){.prompt = g->prompt,
+                                                .ep = g->ep + begin,
+                                                .n = j - begin,
+                                                .stale = g->stale,
+                                                .continued = continued};
                 continued = true;
                 begin = j;
                 samples = 0;
@@ -51,8 +54,8 @@ static int cut_groups(const struct train_options *o, struct group *const *groups
             samples++;
         }
         if (samples > 0)
-            parts[count++] =
-                (struct group){.prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin, .continued = continued};
+            parts[count++] = (struct group){
+                .prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin, .stale = g->stale, .continued = continued};
     }
     return count;
 }

@@ -448,6 +448,45 @@ static void micro_batches_reuse_memory(void **state) {
     update_space_free(&kept);
 }
 
+static void *no_alloc(struct backend *b, size_t bytes) {
+    (void)b;
+    fail_msg("%zu bytes of device memory were allocated in a step like the last", bytes);
+    return NULL;
+}
+
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    struct backend *be = test_backend();
+    void *(*const alloc)(struct backend *, size_t) = be->mem_alloc;
+    for (int lora = 0; lora < 2; lora++) {
+        struct model *m = tiny_model(1, lora);
+        int count;
+        const struct param *p = model_params(m, &count);
+        struct adamw *opt;
+        CHECK(adamw_create(be, p, count, &opt, &err));
+        struct train_options o = base;
+        o.learning_rate = 0.01;
+        o.train_tokens = 30; /* a micro-batch for each group */
+        struct group g[3];
+        for (int i = 0; i < 3; i++) g[i] = make_group((uint64_t)i, 12 - i, 3);
+        struct update_stats s;
+        int64_t opt_step = 0;
+        uint64_t before = 0;
+        for (int step = 0; step < 4; step++) {
+            if (step == 1) { /* what is kept has grown to its size */
+                before = base_allocations();
+                be->mem_alloc = no_alloc;
+            }
+            CHECK(update_policy(m, opt, NULL, &o, &space, g, 3, &opt_step, &s, &err));
+        }
+        be->mem_alloc = alloc;
+        assert_int_equal(base_allocations(), before);
+        groups_free(g, 3);
+        adamw_free(opt);
+        model_free(m);
+    }
+}
+
 /* Against every sample alone, its prompt in front. */
 /* prompt_loss_weight adds the gradient of the prompt as a text of its own, in proportion to the weight. */
 static void prompt_loss(void **state) {
@@ -517,6 +556,221 @@ static void nll(void **state) {
     model_free(m);
 }
 
+/* ---- references, epochs, schedules --------------------------------------------------------------------------------*/
+
+static struct flat gradient_against(struct model *m, struct model *reference, const struct train_options *o,
+                                    struct group *g, int n, struct update_stats *stats) {
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt;
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
+    int64_t opt_step = 0;
+    CHECK(update_policy(m, opt, reference, o, &space, g, n, &opt_step, stats, &err));
+    adamw_free(opt);
+    return flatten(m, true);
+}
+
+/* KL to another model, and the entropy's estimator, as terms of the loss: nothing but the KL is left when advantages
+ * are zero, its gradient is that of the loss by differences, and it vanishes against the model itself. */
+static void divergence_in_the_loss(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false), *other = tiny_model(2, false);
+    struct train_options o = base;
+    o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
+    o.kl_penalty_coef = 0.3;
+    for (int kl = KL_K2; kl <= KL_K3; kl++) {
+        o.kl_estimator = kl;
+        struct group g[2];
+        sampled_groups(m, g, 2);
+        for (int i = 0; i < 2; i++)
+            for (int j = 0; j < g[i].n; j++) {
+                g[i].ep[j].advantage = 0;
+                g[i].ep[j].kept = true;
+            }
+        struct update_stats s, up, down;
+        struct flat grad = gradient_against(m, other, &o, g, 2, &s);
+        assert_true(s.loss.ref_kl > 0 && fabs(s.loss.loss - 0.3 * s.loss.ref_kl) < 1e-9);
+        const double norm = s.grad_norm, h = 1e-2 / norm;
+        int n;
+        const struct param *p = model_params(m, &n);
+        for (int i = 0; i < 2; i++) g[i].stale = 1; /* the weights are moved: no longer those that sampled */
+        for (int side = 0; side < 2; side++) {
+            const double step = side ? -2 * h : h;
+            for (int64_t i = 0, at = 0; i < n; at += p[i++].n)
+                for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] += (float)(step / norm * (double)grad.p[at + k]);
+            model_params_changed(m);
+            free(gradient_against(m, other, &o, g, 2, side ? &down : &up).p);
+        }
+        const double slope = (up.loss.loss - down.loss.loss) / (double)s.loss.n / (2 * h);
+        if (fabs(slope - norm) > 0.02 * norm) fail_msg("estimator %d: slope %g, gradient norm %g", kl, slope, norm);
+        for (int64_t i = 0, at = 0; i < n; at += p[i++].n) /* back again */
+            for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] += (float)(h / norm * (double)grad.p[at + k]);
+        model_params_changed(m);
+        free(grad.p);
+        groups_free(g, 2);
+    }
+    struct group g[2];
+    struct update_stats s;
+    sampled_groups(m, g, 2);
+    struct flat with = gradient_against(m, m, &o, g, 2, &s);
+    assert_true(s.loss.ref_kl == 0);
+    o.kl_penalty_coef = 0;
+    struct flat without = gradient_against(m, NULL, &o, g, 2, &s);
+    assert_true(distance(with, without, 1) == 0);
+    o.entropy_coef = 0.1;
+    struct flat bonus = gradient_against(m, NULL, &o, g, 2, &s);
+    assert_true(distance(without, bonus, 1) > 1e-3);
+    free(with.p);
+    free(without.p);
+    free(bonus.p);
+    groups_free(g, 2);
+    model_free(m);
+    model_free(other);
+}
+
+/* KL in the reward: tokens that have become likelier than under the reference lose, against the mean over the batch;
+ * with a discount they also answer for those behind them. */
+static void divergence_in_the_reward(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false), *other = tiny_model(2, false);
+    for (int discounted = 0; discounted < 2; discounted++) {
+        struct train_options o = base;
+        o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
+        o.kl_penalty_coef = 0.5;
+        o.kl_penalty_in = KL_IN_REWARD;
+        o.kl_discount_factor = discounted ? 0.5 : 0;
+        struct group g[2];
+        struct update_stats s;
+        sampled_groups(m, g, 2);
+        free(gradient_against(m, other, &o, g, 2, &s).p);
+        double mean = 0, total = 0, n = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < g[i].n; j++) {
+                    const struct episode *ep = &g[i].ep[j];
+                    if (ep->advantage == 0) continue;
+                    double later = 0;
+                    for (int t = ep->sample.n - 1; t >= 0; t--) {
+                        const double d = (double)ep->sample.logp[t] - (double)ep->ref_logp[t];
+                        if (pass == 0) {
+                            mean += d;
+                            n++;
+                            continue;
+                        }
+                        later = mean / n - d + o.kl_discount_factor * later;
+                        assert_true(fabs((double)ep->token_advantage[t] - (ep->advantage + 0.5 * later)) < 1e-4);
+                        total += later;
+                    }
+                }
+        assert_true(discounted || fabs(total) < 1e-4); /* nothing is given or taken on average */
+        groups_free(g, 2);
+    }
+    model_free(m);
+    model_free(other);
+}
+
+/* Samples, and nothing, as normalisers: 2 samples of 3 and 4 tokens. */
+static void other_normalisers(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 6, 2);
+    struct train_options o = base;
+    struct update_stats s;
+    struct flat tokens = gradient(m, &o, &g, 1, &s);
+    o.loss_norm = NORM_SAMPLES;
+    struct flat samples = gradient(m, &o, &g, 1, &s);
+    o.loss_norm = NORM_SUM;
+    struct flat sum = gradient(m, &o, &g, 1, &s);
+    assert_true(distance(sum, tokens, 7) < 1e-5);
+    assert_true(distance(sum, samples, 2) < 1e-5);
+    free(tokens.p);
+    free(samples.p);
+    free(sum.p);
+    groups_free(&g, 1);
+    model_free(m);
+}
+
+/* Two passes of two minibatches are four steps; stale samples are scored first, and weighed by what has become of them.
+ */
+static void epochs_and_stale_samples(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct train_options o = base;
+    struct group g[2];
+    struct update_stats s;
+    int count;
+    const struct param *p = model_params(m, &count);
+    struct adamw *opt;
+    int64_t opt_step = 0;
+    o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
+    o.update_epochs = o.num_substeps = 2;
+    o.learning_rate = 1e-3;
+    sampled_groups(m, g, 2);
+    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
+    CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
+    assert_true(opt_step == 4 && s.optimizer_steps == 4 && s.loss.k3 > 0 && s.loss.ratio_max > 1);
+    adamw_free(opt);
+
+    /* The weights have moved: as fresh samples these are refused, as stale ones they are compared with today's model.
+     */
+    o.update_epochs = o.num_substeps = 1;
+    o.learning_rate = 0;
+    g[0].stale = g[1].stale = 1;
+    struct flat plain = gradient(m, &o, g, 2, &s);
+    assert_true(fabs(s.loss.ratio / (double)s.loss.n - 1) < 1e-6); /* to the model before the update */
+    assert_true(s.loss.k3 > 0);                                    /* to the sampler */
+    assert_non_null(g[0].ep[0].old_logp);
+    o.ratio_correction = CORRECT_TRUNCATE;
+    o.ratio_high = 2;
+    struct flat truncated = gradient(m, &o, g, 2, &s);
+    assert_true(distance(plain, truncated, 1) > 1e-6);
+    o.ratio_correction = CORRECT_SEQUENCE_MASK;
+    o.ratio_low = o.ratio_high = 1; /* nothing is exactly the same any more */
+    struct flat masked = gradient(m, &o, g, 2, &s);
+    assert_true(s.loss.masked == (double)s.loss.n && s.grad_norm == 0);
+    free(plain.p);
+    free(truncated.p);
+    free(masked.p);
+    groups_free(g, 2);
+    model_free(m);
+}
+
+/* An advantage of its own for the first tokens: the gradient is the sum of both parts'. */
+static void advantages_by_token(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, false);
+    struct group g = make_group(5, 6, 1);
+    struct update_stats s;
+    struct flat part[3];
+    for (int i = 0; i < 3; i++) {
+        const float adv[3][3] = {{2, 0, 0}, {0, -1, -1}, {2, -1, -1}};
+        free(g.ep[0].token_advantage);
+        g.ep[0].token_advantage = xmalloc(sizeof adv[i]);
+        memcpy(g.ep[0].token_advantage, adv[i], sizeof adv[i]);
+        part[i] = gradient(m, &base, &g, 1, &s);
+    }
+    for (int64_t k = 0; k < part[0].n; k++) part[0].p[k] += part[1].p[k];
+    assert_true(distance(part[2], part[0], 1) < 1e-5);
+    for (int i = 0; i < 3; i++) free(part[i].p);
+    groups_free(&g, 1);
+    model_free(m);
+}
+
+static void learning_rates(void **state) {
+    (void)state;
+    struct train_options o = {.learning_rate = 2, .warmup_steps = 4, .min_lr_ratio = 0.1};
+    assert_true(update_learning_rate(&o, 0) == 0.5 && update_learning_rate(&o, 4) == 2);
+    o.progress = 0.5;
+    assert_true(update_learning_rate(&o, 10) == 2); /* constant */
+    o.lr_schedule = LR_LINEAR;
+    assert_true(fabs(update_learning_rate(&o, 10) - 1.1) < 1e-12);
+    o.lr_schedule = LR_COSINE;
+    assert_true(fabs(update_learning_rate(&o, 10) - 1.1) < 1e-12);
+    o.progress = 1;
+    assert_true(fabs(update_learning_rate(&o, 10) - 0.2) < 1e-12);
+    assert_true(fabs(update_learning_rate(&o, 1) - 0.1) < 1e-12); /* warming up at the same time */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_prompt_gives_the_same_gradient),
@@ -524,10 +778,17 @@ int main(void) {
         cmocka_unit_test(normalisers),
         cmocka_unit_test(who_takes_part),
         cmocka_unit_test(substeps_are_steps_of_their_own),
+        cmocka_unit_test(divergence_in_the_loss),
+        cmocka_unit_test(divergence_in_the_reward),
+        cmocka_unit_test(other_normalisers),
+        cmocka_unit_test(epochs_and_stale_samples),
+        cmocka_unit_test(advantages_by_token),
+        cmocka_unit_test(learning_rates),
         cmocka_unit_test(clipping),
         cmocka_unit_test(sampler_and_trainer_must_agree),
         cmocka_unit_test(a_gradient_that_is_no_number_is_refused),
         cmocka_unit_test(micro_batches_reuse_memory),
+        cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(prompt_loss),
         cmocka_unit_test(nll),
     };

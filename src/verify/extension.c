@@ -74,7 +74,7 @@ enum status extension_open(struct extension_tools *t, struct jail *jail, const j
         snprintf(t->architecture, sizeof t->architecture, "arch=compute_%.8s%s,code=sm_%.8s%s", capability, a,
                  capability, a);
     }
-    add_list(jail, json_object_get(paths, "include"), "-isystem", t->include_options, sizeof t->include_options);
+    add_list(jail, json_object_get(paths, "include"), "-I", t->include_options, sizeof t->include_options);
     add_list(jail, json_object_get(paths, "library"), "-L", t->link_options, sizeof t->link_options);
     snprintf(path, sizeof path, "%s/worker/include/standin.h", fs_home());
     return fs_read(path, 1 << 20, &t->standin, NULL, e);
@@ -303,4 +303,66 @@ void extension_build(const struct extension_tools *t, struct compiler *c, const 
         memcpy(job->message, first, sizeof first);
     }
     job->seconds += spent;
+}
+
+/* ---- native answers ---- */
+
+static void native_prototype(const struct spec *spec, bool scratch, struct str *out) {
+    str_adds(out, "void kernel(");
+    for (int i = 0; i < spec->n_args; i++) {
+        spec_render_arg(&spec->args[i], out);
+        str_adds(out, ", ");
+    }
+    str_addf(out, "%scudaStream_t stream);\n", scratch ? "void *scratch, " : "");
+}
+
+/* kernel() through an array of pointers, in ABI order, then scratch. */
+static void native_shim(const struct spec *spec, bool scratch, struct str *out) {
+    str_adds(out, "\n#line 1 \"kernelrl_shim.cu\"\nextern \"C\" __attribute__((visibility(\"default\"))) void "
+                  "kernelrl_native(void **a, void *stream) {\n    kernel(");
+    for (int i = 0; i < spec->n_args; i++) {
+        const struct arg *a = &spec->args[i];
+        if (a->scalar)
+            str_addf(out, "*(const %s *)a[%d], ", arg_type_c(a), i);
+        else
+            str_addf(out, "(%s%s *)a[%d], ", a->role == ARG_OUTPUT || a->mutated ? "" : "const ", arg_type_c(a), i);
+    }
+    if (scratch) str_addf(out, "a[%d], ", spec->n_args);
+    str_addf(out,
+             "(cudaStream_t)stream);\n}\nextern \"C\" __attribute__((visibility(\"default\"))) size_t "
+             "kernelrl_scratch() { return %s; }\n",
+             scratch ? "scratch_bytes()" : "0");
+}
+
+void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
+                            const char *source, double timeout_s, struct compile_job *job) {
+    bool cuda = t->architecture[0] && t->nvcc[0], scratch = strstr(source, "scratch_bytes(") != NULL;
+    CLEANUP_STR struct str unit = STR_INIT;
+    struct options o = {.n = 0};
+    str_adds(&unit, "#define KERNELRL_ABI 1\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n"
+                    "#include <string.h>\n");
+    str_adds(&unit, cuda ? "#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+                         : "typedef void *cudaStream_t;\n");
+    str_adds(&unit, "#define restrict __restrict__\n");
+    spec_render_macros(spec, &unit);
+    if (scratch) str_adds(&unit, "size_t scratch_bytes(void);\n");
+    str_adds(&unit, "#line 1 \"kernelrl.h\"\n");
+    native_prototype(spec, scratch, &unit);
+    str_adds(&unit, "#line 1 \"kernel.cu\"\n");
+    str_adds(&unit, source);
+    native_shim(spec, scratch, &unit);
+    static const char *const device[] = {"-O3",        "-std=c++17", "-shared",
+                                         "-Xcompiler", "-fPIC,-w",   "-w",
+                                         "-Xlinker",   "-zdefs",     "--expt-relaxed-constexpr",
+                                         "-gencode"};
+    static const char *const host[] = {"g++", "-O3", "-std=c++17", "-shared", "-fPIC", "-w", "-fopenmp", "-Wl,-zdefs"};
+    if (cuda) option(&o, t->nvcc);
+    for (size_t i = 0; i < (cuda ? ARRAY_LEN(device) : ARRAY_LEN(host)); i++) option(&o, cuda ? device[i] : host[i]);
+    if (cuda) option(&o, t->architecture);
+    *job = (struct compile_job){.unit = str_c(&unit),
+                                .unit_bytes = unit.len,
+                                .script = cuda ? cuda_script : cpp_script,
+                                .args = o.word,
+                                .timeout_s = timeout_s};
+    compile_one(c, job);
 }

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "problem/spec.h"
 #include "verify/compile.h"
 
 struct extension_tools {
@@ -26,5 +27,10 @@ void extension_close(struct extension_tools *t);
  * the job's results; *standin says which headers it was compiled with. The caller frees job->object. */
 void extension_build(const struct extension_tools *t, struct compiler *c, const json_t *request, double timeout_s,
                      struct compile_job *job, bool *standin);
+
+/* A cuda_native answer: one CUDA C++ unit with kernel() (docs/formats.md), no torch headers. Without a GPU (for tests)
+ * the host compiler takes it as C++. Fills the job's results; the caller frees job->object. */
+void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
+                            const char *source, double timeout_s, struct compile_job *job);
 
 #endif

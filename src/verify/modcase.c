@@ -12,7 +12,7 @@
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
 /* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read. */
-static const int64_t cpu_slot_bytes = 64 << 20, gpu_slot_bytes = 256 << 20;
+static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20;
 enum { MAX_SLOTS = 64 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }
@@ -38,6 +38,7 @@ static void forget(struct modcase *c) {
 void modcases_free(struct modcases *m) {
     for (size_t i = 0; i < m->count; i++) {
         forget(m->items[i]);
+        arena_free(&m->items[i]->arena);
         free(m->items[i]->code);
         free(m->items[i]);
     }
@@ -98,6 +99,13 @@ static enum status read_description(struct modcase *c, struct err *e) {
     TRY(js_get_bool(c->loaded, "referee", "random", &c->random, e));
     TRY(js_get_bool(c->loaded, "referee", "mutates", &c->mutates, e));
     TRY(js_get_bool(c->loaded, "referee", "aliases", &c->aliases, e));
+    const json_t *spec = json_object_get(c->loaded, "spec");
+    if (!json_is_object(spec) || c->spec.n_args > 0) return ST_OK;
+    char *text = json_dumps(spec, JSON_COMPACT);
+    struct err ignored;
+    /* More than the native ABI takes: then there are no native answers to it. */
+    if (spec_parse(&c->arena, text, strlen(text), &c->spec, &ignored) != ST_OK) c->spec = (struct spec){0};
+    free(text);
     return ST_OK;
 }
 
@@ -153,6 +161,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_survey", c);
     js_put_i64(&q, "seed", (int64_t)secret(c, 6, 0));
+    js_put_i64(&q, "wanted", n);
     js_begin(&q, "families", '[');
     for (int i = -1; i < (int)ARRAY_LEN(families); i++) {
         js_begin(&q, NULL, '[');
@@ -259,12 +268,15 @@ struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
     return (struct modset){"shipped", secret(c, 5, i), 0};
 }
 
-enum status modcase_stage(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *sets,
-                          const int *slots, int n, struct err *e) {
+enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
+                          int n, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_stage", c);
-    js_put_i64(&q, "lane", lane);
+    js_begin(&q, "lanes", '[');
+    if (both) js_put_i64(&q, NULL, LANE_REFERENCE);
+    js_put_i64(&q, NULL, LANE_ANSWER);
+    js_end(&q, ']');
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) {
         put_set(&q, c, &sets[i], slots[i]);

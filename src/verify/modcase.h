@@ -32,6 +32,8 @@ struct modcase {
     int64_t output_bytes[MODCASE_MAX_OUTPUTS];
     int n_outputs;
     bool random, mutates, aliases;
+    struct arena arena;
+    struct spec spec; /* of a native answer; no arguments where there is none */
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
@@ -70,9 +72,9 @@ void modcase_drop_others(struct modcases *m, const struct modcase *keep);
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i);
 /* Seed of what forward() itself may draw on a set. The answer is told, so it is not the seed of the inputs. */
 uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
-/* Writes sets into slots 0 .. n-1 of a lane. */
-enum status modcase_stage(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *sets,
-                          const int *slots, int n, struct err *e) MUST_USE;
+/* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. */
+enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
+                          int n, struct err *e) MUST_USE;
 /* Makes room for n bytes that the referee can read too, at m->result. */
 enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
 

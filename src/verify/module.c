@@ -17,6 +17,7 @@
 enum { MAX_CALLS = 64, CHECKED_CALLS = 2, SHAPE_RANK = 12 };
 /* A timed request takes at least this long, so that the messages around it are a small part. */
 static const double request_s = 2e-3;
+static const int64_t large_output_bytes = 256 << 20;
 static const double min_rounds = 5, max_round_count = 15; /* TIMING_MAX_ROUNDS is 16 */
 
 /* One answer on its way. */
@@ -203,13 +204,40 @@ static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     return modrun_send(&r->r, &q, fd);
 }
 
+/* A native answer's object, and what the harness has to know about it. False: a verdict is there. */
+static bool compile_native(struct run *r, const char *source, int *fd, struct str *q) {
+    static const enum outcome outcomes[] = {[COMPILE_FAILED] = OUTCOME_COMPILE_ERROR,
+                                            [COMPILE_SLOW] = OUTCOME_COMPILE_TIMEOUT,
+                                            [COMPILE_BROKEN] = OUTCOME_INFRASTRUCTURE};
+    struct compile_job job;
+    if (r->c->spec.n_args == 0) {
+        r->out->outcome = OUTCOME_PROBLEM_ERROR;
+        SAY(r->out, "the native ABI has no place for this problem's arguments");
+        return false;
+    }
+    extension_build_native(&r->j->tools, r->j->compiler, &r->c->spec, source, r->j->o->compile_timeout_s, &job);
+    r->out->compile_s = job.seconds;
+    if (job.result == COMPILE_OK) *fd = process_memfd("native", job.object, job.object_bytes);
+    free(job.object);
+    if (job.result != COMPILE_OK || *fd < 0) {
+        r->out->outcome = job.result == COMPILE_OK ? OUTCOME_INFRASTRUCTURE : outcomes[job.result];
+        SAY(r->out, "%s", job.message);
+        return false;
+    }
+    js_put_json(q, "spec", json_object_get(r->c->loaded, "spec"));
+    js_put_json(q, "structure", json_object_get(r->c->loaded, "structure"));
+    return true;
+}
+
 /* The answer's module in memory: its code has run, and compilers have done their part. */
 static bool load_answer(struct run *r, const char *code, bool is_answer) {
     CLEANUP_STR struct str q = STR_INIT;
     json_t *reply = NULL;
     double t0 = clock_now_s(), timeout_s = r->j->o->compile_timeout_s;
     put_load(&q, r->j, code, is_answer);
-    enum modrun_result result = modrun_call(&r->r, &q, -1, timeout_s, &reply, NULL);
+    CLEANUP_FD int object = -1;
+    if (is_answer && r->j->o->backend == BACKEND_cuda_native && !compile_native(r, code, &object, &q)) return false;
+    enum modrun_result result = modrun_call(&r->r, &q, object, timeout_s, &reply, NULL);
     for (int builds = 0; result == MODRUN_OK; builds++) {
         const char *op = json_string_value(json_object_get(reply, "op"));
         double left = t0 + timeout_s - clock_now_s();
@@ -581,7 +609,7 @@ static bool run_trial(struct run *r, int t) {
     int64_t ns = 0;
     CLEANUP_JSON json_t *reply = NULL;
     snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
-    enum status st = modcase_stage(&r->j->cases, r->c, LANE_ANSWER, &set, &slot, 1, &e);
+    enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
         return false;
@@ -627,7 +655,7 @@ static bool account_kernels(struct run *r) {
     struct err e = {0};
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    enum status st = modcase_stage(&r->j->cases, r->c, LANE_ANSWER, &set, &slot, 1, &e);
+    enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
         return false;
@@ -670,24 +698,35 @@ static bool empty_requests(struct run *r) {
     return true;
 }
 
-/* One side's turn: n calls on fresh inputs. The answer's outputs are looked at, some of them, chosen afterwards. */
-static bool turn(struct run *r, enum modcase_lane lane, const struct modset *sets, int n, double *seconds) {
+/* Fresh sets for both sides. */
+static bool stage_both(struct run *r, struct modset *sets, int n) {
     int slots[MAX_CALLS];
     struct err e = {0};
+    for (int i = 0; i < n; i++) {
+        sets[i] = modcase_timed_set(r->c, r->next_set++);
+        slots[i] = i;
+    }
+    enum status st = modcase_stage(&r->j->cases, r->c, true, sets, slots, n, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    return st == ST_OK;
+}
+
+/* One side's turn: n calls on inputs that are staged. The answer's outputs are looked at, some of them, chosen
+ * afterwards. */
+static bool turn(struct run *r, enum modcase_lane lane, const struct modset *sets, int n, double *seconds) {
+    int slots[MAX_CALLS];
     int64_t ns = 0;
     CLEANUP_JSON json_t *reply = NULL;
     for (int i = 0; i < n; i++) slots[i] = i;
-    enum status st = modcase_stage(&r->j->cases, r->c, lane, sets, slots, n, &e);
-    if (st != ST_OK) {
-        judge_trouble(r->out, st, &e);
-        return false;
-    }
     if (!ready(r, slots, n, "between calls") ||
         !call(r, slots, n, &sets[0], r->j->o->run_timeout_s, "in a timed call", &reply, &ns))
         return false;
     *seconds = fmax((double)(ns - r->empty_ns), (double)n) * 1e-9 / n;
     if (lane == LANE_REFERENCE) return true;
     int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
+    /* Looking at gigabytes takes longer than making them: one call of four then, which four is decided only now. */
+    bool large = r->c->output_bytes[0] > large_output_bytes;
+    if (large && n == 1 && r->next_set > 4 && rng_u64(r->random, 8, ++r->random_step) % 4 != 0) checked = 0;
     for (int i = 0; i < checked; i++) {
         int pick = n <= CHECKED_CALLS ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
@@ -698,7 +737,7 @@ static bool turn(struct run *r, enum modcase_lane lane, const struct modset *set
             }
         last_with[i] = pick;
     }
-    if (!check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
+    if (checked > 0 && !check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
         enum outcome o = r->out->outcome;
         if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
         return false;
@@ -784,8 +823,8 @@ static void measure(struct run *r) {
     /* Two warm-ups each, the second with as many calls as the first one's time suggests. */
     int n = 1;
     for (int w = 0; w < 3 && good; w++) {
-        for (int i = 0; i < n; i++) sets[i] = modcase_timed_set(r->c, r->next_set++);
-        good = turn(&ref, LANE_REFERENCE, sets, n, &one[0]) && turn(r, LANE_ANSWER, sets, n, &one[1]);
+        good = stage_both(r, sets, n) && turn(&ref, LANE_REFERENCE, sets, n, &one[0]) &&
+               turn(r, LANE_ANSWER, sets, n, &one[1]);
         if (r->one_at_a_time) limit = 1;
         n = calls_for(fmin(one[0], one[1]), limit);
         /* More calls than wanted in all are of no use for slow ones. */
@@ -802,8 +841,9 @@ static void measure(struct run *r) {
         double sum[2] = {0, 0};
         for (int k = 0; k < repeats && good; k++) {
             bool answer_first = (rounds + k) % 2 == 1;
-            for (int i = 0; i < n; i++) sets[i] = modcase_timed_set(r->c, r->next_set++);
             double s[2] = {0, 0};
+            good = stage_both(r, sets, n);
+            if (!good) break;
             if (answer_first) good = turn(r, LANE_ANSWER, sets, n, &s[1]) && turn(&ref, LANE_REFERENCE, sets, n, &s[0]);
             if (!answer_first)
                 good = turn(&ref, LANE_REFERENCE, sets, n, &s[0]) && turn(r, LANE_ANSWER, sets, n, &s[1]);
@@ -902,9 +942,11 @@ static void finish(struct run *r) {
 }
 
 static void init_run(struct run *r, struct module_judge *j, const char *source, struct verdict *out) {
+    char lint[sizeof out->lint];
+    memcpy(lint, out->lint, sizeof lint);
+    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
+    memcpy(out->lint, lint, sizeof lint);
     *r = (struct run){.j = j, .out = out, .random = rng_u64(j->seed, hash_str(source), 2)};
-    out->outcome = OUTCOME_CORRECT; /* until something else turns out */
-    out->max_error = 0;
 }
 
 static void fork_and_load(struct run *r, const char *source) {
@@ -950,6 +992,18 @@ static void *load_main(void *v) {
     return NULL;
 }
 
+/* Our own trouble (a worker that was lost) is worth a second try, from the start. */
+static void try_again(struct loading *l, size_t i) {
+    struct run *r = &l->runs[i];
+    log_warn("%s; judging the answer again", r->out->message);
+    init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+    if (prepare_case(r, l->items[i].problem)) {
+        fork_and_load(r, l->items[i].source);
+        if (r->up) judge_loaded(r);
+    }
+    finish(r);
+}
+
 static void judge_next(struct loading *l, size_t i, bool threads) {
     struct run *r = &l->runs[i];
     /* The problem first: the reference runs while compilers do. */
@@ -962,6 +1016,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         fork_and_load(r, l->items[i].source);
     if (known && r->up) judge_loaded(r);
     finish(r);
+    if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
 }
 
 enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
@@ -970,7 +1025,9 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     pthread_t threads[MAX_LOADERS];
     struct loading l = {.j = j, .items = items, .n = n};
     enum status st = ST_OK;
-    int started = 0, wanted = on_gpu(j) ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
+    /* A native answer is compiled against its problem's interface, which is known when its turn comes. */
+    bool ahead = on_gpu(j) && j->o->backend != BACKEND_cuda_native;
+    int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.changed, NULL);
     l.runs = xcalloc(n + 1, sizeof *l.runs);

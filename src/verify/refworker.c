@@ -100,12 +100,13 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
                                          "CUDA_PATH=",
                                          "CUDA_DEVICE_ORDER=",
                                          "NVIDIA_VISIBLE_DEVICES=",
-                                         "HF_HUB_OFFLINE="};
+                                         "HF_HUB_OFFLINE=",
+                                         "THUNDERKITTENS_ROOT="};
     static const char *const own[] = {"OMP_NUM_THREADS=", "MKL_NUM_THREADS=", "OPENBLAS_NUM_THREADS=",
                                       "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};
     size_t n = 0, m = 0;
     while (environ[n]) n++;
-    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 1);
+    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 2);
     for (size_t i = 0; i < n; i++) {
         bool mine = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++) mine |= str_has_prefix(environ[i], own[k]);
@@ -115,6 +116,8 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
     }
     for (size_t k = 0; k < 3; k++) env[m++] = arena_printf(a, "%s%d", own[k], w->threads);
     env[m++] = arena_strdup(a, "OMP_WAIT_POLICY=passive");
+    /* Looking for a GPU must not wake the driver in a process that forks. */
+    if (w->zygote) env[m++] = arena_strdup(a, "PYTORCH_NVML_BASED_CUDA_CHECK=1");
     return env;
 }
 

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "io/json.h"
@@ -102,6 +103,7 @@ void verdict_to_json(const struct verdict *v, struct str *out) {
     js_put_f64(out, "run_s", v->run_s);
     js_put_f64(out, "time_s", v->time_s);
     if (v->own_share > 0) js_put_f64(out, "own_share", v->own_share);
+    if (v->lint[0]) js_put_str(out, "lint", v->lint);
     put_stats(out, "kernel_stats", &v->kernel);
     put_stats(out, "eager_stats", &v->eager);
     js_put_bool(out, "cached", v->cached);
@@ -144,6 +146,9 @@ enum status verdict_from_json(const json_t *o, const char *where, struct verdict
     TRY(js_get_f64(o, where, "run_s", &out->run_s, e));
     TRY(js_get_f64(o, where, "time_s", &out->time_s, e));
     TRY(js_opt_f64(o, where, "own_share", &out->own_share, e));
+    const char *lint = "";
+    TRY(js_opt_str(o, where, "lint", &lint, e));
+    snprintf(out->lint, sizeof out->lint, "%s", lint);
     TRY(read_stats(o, where, "kernel_stats", &out->kernel, e));
     TRY(read_stats(o, where, "eager_stats", &out->eager, e));
     TRY(js_get_bool(o, where, "cached", &out->cached, e));

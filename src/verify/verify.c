@@ -17,6 +17,7 @@
 #include "verify/judge.h"
 #include "verify/lint.h"
 #include "verify/module.h"
+#include "verify/static_check.h"
 #include "verify/unit.h"
 
 enum { CACHE_SLOTS = 4096 };
@@ -70,6 +71,8 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     if (!v->o.precision) v->o.precision = "fp32";
     if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
     if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
+    /* Triton without a GPU is an interpreter: right or wrong can be told, fast cannot. */
+    if (v->o.backend == BACKEND_triton && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
     if (v->o.trials <= 0) v->o.trials = 5;
     /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
     bool gpu = strncmp(v->o.device, "cuda", 4) == 0;
@@ -163,6 +166,20 @@ static bool same_key(const struct hash128 *a, const struct hash128 *b) {
     return memcmp(a->hex, b->hex, sizeof a->hex) == 0;
 }
 
+/* Static advice into the verdict. False: it is the verdict. */
+static bool look_at_text(const struct verifier *v, const char *source, struct verdict *out) {
+    struct findings f;
+    CLEANUP_STR struct str text = STR_INIT;
+    static_check(v->o.backend, v->o.precision, source, &f);
+    findings_text(&f, &text);
+    snprintf(out->lint, sizeof out->lint, "%s", str_c(&text));
+    const struct finding *worst = findings_strict(&f);
+    if (!v->o.lint_strict || !worst) return true;
+    out->outcome = OUTCOME_LINT;
+    SAY(out, "line %d: %s (lint is strict)", worst->line, worst->rule);
+    return false;
+}
+
 /* Everything before the compiler. */
 static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     struct work *w = &all[i];
@@ -188,6 +205,7 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
         out->cached = true;
         return;
     }
+    if (!look_at_text(v, it->source, out)) return;
     if (v->o.backend != BACKEND_c) {
         w->is_module = true;
         w->decided = false;

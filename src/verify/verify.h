@@ -70,6 +70,7 @@ struct verdict {
     double own_share;                 /* GPU: device time in kernels of the answer's own; 0 when not looked at */
     struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
     bool cached;                      /* taken from the verdict cache */
+    char lint[300];                   /* what static_check.h found, as text; advice */
     char message[2000];               /* compiler text, or what differs; for feedback */
 };
 
@@ -102,6 +103,7 @@ struct verify_options {
     const char *device;     /* "cpu", "cuda:0"; NULL: what the backend needs */
     const char *precision;  /* "fp32", "fp16", "bf16"; NULL: fp32 */
     bool compat_cpu_inputs; /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */
+    bool lint_strict;       /* reject what static_check.h finds strict; else it is advice */
     bool allow_library;     /* do not ask for kernels of the answer's own (GPU backends) */
     int timed_calls;        /* ModelNew backends; 0: 100 */
     double timing_budget_s; /* ModelNew backends: stop timing after this long; 0: 20 */

@@ -16,7 +16,7 @@ check "killed three times, resumed: the uninterrupted run's bits" \
 
 check "the same of turns, a running baseline and replaced groups" \
     tools/kill_resume --kills 2 --within 6 --seed 2 "$tmp/t" "${small[@]}" mode=multi_turn max_turns=2 advantage=ema \
-    refill_rounds=1 group_size=2 max_steps=3
+    refill_rounds=1 group_size=2 max_steps=3 level=0 curriculum.enabled=true curriculum.window=1 hierarchical_rewards=true
 
 # Without the journal the same run measures again, and what it measures differs.
 check "the same run without its verdicts" "$KRL" train "${small[@]}" log_path="$tmp/again"
@@ -24,7 +24,8 @@ check "takes another way" sh -c "! cmp -s '$tmp/again/checkpoints/final/model.sa
     '$tmp/k/whole/checkpoints/final/model.safetensors'"
 
 # Half a line at the end of every file, as a writer leaves it that was killed in the middle of one.
-for f in metrics traces checkpoints verdicts; do printf '{"step":99,"na' >>"$tmp/k/whole/$f.jsonl"; done
+printf '\050\265\057\375half a frame' >>"$tmp/k/whole/traces.jsonl.zst"
+for f in metrics checkpoints verdicts; do printf '{"step":99,"na' >>"$tmp/k/whole/$f.jsonl"; done
 printf '2025-01-01T00:00:00Z info half a' >>"$tmp/k/whole/logs.log"
 check "torn lines do not hinder a run" "$KRL" train "${small[@]}" log_path="$tmp/k/whole" max_steps=5
 check "and are gone" sh -c "! grep -h 'na\$' '$tmp'/k/whole/*.jsonl && ! grep -h '\"na{' '$tmp'/k/whole/*.jsonl"

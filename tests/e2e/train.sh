@@ -23,13 +23,13 @@ wait_for() { # SECONDS COMMAND...: until the command succeeds
 at_least() { [ "$(steps "$1")" -ge "$2" ]; }
 
 check "two steps of training" "${train[@]}" log_path="$tmp/a" max_steps=2
-for f in config.yaml logs.log metrics.jsonl traces.jsonl checkpoints.jsonl checkpoints/final/model.safetensors \
+for f in config.yaml logs.log metrics.jsonl traces.jsonl.zst checkpoints.jsonl checkpoints/final/model.safetensors \
     checkpoints/final/config.json checkpoints/final/tokenizer.json checkpoints/final/optimizer.safetensors; do
     check "the run directory has $f" test -s "$tmp/a/$f"
 done
 check "TensorBoard file" sh -c "ls '$tmp'/a/tensorboard/events.out.tfevents.*"
 check "one metrics line a step" test "$(steps "$tmp/a")" = 2
-check "a trace an answer" test "$(wc -l <"$tmp/a/traces.jsonl")" = 32
+check "a trace an answer" test "$(zstdcat "$tmp/a/traces.jsonl.zst" | wc -l)" = 32
 check "answers were trained on" grep -q '"train/tokens":[1-9]' "$tmp/a/metrics.jsonl"
 check "sampler and trainer agree exactly" sh -c \
     "grep -q '\"train/kl_sampler_trainer\":0,' '$tmp/a/metrics.jsonl' &&

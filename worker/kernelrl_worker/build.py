@@ -26,6 +26,32 @@ def own_kernels():
     return _own
 
 
+# What has to import before an answer of a backend makes sense.
+PACKAGES = {"triton": "triton", "tilelang": "tilelang", "cute": "cutlass"}
+
+
+def missing(backend, gpu):
+    """Why a backend cannot be used here; None when it can."""
+    package = PACKAGES.get(backend)
+    if package:
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            return f"{package}: {type(error).__name__}: {error}"
+    if backend == "hip" and not torch.version.hip:
+        return "this PyTorch is not built for HIP"
+    if backend == "thunderkittens" and not os.path.isdir(os.environ.get("THUNDERKITTENS_ROOT", "")):
+        return "THUNDERKITTENS_ROOT names no directory"
+    if backend in ("cuda", "hip", "cute", "tilelang", "thunderkittens") and not gpu:
+        return "needs a GPU"
+    return None
+
+
+def note_cuda(code):
+    """Names of functions that run on the GPU."""
+    _own.extend(re.findall(r"__global__[^;{}]*?\b(\w+)\s*\(", re.sub(r"__launch_bounds__\s*\([^)]*\)", "", code)))
+
+
 def note_triton(code):
     """Names of functions that Triton compiles; its kernels are called as they are."""
     _own.extend(re.findall(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)", code))
@@ -124,7 +150,7 @@ class Extension:
 
 
 def _build(channel, name, cpp, cuda, functions, cflags, cuda_cflags, ldflags):
-    _own.extend(re.findall(r"__global__[^;{}]*?\b(\w+)\s*\(", re.sub(r"__launch_bounds__\s*\([^)]*\)", "", cuda + cpp)))
+    note_cuda(cuda + cpp)
     message = {
         "op": "build",
         "cpp": cpp,
@@ -166,3 +192,52 @@ def _standin(path, functions):
     for name in by_name((None,)):
         setattr(module, name, lambda *arguments, key=name: by_name((key, arguments)))
     return module
+
+
+# ---- native answers ----
+
+
+def native_class(path, spec, structure, device):
+    """A class like ModelNew around a shared object with kernelrl_native(void **arguments, void *stream)."""
+    library = ctypes.CDLL(path)
+    library.kernelrl_native.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.kernelrl_scratch.restype = ctypes.c_size_t
+    args = spec["args"]
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
+    outputs = [a for a in args if a["role"] == "output"]
+    scalar_type = {"f32": ctypes.c_double, "i64": ctypes.c_int64, "bool": ctypes.c_uint8}
+
+    class Native(torch.nn.Module):
+        def __init__(self, *_init, **_named):
+            super().__init__()
+            for number, a in enumerate(a for a in args if a["role"] in ("param", "buffer")):
+                self.register_buffer(f"t{number}", torch.empty(a["shape"], dtype=types[a["type"]]), persistent=False)
+            self.names = [a["name"] for a in args if a["role"] in ("param", "buffer")]
+
+        def adopt(self, wanted):
+            """The reference's parameters, by the names that the interface has."""
+            values = dict(wanted)
+            for number, name in enumerate(self.names):
+                getattr(self, f"t{number}").copy_(values[name])
+
+        def forward(self, *inputs):
+            made = [torch.empty(a["shape"], dtype=types[a["type"]], device=device) for a in outputs]
+            kept, pointers = [], []
+            for a, value in zip(args, inputs):
+                if a.get("scalar"):
+                    kept.append(scalar_type[a["type"]](value))
+                    pointers.append(ctypes.addressof(kept[-1]))
+                else:
+                    kept.append(value.contiguous())
+                    pointers.append(kept[-1].data_ptr())
+            pointers += [getattr(self, f"t{i}").data_ptr() for i in range(len(self.names))]
+            pointers += [t.data_ptr() for t in made]
+            size = library.kernelrl_scratch()
+            if size:
+                kept.append(torch.empty(size, dtype=torch.uint8, device=device))
+                pointers.append(kept[-1].data_ptr())
+            stream = torch.cuda.current_stream().cuda_stream if device != "cpu" else None
+            library.kernelrl_native((ctypes.c_void_p * len(pointers))(*pointers), stream)
+            return made[0] if structure == "T" else tuple(made)
+
+    return Native

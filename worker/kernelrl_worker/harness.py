@@ -59,6 +59,14 @@ class Harness:
         """Executes the answer's module. Its class must be there afterwards."""
         self.dtype = tensors.PRECISIONS[request["precision"]]
         tensors.seed_everything(request["seed"])
+        if request["backend"] == "cuda_native":
+            path = f"/proc/self/fd/{self.channel.take_fd()}"
+            build.note_cuda(request["code"])
+            self.cls = build.native_class(path, request["spec"], request["structure"], self.device)
+            return {}
+        lacking = build.missing(request["backend"], self.gpu)
+        if lacking:
+            return {"ok": False, "kind": "unavailable", "error": f"backend {request['backend']}: {lacking}"}
         build.intercept(self.channel)
         build.note_triton(request["code"])
         with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
@@ -107,7 +115,11 @@ class Harness:
             for item in self.layout["params"]:
                 base = self.layout["param_base"] + which * self.layout["param_stride"]
                 wanted.append((item["name"], self.memory.view(item, base)))
-            how = tensors.adopt_state(module, wanted) if request["adopt"] else "own"
+            if hasattr(module, "adopt"):
+                module.adopt(wanted)
+                how = "name"
+            else:
+                how = tensors.adopt_state(module, wanted) if request["adopt"] else "own"
         except Exception as error:
             return {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error)}
         self.models[which] = module

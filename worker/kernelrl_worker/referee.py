@@ -7,20 +7,23 @@ of any size fit; expected outputs are kept while there is room.
 
 Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
 signs at random, `scaled` and `small` also multiply by 3 and 0.01, `negated` takes the negative, `offset` adds 50 to what
-is not zero, `unit` draws values next to 1 of both signs, `spikes` multiplies a few elements by 100, `probe` changes one
+is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
 element by so much that the reference's output must change, and asks for that change.
 """
 
 import copy
+import inspect
 import math
+import resource
 
 import torch
 
 from kernelrl_worker import reference, tensors
 from kernelrl_worker.tensors import Fault
 
-CHUNK = 1 << 25  # elements compared at a time
+CHUNK = 1 << 26  # elements compared at a time
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
+DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
 # A family on which the reference itself is this far from float64 says nothing about an answer.
 BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -30,52 +33,65 @@ PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some 
 
 
 def rms_of(t):
+    """Root mean square of the finite elements; 0 for integers."""
     if not t.is_floating_point() or t.numel() == 0:
         return 0.0
     total, count = 0.0, 0
     for part in t.reshape(-1).split(CHUNK):
-        part = part.double()
-        finite = torch.isfinite(part)
-        total += float(torch.where(finite, part * part, torch.zeros_like(part)).sum())
-        count += int(finite.sum())
+        norm = float(torch.linalg.vector_norm(part, dtype=torch.float64))
+        if math.isfinite(norm):
+            total, count = total + norm * norm, count + part.numel()
+        else:
+            finite = part[torch.isfinite(part)].double()
+            total, count = total + float((finite * finite).sum()), count + finite.numel()
     return math.sqrt(total / count) if count else 0.0
 
 
 def compare(want, got, tolerance, compatible):
     """compare.h's rules on torch tensors of equal shape. tolerance of the normalised error (None: not applied);
-    compatible: that of allclose (None: not applied)."""
+    compatible: that of allclose (None: not applied). Figures stay on the device until the end: asking for one between
+    any two pieces would cost more than the pieces."""
     result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
     rms = max(rms_of(want), RMS_FLOOR)
     want, got = want.reshape(-1), got.reshape(-1)
+    figures, masks = [], []
     for start in range(0, want.numel(), CHUNK):
         w, g = want[start : start + CHUNK], got[start : start + CHUNK]
         if w.is_floating_point():
-            w, g = w.double(), g.double()
-            finite = torch.isfinite(w)
+            if w.dtype != torch.float32 or w.device.type == "cpu":
+                w, g = w.double(), g.double()
+            finite, known = torch.isfinite(w), torch.isfinite(g)
+            size = w.abs()
             difference = (g - w).abs()
-            error = difference / (rms + w.abs())
-            bad = torch.zeros_like(finite)
+            error = difference / (size + rms)
+            bad = finite & ~known
             if tolerance is not None:
                 bad |= ~(error <= tolerance)
             if compatible is not None:
-                bad |= ~(difference <= compatible + compatible * w.abs())
-            same = (w == g) | (torch.isnan(w) & torch.isnan(g))
-            bad = torch.where(finite, bad, ~same)
-            known = finite & torch.isfinite(g)
-            if bool(known.any()):
-                result["max_error"] = max(result["max_error"], float(torch.where(known, error, 0 * rms).max()))
-            result["not_finite"] += int((finite & ~torch.isfinite(g)).sum())
+                bad |= ~(difference <= compatible * size + compatible)
+            # Where the reference is not finite: the same infinity, or any NaN.
+            bad = torch.where(finite, bad, ~((w == g) | (torch.isnan(w) & torch.isnan(g))))
+            worst = torch.where(finite & known, error, torch.zeros_like(error)).max()
+            figures.append(torch.stack([bad.sum().double(), (finite & ~known).sum().double(), worst.double()]))
         else:
             bad = w != g
-            if bool(bad.any()):
-                result["max_error"] = 1.0
-        count = int(bad.sum())
+            count = bad.sum().double()
+            figures.append(torch.stack([count, torch.zeros_like(count), (count > 0).double()]))
+        masks.append((start, bad) if len(masks) < 8 else None)
+    for index, (count, not_finite, worst) in enumerate(torch.stack(figures).tolist() if figures else []):
         if count and result["first"] < 0:
-            index = int(torch.nonzero(bad)[0])
-            result.update(first=start + index, got=float(g[index]), want=float(w[index]))
-        result["different"] += count
+            start = index * CHUNK
+            if masks[index] is None:
+                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible)
+                result.update(first=start + max(again["first"], 0), got=again["got"], want=again["want"])
+            else:
+                at = start + int(torch.nonzero(masks[index][1])[0])
+                result.update(first=at, got=float(got[at]), want=float(want[at]))
+        result["different"] += int(count)
+        result["not_finite"] += int(not_finite)
+        result["max_error"] = max(result["max_error"], worst)
     for key in ("got", "want", "max_error"):
-        if not math.isfinite(result[key]):
+        if isinstance(result[key], float) and not math.isfinite(result[key]):
             result[key] = repr(result[key])
     return result
 
@@ -163,6 +179,37 @@ class Case:
         ]
         self.output_bytes = [o.numel() * o.element_size() for o in outputs]
 
+    def native_spec(self):
+        """The interface of a native answer (docs/formats.md, "Spec"), or None where a type has no place in it.
+        Parameters and floating-point buffers are those that both sides share."""
+        names = [p for p in inspect.signature(self.models[0].forward).parameters]
+        names += [f"in{i}" for i in range(len(names), len(self.values))]
+        inputs = iter(self.inputs_layout.items)
+        args = []
+        for name, value in zip(names, self.values):
+            if value is None:
+                item = next(inputs)
+                args.append({"name": name, "role": "input", "type": item["dtype"], "shape": item["shape"]})
+            elif isinstance(value, (bool, int, float)):
+                kind = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+                args.append({"name": name, "role": "input", "type": kind, "shape": [], "scalar": True})
+            else:
+                return None
+        parameters = {n for n, _ in self.models[0].named_parameters()}
+        for role, wanted in (("param", True), ("buffer", False)):
+            for item in self.params_layout.items:
+                if (item["name"] in parameters) == wanted:
+                    args.append({"name": item["name"], "role": role, "type": item["dtype"], "shape": item["shape"]})
+        for i, item in enumerate(self.outputs):
+            name = "out" if len(self.outputs) == 1 else f"out{i}"
+            args.append({"name": name, "role": "output", "type": item["dtype"], "shape": item["shape"]})
+        for arg in args:
+            dtype = tensors.DTYPES.get(arg["type"])
+            if dtype not in reference.TYPES:
+                return None
+            arg["type"] = reference.TYPES[dtype]
+        return {"args": args}
+
     # ---- inputs ----
 
     def _draw(self, family, seed, param_set):
@@ -217,7 +264,8 @@ class Case:
             return torch.where(x != 0, x * signs + OFFSET, x)
         if family == "spikes":
             chosen = torch.rand(x.shape, generator=generator, device=x.device) < min(0.5, 8 / x.numel() + 1e-4)
-            return torch.where(mirrored(chosen.to(torch.int8)).bool(), x * 100 + 1, x)
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
+            return torch.where(mirrored(chosen.to(torch.int8)).bool(), (x * 100 + 1) * mirrored(signs), x)
         raise Fault(f"unknown family {family}")
 
     def _probe(self, values, param_set, seed, generator):
@@ -277,7 +325,8 @@ class Case:
                 self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
             except Exception:
                 self.doubles[param_set] = False
-        if not self.doubles[param_set]:
+        big = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
+        if not self.doubles[param_set] or big > DOUBLE_BYTES[self.kind]:
             return 0.0
         try:
             wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
@@ -297,15 +346,19 @@ class Case:
                 worst = max(worst, error)
         return worst
 
-    def survey(self, families, seed):
-        """For each (family, parameter set): may it be used, and with which tolerance."""
+    def survey(self, families, seed, wanted):
+        """For each (family, parameter set): may it be used, and with which tolerance. Until `wanted` may."""
         result = []
         for family, param_set in families:
+            if sum(r["usable"] for r in result) >= wanted:
+                break
             key = (family, param_set)
             if key not in self.tolerances:
                 self.tolerances[key] = self._survey_one(family, param_set, seed)
             usable, noise = self.tolerances[key]
             result.append({"usable": usable, "noise": noise})
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()  # others need the room more
         return result
 
     def _survey_one(self, family, param_set, seed):
@@ -331,17 +384,18 @@ class Case:
 
     # ---- lanes: the memory of one process that runs an answer or the reference ----
 
-    def stage(self, lane, slots):
-        memory = self.lanes[lane]
+    def stage(self, lanes, slots):
+        """Writes sets into the same slots of each lane; drawn once."""
         for entry in slots:
             key = (entry["family"], entry["seed"], entry["param_set"])
             values = self.kept[key][0] if key in self.kept else self._draw(*key)
             tensors_of_set = [v for v in values if isinstance(v, torch.Tensor)]
-            base = memory.slot_base + entry["slot"] * memory.slot_stride
-            for item, value in zip(self.inputs_layout.items, tensors_of_set):
-                if list(value.shape) != item["shape"]:
-                    raise Fault(f"{item['name']} changes its shape from call to call")
-                memory.view(item, base).copy_(value)
+            for memory in [self.lanes[lane] for lane in lanes]:
+                base = memory.slot_base + entry["slot"] * memory.slot_stride
+                for item, value in zip(self.inputs_layout.items, tensors_of_set):
+                    if list(value.shape) != item["shape"]:
+                        raise Fault(f"{item['name']} changes its shape from call to call")
+                    memory.view(item, base).copy_(value)
         self._settle()
 
     def write_params(self, lane):
@@ -437,6 +491,7 @@ class Referee:
             "outputs": case.outputs,
             "output_bytes": case.output_bytes,
             "structure": case.structure,
+            "spec": case.native_spec(),
             "random": case.random,
             "mutates": case.mutates,
             "aliases": case.aliases,
@@ -452,7 +507,9 @@ class Referee:
         return {}
 
     def do_device(self, request, _):
-        """What the GPU is, for the record."""
+        """What the GPU is. Also the sign that this process works on one, where address space says nothing."""
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         properties = torch.cuda.get_device_properties(request["device"])
         return {
             "name": properties.name,
@@ -504,10 +561,10 @@ class Referee:
 
     def do_survey(self, request, _):
         case = self.cases[request["problem"]]
-        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"])}
+        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
 
     def do_stage(self, request, _):
-        self.cases[request["problem"]].stage(request["lane"], request["slots"])
+        self.cases[request["problem"]].stage(request["lanes"], request["slots"])
         return {}
 
     def do_result(self, request, channel):
@@ -537,5 +594,8 @@ class Referee:
                 got.append(flat.view(dtype).as_strided(shape, stride))
             verdicts.append(case.judge(request["lane"], entry, got, request["hardened"]))
         if case.kind == "cuda":
+            # Closed again at once: the answer may free a block and get another under the same handle.
+            got = flat = None
             torch.cuda.synchronize()
+            self.cuda.close_all()
         return {"verdicts": verdicts}

@@ -54,7 +54,7 @@ def mount(source, target, kind, flags, options=None):
     check(result, f"mount {target}")
 
 
-def bind(path, writable_devices=False):
+def bind(path, as_nobody, writable_devices=False):
     """Shows a file or directory of the system at the same place in the jail, read-only."""
     target = NEW_ROOT + path
     if os.path.isdir(path):
@@ -80,7 +80,11 @@ def bind(path, writable_devices=False):
         ctypes.c_size_t(ctypes.sizeof(attributes)),
     )
     if result != 0:  # a kernel before 5.12: without the mounts below
-        mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        try:
+            mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        except JailError:
+            if not as_nobody:  # who nobody is cannot write to what belongs to root
+                raise
 
 
 def visible_paths():
@@ -105,28 +109,31 @@ def visible_paths():
     return kept
 
 
-def build_root(paths, devices, tmp_bytes):
+def build_root(paths, devices, tmp_bytes, as_nobody):
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", NEW_ROOT, "tmpfs", MS_NOSUID, "mode=0755,size=16m")
     for path in paths:
-        bind(path)
+        bind(path, as_nobody)
     for name in ("/lib", "/lib64", "/bin", "/sbin"):
         if os.path.islink(name):
             os.symlink(os.readlink(name), NEW_ROOT + name)
     os.makedirs(NEW_ROOT + "/dev/shm", exist_ok=True)
     for name in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"] + devices:
         if os.path.exists(name):
-            bind(name, writable_devices=True)
+            bind(name, as_nobody, writable_devices=True)
     for name, size in (("/tmp", tmp_bytes), ("/dev/shm", 64 << 20)):
         os.makedirs(NEW_ROOT + name, exist_ok=True)
         mount("tmpfs", NEW_ROOT + name, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={size},nr_inodes=16384")
     os.makedirs(NEW_ROOT + "/proc", exist_ok=True)
     mount("proc", NEW_ROOT + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chdir(NEW_ROOT)
-    check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
-    check(libc.umount2(b".", MNT_DETACH), "umount the old root")
+    if libc.syscall(SYS_PIVOT_ROOT, b".", b".") == 0:
+        check(libc.umount2(b".", MNT_DETACH), "umount the old root")
+    else:
+        os.chroot(".")  # for kernels that cannot; there is no way back without capabilities, which go next
     os.chdir("/")
-    mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
+    if libc.mount(None, b"/", None, ctypes.c_ulong(MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID), None) != 0:
+        os.chmod("/", 0o555)
     os.chdir("/tmp")
 
 
@@ -200,7 +207,7 @@ def enter(options, filter_program, body, kept_fds):
                 wait_for(pid)
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             devices = sorted(glob.glob("/dev/nvidia*")) if options.get("gpu") else []
-            build_root(visible_paths(), [d for d in devices if not os.path.isdir(d)], options["tmp_bytes"])
+            build_root(visible_paths(), [d for d in devices if not os.path.isdir(d)], options["tmp_bytes"], as_nobody)
             libc.sethostname(b"jail", 4)
             pid = os.fork()
             if pid:

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The documents' commands do what they say: every ```sh block is run, unless the line in front of it is a comment
+# "<!-- not run: WHY -->"; every ```c block that includes headers of ours compiles; links lead somewhere. So does what is
+# made from the tables: help, manual page, completion.
+. "$(dirname "$0")/tap.bash"
+docs=(docs/quickstart.md docs/training.md docs/evaluation.md docs/coming-from-kernel-rl.md docs/writing-a-reward.md
+    docs/adding-an-op.md docs/troubleshooting.md)
+python3 - "$tmp" "${docs[@]}" <<'PY'
+import os, re, sys
+tmp = sys.argv[1]
+n = 0
+for path in sys.argv[2:]:
+    lines = open(path).read().split("\n")
+    i = 0
+    while i < len(lines):
+        m = re.match(r"( *)```(sh|c)$", lines[i])
+        if not m:
+            i += 1
+            continue
+        end = next(k for k in range(i + 1, len(lines)) if lines[k] == m.group(1) + "```")
+        text = "\n".join(l[len(m.group(1)):] for l in lines[i + 1:end]) + "\n"
+        if "<!-- not run: " not in lines[i - 1]:
+            n += 1
+            open("%s/%03d.%s" % (tmp, n, m.group(2)), "w").write(text)
+            open("%s/%03d.name" % (tmp, n), "w").write("%s:%d" % (path, i + 1))
+        i = end + 1
+    for link in re.findall(r"\]\(([^)#:]+)\)", "\n".join(lines)):
+        if not os.path.exists(os.path.join(os.path.dirname(path), link)):
+            print("%s: no %s" % (path, link))
+PY
+cp /dev/null "$tmp/out"
+check "there are commands to run" test -s "$tmp/001.name"
+if [ "$KRL" != build/kernelrl ]; then echo "# the documents say build/kernelrl, which is another program than $KRL"; fi
+for block in "$tmp"/[0-9]*.sh; do
+    name=$(cat "${block%.sh}.name")
+    if grep -q 'models/tiny' "$block" && [ ! -f models/tiny/model.safetensors ]; then
+        skip "$name" "models/tiny has no model.safetensors; make embedded-model builds it"
+    else
+        check "$name" bash -eu "$block"
+    fi
+done
+for block in "$tmp"/[0-9]*.c; do
+    check "$(cat "${block%.c}.name") compiles" gcc -std=gnu11 -D_GNU_SOURCE -Isrc -Wall -Wextra -Werror -Wstrict-prototypes \
+        -fsyntax-only "$block"
+done
+rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated
+
+# What is made from the tables.
+says() { # NAME REGEX COMMAND...
+    local name=$1 regex=$2
+    shift 2
+    "$@" >"$tmp/said" 2>&1
+    cp "$tmp/said" "$tmp/out"
+    check "$name" grep -qE -- "$regex" "$tmp/said"
+}
+"$KRL" help | sed -n 's/^  \([a-z-]*\) .*/\1/p' >"$tmp/commands"
+check "help lists the commands" test "$(wc -l <"$tmp/commands")" -ge 20
+while read -r c; do says "help $c" '^usage: kernelrl' "$KRL" help "$c"; done <"$tmp/commands"
+says "help KEY" 'learning_rate' "$KRL" help learning_rate
+says "help of a key by its short name" 'dataset_builder.raicl_k' "$KRL" help raicl_k
+says "help of a key that only eval has" 'num_samples' "$KRL" help num_samples
+refuses "help of what is neither" 2 'neither a command nor a key: "learnin_rate"' "$KRL" help learnin_rate
+says "version: commit, processor, CUDA" '^kernelrl [0-9.]+ \(commit [0-9a-z-]+\)' "$KRL" --version
+check "and what the machine has" sh -c "grep -q '^cpu:' '$tmp/said' && grep -q '^cuda: plugin' '$tmp/said'"
+"$KRL" man >"$tmp/kernelrl.1"
+check "the manual page has every command" sh -c "for c in \$(grep -vxE 'man|help' '$tmp/commands'); do
+    grep -qx \".SS \$c\" '$tmp/kernelrl.1' || exit 1; done"
+check "and no line that roff would take for a request of its own" sh -c \
+    "! grep -E '^[.]' '$tmp/kernelrl.1' | grep -qvE '^[.](TH|SH|SS|PP|nf|fi|B|I)( |\$)'"
+"$KRL" completion bash >"$tmp/completion"
+complete_() { # WORD...: what completes the last word
+    bash -c 'source "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); compopt() { :; }; _kernelrl; echo "${COMPREPLY[*]}"' \
+        bash "$tmp/completion" "$@"
+}
+check "completion of a command" test "$(complete_ kernelrl pro)" = problems
+check "of a key" test "$(complete_ kernelrl train learning_r)" = learning_rate=
+check "of an option" test "$(complete_ kernelrl build-rag-index --tri)" = --triton-only
+refuses "completion of another shell" 2 'usage' "$KRL" completion fish
+echo "1..$tap_n"
