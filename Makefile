@@ -141,7 +141,7 @@ fuzz: fuzz-bin ## build the fuzz targets and run each for a minute
 bench: all ## measure this machine's rates
 	@bench/run
 experiments: build ## the long runs behind published tables (hours)
-	@tools/experiments
+	@tools/experiments && tools/experiment_methods
 embedded-model: all ## rebuild models/tiny from nothing (hours on two cores)
 	@tools/embedded_model
 clean: ## remove build products

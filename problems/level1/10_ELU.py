@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch = 2048
-width = 1024
+batch = 2100
+width = 1100
 alpha = 0.5
 
 class Model(nn.Module):

@@ -10,8 +10,8 @@ class Model(nn.Module):
         hidden = self.hardswish(hidden)
         return hidden
 
-batch = 2048
-in_features = 1024
+batch = 2100
+in_features = 1000
 
 def get_inputs():
     return [torch.rand(batch, in_features)]

@@ -9,8 +9,8 @@ class Model(nn.Module):
     def forward(self, x):
         return self.hardtanh(x)
 
-batch_size = 2048
-dim = 1024
+batch_size = 1960
+dim = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, dim)]

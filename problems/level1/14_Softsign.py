@@ -10,8 +10,8 @@ class Model(nn.Module):
         hidden = hidden / (1 + torch.abs(hidden))
         return hidden
 
-num_rows = 1024
-features = 1024
+num_rows = 1100
+features = 1100
 
 def get_inputs():
     return [torch.rand(num_rows, features)]

@@ -10,8 +10,8 @@ class Model(nn.Module):
         input = F.logsigmoid(input)
         return input
 
-batch = 512
-features = 1024
+batch = 580
+features = 1000
 
 def get_inputs():
     return [torch.rand(batch, features)]

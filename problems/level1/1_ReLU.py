@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-num_rows = 2048
-n_features = 1024
+num_rows = 1960
+n_features = 1020
 
 class Model(nn.Module):
     """Applies ReLU."""

@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 
 batch_size = 16
-seq_len = 128
-hidden_size = 512
+seq_len = 136
+hidden_size = 460
 
 class Model(nn.Module):
     def __init__(self, hidden_size):

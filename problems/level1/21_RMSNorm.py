@@ -12,8 +12,8 @@ class Model(nn.Module):
         return data
 
 batch_size = 8
-length = 256
-embed_dim = 512
+length = 220
+embed_dim = 500
 eps = 1e-5
 
 def get_inputs():

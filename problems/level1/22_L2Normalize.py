@@ -10,8 +10,8 @@ class Model(nn.Module):
         hidden = F.normalize(hidden, p=2, dim=1)
         return hidden
 
-batch = 1024
-in_features = 1024
+batch = 980
+in_features = 980
 
 def get_inputs():
     return [torch.randn(batch, in_features)]

@@ -7,8 +7,8 @@ class Model(nn.Module):
         x = torch.cumsum(x, dim=1)
         return x
 
-batch = 512
-n_features = 1024
+batch = 580
+n_features = 980
 
 def get_inputs():
     return [torch.rand(batch, n_features)]

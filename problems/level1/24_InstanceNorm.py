@@ -11,9 +11,9 @@ class Model(nn.Module):
         return self.instance_norm(x)
 
 batch_size = 8
-in_channels = 32
-height = 32
-width = 32
+in_channels = 40
+height = 40
+width = 40
 
 def get_inputs():
     return [torch.rand(batch_size, in_channels, height, width)]

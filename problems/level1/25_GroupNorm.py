@@ -2,9 +2,9 @@ import torch
 import torch.nn as nn
 
 batch_size = 8
-in_channels = 32
-height = 48
-width = 48
+in_channels = 40
+height = 44
+width = 44
 
 class Model(nn.Module):
     def __init__(self, in_channels):

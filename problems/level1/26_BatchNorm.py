@@ -11,8 +11,8 @@ class Model(nn.Module):
 
 batch_size = 16
 num_channels = 16
-height = 48
-width = 48
+height = 50
+width = 50
 
 def get_inputs():
     return [torch.randn(batch_size, num_channels, height, width)]

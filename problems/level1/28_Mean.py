@@ -1,8 +1,8 @@
 import torch
 import torch.nn as nn
 
-num_rows = 8192
-features = 1024
+num_rows = 8300
+features = 1000
 
 class Model(nn.Module):
     def forward(self, x):

@@ -1,8 +1,8 @@
 import torch
 import torch.nn as nn
 
-num_rows = 1024
-dim = 2048
+num_rows = 1060
+dim = 2000
 
 class Model(nn.Module):
     def __init__(self):

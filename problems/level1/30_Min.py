@@ -7,8 +7,8 @@ class Model(nn.Module):
         return x.min(dim=2).values
 
 batch = 32
-length = 64
-hidden_size = 1024
+length = 76
+hidden_size = 1100
 
 def get_inputs():
     return [torch.rand(batch, length, hidden_size)]

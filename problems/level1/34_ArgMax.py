@@ -5,8 +5,8 @@ class Model(nn.Module):
     def forward(self, inp):
         return torch.argmax(inp, dim=1)
 
-batch_size = 1024
-hidden_size = 1024
+batch_size = 1140
+hidden_size = 1140
 
 def get_inputs():
     return [torch.rand(batch_size, hidden_size)]

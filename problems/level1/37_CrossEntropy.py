@@ -11,8 +11,8 @@ class Model(nn.Module):
         x = F.cross_entropy(x, target)
         return x
 
-batch_size = 1024
-n_features = 1024
+batch_size = 1060
+n_features = 1060
 
 def get_inputs():
     return [torch.rand(batch_size, n_features), torch.randint(0, n_features, (batch_size,))]

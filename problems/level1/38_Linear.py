@@ -9,9 +9,9 @@ class Model(nn.Module):
     def forward(self, x):
         return self.proj(x)
 
-batch_size = 64
-in_features = 512
-hidden_dim = 256
+batch_size = 68
+in_features = 460
+hidden_dim = 260
 
 def get_inputs():
     return [torch.randn(batch_size, in_features)]

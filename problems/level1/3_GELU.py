@@ -11,8 +11,8 @@ class Model(nn.Module):
         z = self.act(x)
         return z
 
-num_rows = 1024
-n_features = 1024
+num_rows = 1020
+n_features = 1020
 
 def get_inputs():
     return [torch.randn(num_rows, n_features)]

@@ -8,9 +8,9 @@ class Model(nn.Module):
         return x
 
 batch_size = 32
-seq_length = 64
-dim = 64
-kv_len = 64
+seq_length = 68
+dim = 68
+kv_len = 68
 
 def get_inputs():
     return [torch.rand(batch_size, seq_length, dim), torch.rand(batch_size, dim, kv_len)]

@@ -11,8 +11,8 @@ class Model(nn.Module):
 
 batch_size = 32
 channels = 32
-height = 48
-width = 48
+height = 50
+width = 50
 
 def get_inputs():
     return [torch.rand(batch_size, channels, height, width)]

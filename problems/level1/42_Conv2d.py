@@ -12,8 +12,8 @@ class Model(nn.Module):
 
 batch_size = 32
 num_channels = 3
-height = 64
-width = 64
+height = 60
+width = 60
 hidden_channels = 8
 
 def get_inputs():

@@ -12,7 +12,7 @@ class Model(nn.Module):
 
 batch = 32
 in_channels = 8
-length = 2048
+length = 2000
 out_channels = 16
 
 def get_inputs():

@@ -12,9 +12,9 @@ class Model(nn.Module):
         return x
 
 batch_size = 8
-channels = 32
-height = 64
-width = 64
+channels = 40
+height = 60
+width = 60
 
 def get_inputs():
     return [torch.rand(batch_size, channels, height, width)]

@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 
 batch_size = 32
-seq_len = 64
-hidden_size = 256
+seq_len = 60
+hidden_size = 250
 
 class Model(nn.Module):
     """MaxDim1."""

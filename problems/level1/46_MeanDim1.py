@@ -10,9 +10,9 @@ class Model(nn.Module):
         x = x.mean(dim=1)
         return x
 
-batch_size = 64
-length = 128
-embed_dim = 256
+batch_size = 76
+length = 108
+embed_dim = 260
 
 def get_inputs():
     return [torch.randn(batch_size, length, embed_dim)]

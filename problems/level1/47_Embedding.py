@@ -9,10 +9,10 @@ class Model(nn.Module):
     def forward(self, tokens):
         return self.table(tokens)
 
-batch = 128
-seq_len = 128
+batch = 120
+seq_len = 120
 vocab_size = 2000
-dim = 256
+dim = 300
 
 def get_inputs():
     return [torch.randint(0, vocab_size, (batch, seq_len))]

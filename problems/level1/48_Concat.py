@@ -6,8 +6,8 @@ class Model(nn.Module):
     def forward(self, x, other):
         return torch.cat([x, other], dim=1)
 
-batch_size = 1024
-width = 1024
+batch_size = 1100
+width = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, width), torch.rand(batch_size, width)]

@@ -10,8 +10,8 @@ class Model(nn.Module):
     def forward(self, x, y):
         return x * F.silu(y)
 
-num_rows = 1024
-width = 1024
+num_rows = 1060
+width = 1060
 
 def get_inputs():
     return [torch.rand(num_rows, width), torch.rand(num_rows, width)]

@@ -9,8 +9,8 @@ class Model(nn.Module):
     def forward(self, x):
         return self.act(x)
 
-batch = 512
-features = 1024
+batch = 580
+features = 1020
 
 def get_inputs():
     return [torch.rand(batch, features)]

@@ -11,8 +11,8 @@ class Model(nn.Module):
         inp = F.binary_cross_entropy_with_logits(inp, y)
         return inp
 
-num_rows = 512
-width = 1024
+num_rows = 580
+width = 1000
 
 def get_inputs():
     return [torch.randn(num_rows, width), torch.rand(num_rows, width)]

@@ -7,8 +7,8 @@ class Model(nn.Module):
         x = torch.tanh(x)
         return x
 
-batch_size = 512
-dim = 1024
+batch_size = 580
+dim = 1100
 
 def get_inputs():
     return [torch.randn(batch_size, dim)]

@@ -8,8 +8,8 @@ class Model(nn.Module):
     def forward(self, x):
         return x * torch.sigmoid(x)
 
-num_rows = 1024
-hidden_size = 1024
+num_rows = 1060
+hidden_size = 1060
 
 def get_inputs():
     return [torch.rand(num_rows, hidden_size)]

@@ -10,8 +10,8 @@ class Model(nn.Module):
         inp = F.softplus(inp)
         return inp
 
-batch = 512
-n_features = 1024
+batch = 520
+n_features = 1020
 
 def get_inputs():
     return [torch.rand(batch, n_features)]

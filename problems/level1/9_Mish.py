@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch = 512
-features = 768
+batch = 580
+features = 750
 
 class Model(nn.Module):
     """Applies Mish."""

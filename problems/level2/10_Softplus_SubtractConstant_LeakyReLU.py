@@ -13,8 +13,8 @@ class Model(nn.Module):
         x = x - self.subtract_value
         return F.leaky_relu(x, 0.1)
 
-batch_size = 512
-n_features = 1024
+batch_size = 540
+n_features = 1020
 subtract_value = 0.2
 
 def get_inputs():

@@ -10,8 +10,8 @@ class Model(nn.Module):
         x = torch.add(x, z2)
         return x
 
-batch_size = 1024
-n_features = 1024
+batch_size = 1140
+n_features = 1140
 
 def get_inputs():
     return [torch.randn(batch_size, n_features), torch.randn(batch_size, n_features), torch.randn(batch_size, n_features)]

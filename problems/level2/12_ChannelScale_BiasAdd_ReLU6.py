@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch_size = 1024
-dim = 1024
+batch_size = 1140
+dim = 1140
 
 class Model(nn.Module):
     def __init__(self, dim):

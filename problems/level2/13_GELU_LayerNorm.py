@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch = 512
-hidden_size = 1024
+batch = 500
+hidden_size = 1100
 
 class Model(nn.Module):
     def __init__(self, hidden_size):

@@ -12,8 +12,8 @@ class Model(nn.Module):
         input = self.layer_norm(input)
         return F.gelu(input)
 
-num_rows = 512
-in_features = 1024
+num_rows = 484
+in_features = 1060
 
 def get_inputs():
     return [torch.randn(num_rows, in_features)]

@@ -8,8 +8,8 @@ class Model(nn.Module):
         data = torch.mul(data, 3.0)
         return data
 
-batch_size = 512
-features = 1024
+batch_size = 500
+features = 1060
 
 def get_inputs():
     return [torch.rand(batch_size, features)]

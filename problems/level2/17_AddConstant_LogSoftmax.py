@@ -11,8 +11,8 @@ class Model(nn.Module):
         hidden = hidden + 0.25
         return self.logits(hidden)
 
-batch_size = 512
-width = 1024
+batch_size = 484
+width = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, width)]

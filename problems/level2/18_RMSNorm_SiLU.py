@@ -13,8 +13,8 @@ class Model(nn.Module):
         return self.act(input)
 
 batch_size = 16
-seq_length = 64
-hidden_size = 512
+seq_length = 68
+hidden_size = 484
 
 def get_inputs():
     return [torch.rand(batch_size, seq_length, hidden_size)]

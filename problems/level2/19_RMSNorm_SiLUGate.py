@@ -3,8 +3,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 batch_size = 16
-seq_len = 64
-embed_dim = 512
+seq_len = 52
+embed_dim = 540
 
 class Model(nn.Module):
     def __init__(self, embed_dim):

@@ -7,8 +7,8 @@ class Model(nn.Module):
         inp = inp.clamp(min=0)
         return inp
 
-batch_size = 1024
-hidden_size = 1024
+batch_size = 1100
+hidden_size = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, hidden_size)]

@@ -13,8 +13,8 @@ class Model(nn.Module):
         hidden = self.norm(hidden)
         return F.hardswish(hidden)
 
-num_rows = 512
-hidden_size = 1024
+num_rows = 460
+hidden_size = 1020
 
 def get_inputs():
     return [torch.rand(num_rows, hidden_size)]

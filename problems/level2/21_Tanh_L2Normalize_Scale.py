@@ -12,8 +12,8 @@ class Model(nn.Module):
         x = F.normalize(x, p=2, dim=-1)
         return x * 10.0
 
-batch_size = 512
-in_features = 1024
+batch_size = 520
+in_features = 980
 
 def get_inputs():
     return [torch.rand(batch_size, in_features)]

@@ -10,8 +10,8 @@ class Model(nn.Module):
         x = torch.relu(x)
         return x.sum(dim=-1)
 
-batch_size = 2048
-features = 1024
+batch_size = 2000
+features = 1060
 
 def get_inputs():
     return [torch.randn(batch_size, features)]

@@ -1,8 +1,8 @@
 import torch
 import torch.nn as nn
 
-batch_size = 512
-width = 1024
+batch_size = 484
+width = 1140
 
 class Model(nn.Module):
     def __init__(self):

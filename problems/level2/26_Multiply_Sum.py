@@ -6,8 +6,8 @@ class Model(nn.Module):
         x = torch.mul(x, y)
         return x.sum(dim=-1)
 
-batch_size = 4096
-width = 512
+batch_size = 4000
+width = 500
 
 def get_inputs():
     return [torch.rand(batch_size, width), torch.rand(batch_size, width)]

@@ -12,8 +12,8 @@ class Model(nn.Module):
         x = torch.amax(x, dim=-1)
         return x
 
-num_rows = 512
-dim = 1024
+num_rows = 484
+dim = 1140
 
 def get_inputs():
     return [torch.randn(num_rows, dim)]

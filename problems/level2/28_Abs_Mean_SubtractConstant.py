@@ -12,8 +12,8 @@ class Model(nn.Module):
         x = x - 0.3
         return x
 
-batch_size = 2048
-in_features = 1024
+batch_size = 1960
+in_features = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, in_features)]

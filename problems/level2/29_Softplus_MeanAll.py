@@ -11,8 +11,8 @@ class Model(nn.Module):
         data = torch.mean(data)
         return data
 
-batch = 512
-n_features = 1024
+batch = 500
+n_features = 1140
 
 def get_inputs():
     return [torch.randn(batch, n_features)]

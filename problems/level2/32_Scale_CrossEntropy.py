@@ -8,8 +8,8 @@ class Model(nn.Module):
         x = F.cross_entropy(x, target)
         return x
 
-batch_size = 1024
-features = 512
+batch_size = 1020
+features = 500
 
 def get_inputs():
     return [torch.randn(batch_size, features), torch.randint(0, features, (batch_size,))]

@@ -1,9 +1,9 @@
 import torch
 import torch.nn as nn
 
-batch_size = 64
-features = 512
-out_features = 256
+batch_size = 60
+features = 500
+out_features = 236
 
 class Model(nn.Module):
     """Model that performs Linear and ReLU."""

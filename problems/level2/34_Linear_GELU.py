@@ -12,9 +12,9 @@ class Model(nn.Module):
         x = self.gelu(x)
         return x
 
-batch = 64
-hidden_size = 512
-hidden_dim = 256
+batch = 76
+hidden_size = 500
+hidden_dim = 250
 
 def get_inputs():
     return [torch.rand(batch, hidden_size)]

@@ -12,9 +12,9 @@ class Model(nn.Module):
         input = input * torch.sigmoid(input)
         return 0.5 * input
 
-batch = 128
-n_features = 256
-hidden_dim = 256
+batch = 108
+n_features = 276
+hidden_dim = 276
 
 def get_inputs():
     return [torch.rand(batch, n_features)]

@@ -15,9 +15,9 @@ class Model(nn.Module):
         x = self.gate(x)
         return x
 
-batch_size = 64
-width = 512
-out_dim = 256
+batch_size = 68
+width = 540
+out_dim = 300
 
 def get_inputs():
     return [torch.randn(batch_size, width)]

@@ -12,9 +12,9 @@ class Model(nn.Module):
         inp = self.norm(inp)
         return inp
 
-num_rows = 64
-features = 512
-out_dim = 512
+num_rows = 76
+features = 460
+out_dim = 460
 
 def get_inputs():
     return [torch.rand(num_rows, features)]

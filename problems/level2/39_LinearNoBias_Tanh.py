@@ -11,9 +11,9 @@ class Model(nn.Module):
         x = torch.tanh(x)
         return x
 
-batch_size = 64
-dim = 512
-out_features = 256
+batch_size = 76
+dim = 580
+out_features = 276
 
 def get_inputs():
     return [torch.rand(batch_size, dim)]

@@ -11,8 +11,8 @@ class Model(nn.Module):
         x = torch.add(x, self.bias)
         return F.silu(x)
 
-batch = 1024
-width = 1024
+batch = 980
+width = 980
 
 def get_inputs():
     return [torch.rand(batch, width)]

@@ -13,9 +13,9 @@ class Model(nn.Module):
         inp = inp.max(dim=1).values
         return inp
 
-batch = 128
-in_features = 512
-hidden_dim = 256
+batch = 108
+in_features = 460
+hidden_dim = 260
 scale = 2.0
 
 def get_inputs():

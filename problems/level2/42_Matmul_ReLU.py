@@ -9,9 +9,9 @@ class Model(nn.Module):
         input = torch.mm(input, z)
         return torch.relu(input)
 
-batch_size = 256
-hidden_size = 256
-out_dim = 256
+batch_size = 220
+hidden_size = 220
+out_dim = 220
 
 def get_inputs():
     return [torch.rand(batch_size, hidden_size), torch.rand(hidden_size, out_dim)]

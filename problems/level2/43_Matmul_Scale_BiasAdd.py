@@ -14,9 +14,9 @@ class Model(nn.Module):
         x = x + self.b
         return x
 
-batch = 256
-width = 256
-width2 = 256
+batch = 220
+width = 220
+width2 = 220
 scale = 0.5
 
 def get_inputs():

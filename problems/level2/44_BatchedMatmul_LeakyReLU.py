@@ -13,9 +13,9 @@ class Model(nn.Module):
         return inp
 
 batch = 32
-length = 64
-dim = 64
-kv_len = 64
+length = 60
+dim = 60
+kv_len = 60
 
 def get_inputs():
     return [torch.rand(batch, length, dim), torch.rand(batch, dim, kv_len)]

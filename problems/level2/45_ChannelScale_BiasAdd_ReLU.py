@@ -15,9 +15,9 @@ class Model(nn.Module):
         return x
 
 batch_size = 8
-num_channels = 32
-height = 48
-width = 48
+num_channels = 40
+height = 50
+width = 50
 
 def get_inputs():
     return [torch.rand(batch_size, num_channels, height, width)]

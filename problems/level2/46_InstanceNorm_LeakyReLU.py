@@ -13,8 +13,8 @@ class Model(nn.Module):
 
 batch_size = 8
 in_channels = 16
-height = 48
-width = 48
+height = 54
+width = 54
 
 def get_inputs():
     return [torch.randn(batch_size, in_channels, height, width)]

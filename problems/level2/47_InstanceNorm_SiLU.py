@@ -14,8 +14,8 @@ class Model(nn.Module):
 
 batch_size = 8
 channels = 16
-height = 48
-width = 48
+height = 46
+width = 46
 
 def get_inputs():
     return [torch.rand(batch_size, channels, height, width)]

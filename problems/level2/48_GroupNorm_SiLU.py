@@ -13,9 +13,9 @@ class Model(nn.Module):
         return F.silu(data)
 
 batch_size = 8
-in_channels = 32
-height = 32
-width = 32
+in_channels = 40
+height = 40
+width = 40
 groups = 4
 
 def get_inputs():

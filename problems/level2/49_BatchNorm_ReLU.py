@@ -13,8 +13,8 @@ class Model(nn.Module):
 
 batch_size = 8
 channels = 16
-height = 48
-width = 48
+height = 44
+width = 44
 
 def get_inputs():
     return [torch.randn(batch_size, channels, height, width)]

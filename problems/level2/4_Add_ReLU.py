@@ -10,8 +10,8 @@ class Model(nn.Module):
         input = input + y
         return self.activation(input)
 
-num_rows = 1024
-dim = 1024
+num_rows = 1100
+dim = 1100
 
 def get_inputs():
     return [torch.randn(num_rows, dim), torch.randn(num_rows, dim)]

@@ -14,8 +14,8 @@ class Model(nn.Module):
 
 batch_size = 16
 channels = 3
-height = 48
-width = 48
+height = 46
+width = 46
 hidden_channels = 16
 
 def get_inputs():

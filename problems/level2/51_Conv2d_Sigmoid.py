@@ -13,8 +13,8 @@ class Model(nn.Module):
 
 batch_size = 16
 in_channels = 3
-height = 48
-width = 48
+height = 50
+width = 50
 out_channels = 16
 
 def get_inputs():

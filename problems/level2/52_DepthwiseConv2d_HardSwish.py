@@ -14,8 +14,8 @@ class Model(nn.Module):
 
 batch_size = 32
 in_channels = 32
-height = 48
-width = 48
+height = 46
+width = 46
 kernel_size = 3
 
 def get_inputs():

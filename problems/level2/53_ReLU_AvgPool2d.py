@@ -12,8 +12,8 @@ class Model(nn.Module):
 
 batch_size = 8
 in_channels = 16
-height = 64
-width = 64
+height = 60
+width = 60
 
 def get_inputs():
     return [torch.randn(batch_size, in_channels, height, width)]

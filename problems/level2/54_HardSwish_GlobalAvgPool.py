@@ -2,9 +2,9 @@ import torch
 import torch.nn as nn
 
 batch_size = 16
-in_channels = 32
-height = 64
-width = 64
+in_channels = 40
+height = 60
+width = 60
 
 class Model(nn.Module):
     def __init__(self):

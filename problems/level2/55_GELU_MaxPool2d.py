@@ -14,8 +14,8 @@ class Model(nn.Module):
 
 batch_size = 16
 in_channels = 8
-height = 48
-width = 48
+height = 44
+width = 44
 
 def get_inputs():
     return [torch.randn(batch_size, in_channels, height, width)]

@@ -15,7 +15,7 @@ class Model(nn.Module):
 
 batch_size = 32
 channels = 8
-seq_len = 2048
+seq_len = 2100
 hidden_channels = 16
 
 def get_inputs():

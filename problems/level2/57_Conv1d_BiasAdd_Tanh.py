@@ -16,7 +16,7 @@ class Model(nn.Module):
 
 batch_size = 32
 in_channels = 8
-seq_len = 1024
+seq_len = 1100
 hidden_channels = 16
 
 def get_inputs():

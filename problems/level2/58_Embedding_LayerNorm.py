@@ -12,9 +12,9 @@ class Model(nn.Module):
         return self.layer_norm(ids)
 
 batch = 32
-seq_len = 128
+seq_len = 120
 num_embeddings = 2000
-embed_dim = 256
+embed_dim = 236
 
 def get_inputs():
     return [torch.randint(0, num_embeddings, (batch, seq_len))]

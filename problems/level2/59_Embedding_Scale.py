@@ -11,9 +11,9 @@ class Model(nn.Module):
         return 2.0 * tokens
 
 batch_size = 16
-length = 128
+length = 144
 num_embeddings = 1000
-dim = 256
+dim = 220
 
 def get_inputs():
     return [torch.randint(0, num_embeddings, (batch_size, length))]

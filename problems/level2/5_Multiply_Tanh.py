@@ -11,8 +11,8 @@ class Model(nn.Module):
         hidden = self.tanh(hidden)
         return hidden
 
-batch = 1024
-features = 1024
+batch = 1020
+features = 1020
 
 def get_inputs():
     return [torch.randn(batch, features), torch.randn(batch, features)]

@@ -7,8 +7,8 @@ class Model(nn.Module):
         x = F.relu(x)
         return torch.transpose(x, 0, 1).contiguous()
 
-batch_size = 512
-dim = 1024
+batch_size = 484
+dim = 1100
 
 def get_inputs():
     return [torch.rand(batch_size, dim)]

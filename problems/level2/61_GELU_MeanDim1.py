@@ -10,9 +10,9 @@ class Model(nn.Module):
         h = F.gelu(x)
         return h.mean(dim=1)
 
-batch_size = 64
-length = 64
-hidden_size = 256
+batch_size = 76
+length = 76
+hidden_size = 236
 
 def get_inputs():
     return [torch.rand(batch_size, length, hidden_size)]

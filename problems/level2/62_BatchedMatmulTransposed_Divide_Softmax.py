@@ -13,9 +13,9 @@ class Model(nn.Module):
         return self.softmax(x)
 
 batch_size = 32
-length = 64
-d_model = 64
-out_dim = 64
+length = 56
+d_model = 56
+out_dim = 56
 
 def get_inputs():
     return [torch.randn(batch_size, length, d_model), torch.randn(batch_size, out_dim, d_model)]

@@ -16,8 +16,8 @@ class Model(nn.Module):
 
 batch_size = 16
 channels = 8
-height = 32
-width = 32
+height = 40
+width = 40
 out_channels = 16
 kernel_size = 3
 

@@ -15,8 +15,8 @@ class Model(nn.Module):
         x = self.swish(x)
         return x
 
-batch_size = 512
-width = 512
+batch_size = 580
+width = 580
 
 def get_inputs():
     return [torch.randn(batch_size, width), torch.randn(batch_size, width), torch.randn(batch_size, width)]

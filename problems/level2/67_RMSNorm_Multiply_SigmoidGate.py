@@ -11,8 +11,8 @@ class Model(nn.Module):
         x = x * y
         return torch.sigmoid(gate) * x
 
-num_rows = 512
-hidden_size = 1024
+num_rows = 460
+hidden_size = 980
 
 def get_inputs():
     return [torch.randn(num_rows, hidden_size), torch.randn(num_rows, hidden_size), torch.randn(num_rows, hidden_size)]

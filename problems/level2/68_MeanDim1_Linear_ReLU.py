@@ -12,10 +12,10 @@ class Model(nn.Module):
         out = self.fc(out)
         return out.clamp(min=0)
 
-batch_size = 64
-seq_len = 64
-dim = 512
-hidden_dim = 256
+batch_size = 60
+seq_len = 60
+dim = 580
+hidden_dim = 250
 
 def get_inputs():
     return [torch.randn(batch_size, seq_len, dim)]

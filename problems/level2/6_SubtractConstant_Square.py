@@ -11,8 +11,8 @@ class Model(nn.Module):
         input = input - self.threshold
         return input * input
 
-batch_size = 1024
-hidden_size = 1024
+batch_size = 1100
+hidden_size = 1100
 threshold = 0.5
 
 def get_inputs():

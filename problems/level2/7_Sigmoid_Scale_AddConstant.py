@@ -12,8 +12,8 @@ class Model(nn.Module):
         hidden = hidden + 0.1
         return hidden
 
-batch_size = 512
-features = 1024
+batch_size = 460
+features = 1140
 
 def get_inputs():
     return [torch.randn(batch_size, features)]

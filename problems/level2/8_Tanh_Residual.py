@@ -1,8 +1,8 @@
 import torch
 import torch.nn as nn
 
-batch_size = 512
-width = 1024
+batch_size = 540
+width = 1060
 
 class Model(nn.Module):
     def forward(self, x):

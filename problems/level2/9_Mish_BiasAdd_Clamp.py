@@ -2,8 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-num_rows = 512
-hidden_size = 1024
+num_rows = 520
+hidden_size = 1140
 max_value = 0.5
 
 class Model(nn.Module):

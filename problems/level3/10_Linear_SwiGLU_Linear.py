@@ -15,10 +15,10 @@ class Model(nn.Module):
         x = self.fc(x)
         return x
 
-batch_size = 64
-n_features = 256
-output_size = 512
-output_size2 = 256
+batch_size = 68
+n_features = 276
+output_size = 540
+output_size2 = 276
 
 def get_inputs():
     return [torch.rand(batch_size, n_features)]

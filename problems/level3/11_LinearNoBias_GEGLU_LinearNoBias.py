@@ -2,10 +2,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch = 64
-dim = 256
-output_size = 512
-out_features = 256
+batch = 76
+dim = 220
+output_size = 540
+out_features = 220
 
 class Model(nn.Module):
     """LinearNoBias, GEGLU, LinearNoBias."""

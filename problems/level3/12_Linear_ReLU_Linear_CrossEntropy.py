@@ -17,10 +17,10 @@ class Model(nn.Module):
         x = F.cross_entropy(x, labels)
         return x
 
-num_rows = 128
-width = 512
-out_dim = 256
-out_dim2 = 64
+num_rows = 116
+width = 500
+out_dim = 236
+out_dim2 = 56
 
 def get_inputs():
     return [torch.randn(num_rows, width), torch.randint(0, out_dim2, (num_rows,))]

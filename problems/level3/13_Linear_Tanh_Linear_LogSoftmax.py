@@ -2,10 +2,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch = 128
-width = 256
-output_size = 128
-hidden_dim = 64
+batch = 120
+width = 236
+output_size = 120
+hidden_dim = 60
 
 class Model(nn.Module):
     def __init__(self, width, output_size, hidden_dim):

@@ -11,10 +11,10 @@ class Model(nn.Module):
         return x
 
 batch = 16
-length = 64
-hidden_size = 64
-out_dim = 64
-cols = 64
+length = 52
+hidden_size = 52
+out_dim = 52
+cols = 52
 
 def get_inputs():
     return [torch.rand(batch, length, hidden_size), torch.rand(batch, out_dim, hidden_size), torch.rand(batch, out_dim, cols)]

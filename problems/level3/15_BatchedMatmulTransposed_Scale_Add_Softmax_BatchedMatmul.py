@@ -16,11 +16,11 @@ class Model(nn.Module):
         return data
 
 batch_size = 16
-seq_len = 64
-d_model = 64
-out_dim = 64
+seq_len = 56
+d_model = 56
+out_dim = 56
 scaling_factor = 0.125
-width2 = 64
+width2 = 56
 
 def get_inputs():
     return [torch.randn(batch_size, seq_len, d_model), torch.randn(batch_size, out_dim, d_model), torch.randn(batch_size, seq_len, out_dim), torch.randn(batch_size, out_dim, width2)]

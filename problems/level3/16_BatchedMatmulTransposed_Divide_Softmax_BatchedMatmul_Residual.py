@@ -3,11 +3,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 batch_size = 16
-seq_length = 64
-dim = 64
-kv_len = 64
+seq_length = 52
+dim = 52
+kv_len = 52
 denom = 8.0
-kv_len2 = 64
+kv_len2 = 52
 
 class Model(nn.Module):
     """Model that performs BatchedMatmulTransposed, Divide, Softmax, BatchedMatmul and Residual."""

@@ -18,11 +18,11 @@ class Model(nn.Module):
         return out
 
 batch_size = 16
-num_channels = 64
-height = 32
-width = 32
+num_channels = 52
+height = 40
+width = 40
 out_features = 16
-out_features2 = 64
+out_features2 = 52
 
 def get_inputs():
     return [torch.rand(batch_size, num_channels, height, width)]

@@ -17,11 +17,11 @@ class Model(nn.Module):
         return data * y.unsqueeze(-1).unsqueeze(-1)
 
 batch = 16
-num_channels = 64
-height = 32
-width = 32
+num_channels = 56
+height = 40
+width = 40
 out_dim = 16
-out_features = 64
+out_features = 56
 
 def get_inputs():
     return [torch.randn(batch, num_channels, height, width)]

@@ -13,10 +13,10 @@ class Model(nn.Module):
         x = self.relu(x)
         return self.linear(x)
 
-batch = 256
-width = 256
-out_dim = 256
-out_features = 128
+batch = 220
+width = 220
+out_dim = 220
+out_features = 144
 
 def get_inputs():
     return [torch.randn(batch, width)]

@@ -16,8 +16,8 @@ class Model(nn.Module):
 
 batch_size = 16
 channels = 16
-height = 48
-width = 48
+height = 44
+width = 44
 hidden_channels = 16
 kernel_size = 1
 

@@ -17,8 +17,8 @@ class Model(nn.Module):
 
 batch_size = 32
 in_channels = 3
-height = 48
-width = 48
+height = 46
+width = 46
 out_channels = 16
 kernel_size = 3
 hidden_dim = 32

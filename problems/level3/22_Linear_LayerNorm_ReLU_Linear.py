@@ -17,10 +17,10 @@ class Model(nn.Module):
         z = self.proj(z)
         return z
 
-batch = 256
-hidden_size = 256
-out_dim = 256
-hidden_dim = 64
+batch = 260
+hidden_size = 260
+out_dim = 260
+hidden_dim = 68
 
 def get_inputs():
     return [torch.randn(batch, hidden_size)]

@@ -15,10 +15,10 @@ class Model(nn.Module):
         data = self.linear(data)
         return data
 
-batch_size = 256
-width = 256
-out_features = 256
-out_dim = 256
+batch_size = 300
+width = 300
+out_features = 300
+out_dim = 300
 
 def get_inputs():
     return [torch.randn(batch_size, width)]

@@ -13,10 +13,10 @@ class Model(nn.Module):
         h = self.fc2(h)
         return inp + h
 
-batch_size = 64
-dim = 256
-output_size = 256
-out_features = 256
+batch_size = 76
+dim = 276
+output_size = 276
+out_features = 276
 
 def get_inputs():
     return [torch.rand(batch_size, dim)]

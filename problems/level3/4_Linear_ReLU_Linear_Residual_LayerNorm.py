@@ -1,10 +1,10 @@
 import torch
 import torch.nn as nn
 
-batch_size = 256
-in_features = 256
-hidden_dim = 256
-out_features = 256
+batch_size = 300
+in_features = 300
+hidden_dim = 300
+out_features = 300
 
 class Model(nn.Module):
     def __init__(self, in_features, hidden_dim, out_features):

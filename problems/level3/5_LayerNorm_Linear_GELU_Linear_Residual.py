@@ -17,10 +17,10 @@ class Model(nn.Module):
         res = res + x
         return res
 
-batch = 256
-n_features = 256
-hidden_dim = 256
-hidden_dim2 = 256
+batch = 220
+n_features = 220
+hidden_dim = 220
+hidden_dim2 = 220
 
 def get_inputs():
     return [torch.rand(batch, n_features)]

@@ -21,11 +21,11 @@ class Model(nn.Module):
         return res
 
 batch_size = 8
-length = 32
-embed_dim = 256
+length = 40
+embed_dim = 220
 eps = 1e-6
-out_features = 512
-out_features2 = 256
+out_features = 540
+out_features2 = 220
 
 def get_inputs():
     return [torch.rand(batch_size, length, embed_dim)]

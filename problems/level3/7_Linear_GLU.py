@@ -12,9 +12,9 @@ class Model(nn.Module):
         input = F.glu(input, dim=-1)
         return input
 
-batch_size = 64
-hidden_size = 256
-out_features = 512
+batch_size = 68
+hidden_size = 300
+out_features = 580
 
 def get_inputs():
     return [torch.randn(batch_size, hidden_size)]

@@ -12,9 +12,9 @@ class Model(nn.Module):
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate) * up
 
-batch = 64
-hidden_size = 256
-hidden_dim = 512
+batch = 52
+hidden_size = 300
+hidden_dim = 500
 
 def get_inputs():
     return [torch.rand(batch, hidden_size)]

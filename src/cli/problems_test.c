@@ -49,8 +49,8 @@ static void right_answers_are_right(void **state) {
     for (size_t i = 0; i < N; i++) {
         if (generator_from_recipe(recipes[i], i, &a, &it[i], &e) != ST_OK) fail_msg("%s", e.msg);
         static const enum gen_style others[] = {GEN_STYLE_naive, GEN_STYLE_fused_simd, GEN_STYLE_parallel_fast};
-        static const enum gen_style unrolled[] = {GEN_STYLE_naive_unrolled, GEN_STYLE_fused_parallel_unrolled};
-        const enum gen_style styles[STYLES] = {GEN_STYLE_fused_parallel_fast, others[i % 3], unrolled[i % 2]};
+        static const enum gen_style literal[] = {GEN_STYLE_naive_numbers, GEN_STYLE_fused_parallel_numbers};
+        const enum gen_style styles[STYLES] = {GEN_STYLE_fused_parallel_fast, others[i % 3], literal[i % 2]};
         for (int s = 0; s < STYLES; s++)
             items[n++] = (struct verify_item){.problem = &it[i].problem, .source = it[i].answers[styles[s]]};
     }
@@ -72,20 +72,20 @@ static void broken_answers_are_caught(void **state) {
         {GEN_BREAK_undeclared_name, "B"}, {GEN_BREAK_missing_semicolon, "B"}, {GEN_BREAK_missing_brace, "B"},
         {GEN_BREAK_wrong_signature, "B"}, {GEN_BREAK_wrong_constant, "W"},    {GEN_BREAK_missing_operator, "W"},
         {GEN_BREAK_unwritten_row, "W"},   {GEN_BREAK_out_of_bounds, "WR"},    {GEN_BREAK_crash, "R"},
-        {GEN_BREAK_not_a_number, "W"},    {GEN_BREAK_missing_tail, "W"},      {GEN_BREAK_wrong_element, "W"}};
+        {GEN_BREAK_not_a_number, "W"},    {GEN_BREAK_missing_tail, "W"},      {GEN_BREAK_wrong_size, "W"}};
     enum { N = sizeof cases / sizeof *cases, STYLES = 2 };
-    static const enum gen_style styles[STYLES] = {GEN_STYLE_fused, GEN_STYLE_fused_unrolled};
+    static const enum gen_style styles[STYLES] = {GEN_STYLE_fused, GEN_STYLE_fused_numbers};
     static struct verify_item items[N * STYLES];
     size_t n = 0, kind[N * STYLES];
     struct verifier *v = open_verifier();
     if (!v) skip();
     struct arena a = ARENA_INIT;
     struct gen_item it;
-    if (generator_from_recipe("rows 16x64 scale:3.0 shift:0.25 softmax", 1, &a, &it, &e) != ST_OK)
+    if (generator_from_recipe("rows 16x64 scale:3.0 softmax shift:0.25", 1, &a, &it, &e) != ST_OK)
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < N * STYLES; i++) {
         const enum gen_style style = styles[i / N];
-        if (cases[i % N].kind == GEN_BREAK_wrong_element && !gen_style_unrolled(style)) continue;
+        if (cases[i % N].kind == GEN_BREAK_wrong_size && !gen_style_literal(style)) continue;
         char *wrong = generator_break(it.answers[style], cases[i % N].kind, 3 + i / N, &a);
         if (!wrong) fail_msg("%s does not apply", gen_break_name(cases[i % N].kind));
         kind[n] = i % N;

@@ -111,6 +111,11 @@ struct gparam {
     bool member; /* of a submodule: listed after the module's own */
 };
 
+struct gdim {
+    const char *name, *expr; /* "S", "H * W" */
+    int64_t value;
+};
+
 struct prog {
     struct arena *a;
     struct rng r;
@@ -128,7 +133,8 @@ struct prog {
     const char *fill;           /* torch.rand or torch.randn */
     bool keep_x;                /* x is used again: the running variable must differ */
     bool out_i64;
-    struct str dims; /* "B = X_D0, C = X_D1": the enum of the answer */
+    struct gdim dims[48]; /* the enum of the answer, in order */
+    int n_dims;
     char level;
 };
 
@@ -151,12 +157,13 @@ const char *prog_make_tensor(struct prog *p, const char *fill, const struct shap
 void prog_finish(struct prog *p); /* level and variable names, after the last operator */
 enum status prog_recipe(struct prog *p, const char *recipe, struct err *e) MUST_USE;
 const char *prog_ops(const struct prog *p);
-void prog_free(struct prog *p);
+/* The enumerator of that name, or NULL. */
+const struct gdim *prog_find_dim(const struct prog *p, const char *name, size_t len);
 /* gen_random.c */
 void prog_random(struct prog *p);
 /* gen_py.c */
 char *prog_python(struct prog *p);
-/* gen_c.c. A style that unrolls gives its rolled sister when there is nothing to unroll or the text gets too long. */
+/* gen_c.c */
 char *prog_answer(const struct prog *p, enum gen_style style);
 
 #endif

@@ -1,9 +1,10 @@
 /* Wrong answers: realistic edits of right ones, for refinement training. Each edit works on the text of the generator's
  * own answers; what the verifier makes of it is found out by running it. */
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "problem/gen_c.h"
+#include "problem/gen.h"
 
 /* The body starts after the first line that begins with "void kernel(". */
 static const char *body_of(const char *s) {
@@ -11,30 +12,10 @@ static const char *body_of(const char *s) {
     return k ? strchr(k, '\n') : NULL;
 }
 
-/* Length of the pattern's match at t, 0 when it does not match. '#' stands for an element's number in unrolled code
- * ("v#" matches v, v0 ... v3); it is put into *lane, 0 when there is none. */
-static size_t match(const char *t, const char *pattern, char *lane) {
-    const char *c = t;
-    *lane = 0;
-    for (; *pattern; pattern++) {
-        if (*pattern != '#') {
-            if (*c++ != *pattern) return 0;
-        } else if (*c >= '0' && *c < '0' + GEN_LANES) {
-            *lane = *c++;
-        }
-    }
-    return (size_t)(c - t);
-}
-
-/* All places behind `from` where the pattern matches, at most max. */
-static int find_all(const char *from, const char *pattern, const char *out[], int max) {
+/* All places in [from, end) where needle stands, at most max. */
+static int find_all(const char *from, const char *needle, const char *out[], int max) {
     int n = 0;
-    char lane;
-    for (const char *c = from; n < max && *c;) {
-        size_t len = match(c, pattern, &lane);
-        if (len) out[n++] = c;
-        c += len ? len : 1;
-    }
+    for (const char *c = from; n < max && (c = strstr(c, needle)) != NULL; c += strlen(needle)) out[n++] = c;
     return n;
 }
 
@@ -54,54 +35,20 @@ static size_t line_len(const char *start) {
 
 enum { MAX_SITES = 64 };
 
-/* A random occurrence of the pattern in the body, or NULL. */
-static const char *site(const char *body, const char *pattern, struct rng *r) {
+/* A random occurrence of needle in the body, or NULL. */
+static const char *site(const char *body, const char *needle, struct rng *r) {
     const char *at[MAX_SITES];
-    int n = find_all(body, pattern, at, MAX_SITES);
+    int n = find_all(body, needle, at, MAX_SITES);
     return n ? at[rng_below(r, (uint64_t)n)] : NULL;
 }
 
-/* A pattern and what to write there, where '#' is the number that the pattern's '#' found. */
-struct edit {
-    const char *from, *to;
-};
-
-/* One edit at a random place, or NULL when its pattern is not in the body. */
-static char *edit_somewhere(const char *s, const char *body, const struct edit *ed, struct rng *r, struct arena *a) {
-    const char *at = site(body, ed->from, r);
-    if (!at) return NULL;
-    char lane;
-    size_t len = match(at, ed->from, &lane);
-    struct str to = STR_INIT;
-    for (const char *c = ed->to; *c; c++)
-        if (*c != '#')
-            str_addc(&to, *c);
-        else if (lane)
-            str_addc(&to, lane);
-    char *text = splice(a, s, at, len, str_c(&to));
-    str_free(&to);
-    return text;
-}
-
-/* The first of the edits that applies, from a random one on. */
-static char *edit_any(const char *s, const char *body, const struct edit *edits, size_t n, struct rng *r,
-                      struct arena *a) {
-    size_t first = rng_below(r, n);
-    for (size_t i = 0; i < n; i++) {
-        char *text = edit_somewhere(s, body, &edits[(first + i) % n], r, a);
-        if (text) return text;
-    }
-    return NULL;
-}
-
-/* Lines "v = ...;" are operators (one element's in unrolled code): the ones whose loss changes the result. */
+/* Lines "v = ...;" are operators: the ones whose loss changes the result. */
 static int operator_lines(const char *body, const char *out[], int max) {
     int n = 0;
-    char lane;
     for (const char *c = body; n < max && (c = strchr(c, '\n')) != NULL;) {
         c++;
         const char *t = c + strspn(c, " ");
-        if (match(t, "v# = ", &lane) && strncmp(t, "v = q", 5) != 0)
+        if (strncmp(t, "v = ", 4) == 0 && strncmp(t, "v = q", 5) != 0)
             out[n++] = c;
         else if (strncmp(t, "{ float ", 8) == 0)
             out[n++] = c;
@@ -111,17 +58,18 @@ static int operator_lines(const char *body, const char *out[], int max) {
 
 static char *undeclared(const char *s, const char *body, struct rng *r, struct arena *a) {
     /* a helper that was never written, or a variable by another name */
-    static const struct edit edits[] = {{"expf(", "fast_exp("},           {"fast_exp(", "vexp("},
-                                        {"float v# = ", "float val# = "}, {"int i = 0", "int row = 0"},
-                                        {"int j = 0", "int col = 0"},     {"float m, s;", "float m;"},
-                                        {"tanhf(", "fast_tanh("},         {"enum { R =", "enum { ROWS ="}};
+    static const struct {
+        const char *from, *to;
+    } edits[] = {{"expf(", "fast_exp("},       {"fast_exp(", "vexp("},         {"float v = ", "float val = "},
+                 {"int i = 0", "int row = 0"}, {"int j = 0", "int col = 0"},   {"float m, s;", "float m;"},
+                 {"tanhf(", "fast_tanh("},     {"enum { R =", "enum { ROWS ="}};
     size_t first = rng_below(r, ARRAY_LEN(edits));
     for (size_t i = 0; i < ARRAY_LEN(edits); i++) {
         size_t k = (first + i) % ARRAY_LEN(edits);
+        const char *at = site(body, edits[k].from, r);
         /* "expf(" is not to be found inside fast_exp's own text, and a helper that exists must not be the target */
-        if ((k == 0 && strstr(s, "fast_exp")) || (k == 6 && strstr(s, "fast_tanh"))) continue;
-        char *text = edit_somewhere(s, body, &edits[k], r, a);
-        if (text) return text;
+        if (at && !(k == 0 && strstr(s, "fast_exp")) && !(k == 6 && strstr(s, "fast_tanh")))
+            return splice(a, s, at, strlen(edits[k].from), edits[k].to);
     }
     return NULL;
 }
@@ -147,6 +95,27 @@ static char *other_constant(const char *s, const char *body, struct rng *r, stru
     const char *c = at[rng_below(r, (uint64_t)n)];
     size_t len = number_len(c) + 1;
     return splice(a, s, c, len, strncmp(c, "0.5f", 4) == 0 ? "0.25f" : rng_below(r, 2) ? "0.5f" : "1.0f");
+}
+
+/* A size got wrong: a number of two digits and more is doubled, halved, or has a wrong digit. */
+static char *other_size(const char *s, const char *body, struct rng *r, struct arena *a) {
+    const char *at[MAX_SITES];
+    int n = 0;
+    for (const char *c = body; *c && n < MAX_SITES; c++) {
+        if (!isdigit((unsigned char)*c) || isalnum((unsigned char)c[-1]) || c[-1] == '.' || c[-1] == '_') continue;
+        size_t len = number_len(c);
+        if (len >= 2 && strspn(c, "0123456789") == len && !isalpha((unsigned char)c[len])) at[n++] = c;
+        c += len - 1;
+    }
+    if (!n) return NULL;
+    const char *c = at[rng_below(r, (uint64_t)n)];
+    long long value = strtoll(c, NULL, 10);
+    switch (rng_below(r, 3)) {
+    case 0: value *= 2; break;
+    case 1: value /= 2; break;
+    default: value += 10; break;
+    }
+    return splice(a, s, c, number_len(c), arena_printf(a, "%lld", value));
 }
 
 char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct arena *a) {
@@ -186,11 +155,18 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         return splice(a, s, at, line_len(at), "");
     case GEN_BREAK_wrong_constant: return other_constant(s, body, &r, a);
     case GEN_BREAK_wrong_sign: {
-        static const struct edit edits[] = {{" - m", ""},          {"+ 1e-5f", ""},   {"v# + ", "v# - "},
-                                            {"v# * ", "v# + "},    {"(-v#)", "(v#)"}, {"> 0.0f ?", "< 0.0f ?"},
-                                            {"s += ", "s -= "},    {"/ s", "* s"},    {" * s", ""},
-                                            {"1.0f + ", "1.0f - "}};
-        return edit_any(s, body, edits, ARRAY_LEN(edits), &r, a);
+        static const struct {
+            const char *from, *to;
+        } edits[] = {{" - m", ""},    {"+ 1e-5f", ""},          {"v + ", "v - "},   {"v * ", "v + "},
+                     {"(-v)", "(v)"}, {"> 0.0f ?", "< 0.0f ?"}, {"s += ", "s -= "}, {"/ s", "* s"},
+                     {" * s", ""},    {"1.0f + ", "1.0f - "}};
+        size_t first = rng_below(&r, ARRAY_LEN(edits));
+        for (size_t i = 0; i < ARRAY_LEN(edits); i++) {
+            size_t k = (first + i) % ARRAY_LEN(edits);
+            at = site(body, edits[k].from, &r);
+            if (at) return splice(a, s, at, strlen(edits[k].from), edits[k].to);
+        }
+        return NULL;
     }
     case GEN_BREAK_missing_reset: /* the accumulator's start value is forgotten */
         at = site(body, "s = 0.0f;\n", &r);
@@ -204,12 +180,8 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         for (size_t i = 0; i < ARRAY_LEN(loops); i++) {
             at = site(body, loops[(first + i) % ARRAY_LEN(loops)], &r);
             if (!at) continue;
-            const char *stop = strchr(at, ';'), *end = stop ? strchr(stop, ')') : NULL;
-            if (!end) continue;
-            /* a loop that takes several elements an iteration stops that many early */
-            const char *step = memmem(stop, (size_t)(end - stop), " += ", 4);
-            step = step ? step + 4 : "1";
-            return splice(a, s, stop, 0, arena_printf(a, " - %.*s", (int)strspn(step, "0123456789"), step));
+            const char *stop = strchr(at, ';');
+            return stop ? splice(a, s, stop, 0, " - 1") : NULL;
         }
         return NULL;
     }
@@ -223,7 +195,7 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
     case GEN_BREAK_out_of_bounds: { /* a bound taken from the wrong place: the loop runs past the output */
         at = site(body, "for (int i = 0; i < ", &r);
         if (!at) return NULL;
-        const char *stop = strchr(at + strlen("for (int i = 0;"), ';');
+        const char *stop = strstr(at, "; i++)");
         return stop ? splice(a, s, stop, 0, " + 16") : NULL;
     }
     case GEN_BREAK_crash: { /* an index far outside */
@@ -239,20 +211,24 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         return NULL;
     }
     case GEN_BREAK_not_a_number: {
-        static const struct edit edits[] = {{"sqrtf(s", "sqrtf(-s"},
-                                            {"logf(s)", "logf(-s)"},
-                                            {"float v# = p[j];", "float v# = sqrtf(-1.0f - fabsf(p[j]));"},
-                                            {"s = 1.0f / s;", "s = 1.0f / (s - s);"},
-                                            {"1.0f + fast_exp(-v#)", "logf(-1.0f)"},
-                                            {"1.0f + expf(-v#)", "logf(-1.0f)"},
-                                            {"float v# = x[i];", "float v# = logf(-1.0f - fabsf(x[i]));"}};
-        return edit_any(s, body, edits, ARRAY_LEN(edits), &r, a);
+        static const struct {
+            const char *from, *to;
+        } edits[] = {{"sqrtf(s", "sqrtf(-s"},
+                     {"logf(s)", "logf(-s)"},
+                     {"float v = p[j];", "float v = sqrtf(-1.0f - fabsf(p[j]));"},
+                     {"s = 1.0f / s;", "s = 1.0f / (s - s);"},
+                     {"1.0f + fast_exp(-v)", "logf(-1.0f)"},
+                     {"1.0f + expf(-v)", "logf(-1.0f)"},
+                     {"float v = x[i];", "float v = logf(-1.0f - fabsf(x[i]));"}};
+        size_t first = rng_below(&r, ARRAY_LEN(edits));
+        for (size_t i = 0; i < ARRAY_LEN(edits); i++) {
+            size_t k = (first + i) % ARRAY_LEN(edits);
+            at = site(body, edits[k].from, &r);
+            if (at) return splice(a, s, at, strlen(edits[k].from), edits[k].to);
+        }
+        return NULL;
     }
-    case GEN_BREAK_wrong_element: { /* unrolled: one index is that of a neighbour */
-        static const struct edit edits[] = {
-            {" + 1]", " + 2]"}, {" + 2]", " + 3]"}, {" + 3]", " + 2]"}, {" + 2]", " + 1]"}};
-        return edit_any(s, body, edits, ARRAY_LEN(edits), &r, a);
-    }
+    case GEN_BREAK_wrong_size: return other_size(s, body, &r, a);
     case GEN_BREAKS: break;
     }
     return NULL;

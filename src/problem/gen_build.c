@@ -85,8 +85,15 @@ const char *prog_make_tensor(struct prog *p, const char *fill, const struct shap
     return r;
 }
 
-static void add_dim(struct prog *p, const char *name, const char *expr) {
-    str_addf(&p->dims, "%s%s = %s", p->dims.len ? ", " : "", name, expr);
+const struct gdim *prog_find_dim(const struct prog *p, const char *name, size_t len) {
+    for (int i = 0; i < p->n_dims; i++)
+        if (strlen(p->dims[i].name) == len && memcmp(p->dims[i].name, name, len) == 0) return &p->dims[i];
+    return NULL;
+}
+
+static void add_dim(struct prog *p, const char *name, const char *expr, int64_t value) {
+    ASSERT(p->n_dims < (int)ARRAY_LEN(p->dims));
+    p->dims[p->n_dims++] = (struct gdim){name, expr, value};
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------ */
@@ -122,25 +129,26 @@ void prog_start(struct prog *p, enum head head, const int64_t d[4]) {
         s->kind = SHAPE_ROWS;
         s->rows = "R";
         s->len = "N";
-        add_dim(p, "R", arena_printf(p->a, head == HEAD_ROWS ? "%s_D0" : "%s_D0 * %s_D1", X, X));
-        if (!ids) add_dim(p, "N", arena_printf(p->a, "%s_D%d", X, s->nd - 1));
+        add_dim(p, "R", arena_printf(p->a, head == HEAD_ROWS ? "%s_D0" : "%s_D0 * %s_D1", X, X),
+                head == HEAD_ROWS ? d[0] : d[0] * d[1]);
+        if (!ids) add_dim(p, "N", arena_printf(p->a, "%s_D%d", X, s->nd - 1), d[s->nd - 1]);
     } else {
         s->kind = SHAPE_IMAGE;
         s->batch = "B";
         s->chan = "C";
         s->rows = "B * C";
-        add_dim(p, "B", arena_printf(p->a, "%s_D0", X));
-        add_dim(p, "C", arena_printf(p->a, "%s_D1", X));
+        add_dim(p, "B", arena_printf(p->a, "%s_D0", X), d[0]);
+        add_dim(p, "C", arena_printf(p->a, "%s_D1", X), d[1]);
         if (head == HEAD_IMAGE) {
             s->h = "H";
             s->w = "W";
             s->len = "S";
-            add_dim(p, "H", arena_printf(p->a, "%s_D2", X));
-            add_dim(p, "W", arena_printf(p->a, "%s_D3", X));
-            add_dim(p, "S", "H * W");
+            add_dim(p, "H", arena_printf(p->a, "%s_D2", X), d[2]);
+            add_dim(p, "W", arena_printf(p->a, "%s_D3", X), d[3]);
+            add_dim(p, "S", "H * W", d[2] * d[3]);
         } else {
             s->w = s->len = "L";
-            add_dim(p, "L", arena_printf(p->a, "%s_D2", X));
+            add_dim(p, "L", arena_printf(p->a, "%s_D2", X), d[2]);
         }
     }
     if (!ids) add_input(p, p->x, prog_make_tensor(p, p->fill, s), false);
@@ -232,10 +240,15 @@ static const char *second_name(struct prog *p, enum op op) {
     return PICK(p, "y", "y", "other", "z");
 }
 
+/* The sequence length T, the input's second dimension, unless it has its enumerator. */
+static void add_time(struct prog *p) {
+    if (!prog_find_dim(p, "T", 1)) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)), p->cur.d[1]);
+}
+
 /* A new row length: N1, N2, ... with its enumerator. */
-static const char *new_len(struct prog *p, const char *expr) {
+static const char *new_len(struct prog *p, const char *expr, int64_t value) {
     const char *name = arena_printf(p->a, "N%d", ++p->n_len);
-    add_dim(p, name, expr);
+    add_dim(p, name, expr, value);
     return name;
 }
 
@@ -252,7 +265,7 @@ static void add_product(struct prog *p, struct node *nd, struct fill *f, const i
         const char *attr = surface(p, nd, f);
         nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
         if (nd->op == OP_linear) nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
-        s->len = new_len(p, arena_printf(p->a, "%s_D0", upper(p, nd->w)));
+        s->len = new_len(p, arena_printf(p->a, "%s_D0", upper(p, nd->w)), o);
         s->dim_const[last] = name;
         s->d[last] = o;
         return;
@@ -273,8 +286,8 @@ static void add_product(struct prog *p, struct node *nd, struct fill *f, const i
     y.dim_const[at + (trans ? 0 : 1)] = oname;
     nd->in2 = f->y = add_input(p, second_name(p, nd->op), prog_make_tensor(p, p->fill, &y), false);
     surface(p, nd, f);
-    if (batched && !strstr(str_c(&p->dims), "T = ")) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)));
-    s->len = new_len(p, arena_printf(p->a, "%s_D%d", upper(p, nd->in2), at + (trans ? 0 : 1)));
+    if (batched) add_time(p);
+    s->len = new_len(p, arena_printf(p->a, "%s_D%d", upper(p, nd->in2), at + (trans ? 0 : 1)), o);
     s->d[last] = o;
     s->dim_const[last] = oname;
 }
@@ -283,13 +296,13 @@ static void new_plane(struct prog *p, struct shape *s, const char *h, const char
     int k = ++p->n_plane;
     if (s->h) {
         s->h = arena_printf(p->a, "H%d", k);
-        add_dim(p, s->h, h);
+        add_dim(p, s->h, h, s->d[2]);
     }
     s->w = arena_printf(p->a, s->h ? "W%d" : "L%d", k);
-    add_dim(p, s->w, w);
+    add_dim(p, s->w, w, s->d[s->nd - 1]);
     if (s->h) {
         const char *len = arena_printf(p->a, "S%d", k);
-        add_dim(p, len, arena_printf(p->a, "%s * %s", s->h, s->w));
+        add_dim(p, len, arena_printf(p->a, "%s * %s", s->h, s->w), s->d[2] * s->d[3]);
         s->len = len;
     } else {
         s->len = s->w;
@@ -332,7 +345,7 @@ static void add_conv(struct prog *p, struct node *nd, struct fill *f, const int6
     nd->b = add_param(p, arena_printf(p->a, "%s_bias", attr), true);
     if (!dw) {
         s->chan = arena_printf(p->a, "C%d", ++p->n_chan);
-        add_dim(p, s->chan, arena_printf(p->a, "%s_D0", upper(p, nd->w)));
+        add_dim(p, s->chan, arena_printf(p->a, "%s_D0", upper(p, nd->w)), arg[0]);
         s->rows = arena_printf(p->a, "B * %s", s->chan);
         s->d[1] = arg[0];
         s->dim_const[1] = oname;
@@ -450,7 +463,7 @@ void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, 
         surface(p, nd, &f);
         s->d[last] /= 2;
         s->dim_const[last] = s->dim_const[last] ? arena_printf(p->a, "%s // 2", s->dim_const[last]) : NULL;
-        s->len = new_len(p, arena_printf(p->a, "%s / 2", s->len));
+        s->len = new_len(p, arena_printf(p->a, "%s / 2", s->len), s->d[last]);
         break;
     case OP_CONV: add_conv(p, nd, &f, arg); break;
     case OP_POOL: {
@@ -467,8 +480,9 @@ void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, 
     case OP_GROUP: {
         nd->groups = op == OP_groupnorm ? (int)arg[0] : 0;
         if (op == OP_groupnorm) {
-            add_dim(p, "G", arena_printf(p->a, "%d", nd->groups));
-            add_dim(p, "GS", arena_printf(p->a, "%s / G * %s", s->chan, s->len));
+            add_dim(p, "G", arena_printf(p->a, "%d", nd->groups), nd->groups);
+            add_dim(p, "GS", arena_printf(p->a, "%s / G * %s", s->chan, s->len),
+                    s->d[1] / nd->groups * s->d[2] * (s->h ? s->d[3] : 1));
         }
         f.n = dim_text(p, s, 1, true);
         f.kd = s->h ? 2 : 1;
@@ -484,8 +498,8 @@ void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, 
     }
     case OP_TIME:
         surface(p, nd, &f);
-        if (!strstr(str_c(&p->dims), "T = ")) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)));
-        add_dim(p, "B", arena_printf(p->a, "%s_D0", upper(p, p->x)));
+        add_time(p);
+        add_dim(p, "B", arena_printf(p->a, "%s_D0", upper(p, p->x)), s->d[0]);
         s->d[1] = s->d[2];
         s->dim_const[1] = s->dim_const[2];
         s->nd = 2;
@@ -506,7 +520,7 @@ void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, 
             surface(p, nd, &f);
             s->d[last] *= 2;
             s->dim_const[last] = s->dim_const[last] ? arena_printf(p->a, "%s * 2", s->dim_const[last]) : NULL;
-            s->len = new_len(p, arena_printf(p->a, "%s * 2", s->len));
+            s->len = new_len(p, arena_printf(p->a, "%s * 2", s->len), s->d[last]);
         } else { /* embedding: table size, width */
             const char *vocab = add_const(p, PICK(p, "vocab_size", "num_embeddings"),
                                           arena_printf(p->a, "%lld", (long long)arg[0]), true);
@@ -519,7 +533,7 @@ void prog_add(struct prog *p, enum op op, const int64_t arg[4], const char *k0, 
                       true);
             const char *attr = surface(p, nd, &f);
             nd->w = add_param(p, arena_printf(p->a, "%s_weight", attr), true);
-            add_dim(p, "N", arena_printf(p->a, "%s_D1", upper(p, nd->w)));
+            add_dim(p, "N", arena_printf(p->a, "%s_D1", upper(p, nd->w)), arg[1]);
             s->nd = 3;
             s->d[2] = arg[1];
             s->dim_const[2] = dim;
@@ -561,8 +575,6 @@ const char *prog_ops(const struct prog *p) {
     str_free(&s);
     return r;
 }
-
-void prog_free(struct prog *p) { str_free(&p->dims); }
 
 /* ---- recipes ---------------------------------------------------------------------------------------------------- */
 

@@ -279,7 +279,6 @@ static void split_text(struct cg *g, int k) {
     struct str s = STR_INIT;
     cg_add_functions(g, gen_ops[nd->op].c, &s);
     cg_loop(g, 'j', nd->out.len);
-    g->locals = "vg";
     cg_line(g, "float v = %s[j], g = %s[%s + j];", x, x, nd->out.len);
     cg_line(g, "%s[j] = %s;", o, str_c(&s));
     cg_end(g);
@@ -407,12 +406,6 @@ static bool plain_ew(const struct cg *g, int k) { return cls(g, k) == OP_EW || c
 static int64_t row_count(const struct shape *s) {
     int64_t n = 1;
     for (int i = 0; i + 1 < s->nd; i++) n *= s->d[i];
-    return n;
-}
-
-static int64_t element_count(const struct shape *s) {
-    int64_t n = 1;
-    for (int i = 0; i < s->nd; i++) n *= s->d[i];
     return n;
 }
 
@@ -578,7 +571,7 @@ static void row_segment(struct cg *g, int first, int last, const char *src, cons
             g->cur = "o";
         }
     } else if (g->scalar) { /* one number a row, and nothing but operators on it */
-        cg_loop_count(g, 'i', rows, element_count(in));
+        cg_loop(g, 'i', rows);
     } else {
         cg_line(g, "for (int i = 0; i < %s; i++) {", rows);
         g->depth++;
@@ -652,7 +645,7 @@ static void flat_segment(struct cg *g, int first, int last, const char *src, con
     const struct shape *s = &g->p->node[first].in;
     parallel_for(g, false);
     const char *all = s->kind == SHAPE_VEC ? s->rows : arena_printf(g->p->a, "%s * %s", s->rows, s->len);
-    cg_loop_count(g, 'i', all, element_count(s));
+    cg_loop(g, 'i', all);
     cg_line(g, "float v = %s[i];", src);
     for (int k = first; k <= last; k++) g->pending[g->n_pending++] = k;
     pending_text(g);
@@ -750,8 +743,15 @@ static void add_signature(const struct prog *p, struct str *s) {
     str_addf(s, ", %s *restrict out) {\n", p->out_i64 ? "int64_t" : "float");
 }
 
-/* The answer in a style; *unrolled: how many loops are. */
-static char *write_answer(const struct prog *p, struct style st, int *unrolled) {
+/* "enum { B = X_D0, C = X_D1, ... };" */
+static void add_enum(const struct prog *p, struct str *s) {
+    for (int i = 0; i < p->n_dims; i++)
+        str_addf(s, "%s%s = %s", i ? ", " : "  enum { ", p->dims[i].name, p->dims[i].expr);
+    str_adds(s, " };\n");
+}
+
+char *prog_answer(const struct prog *p, enum gen_style style) {
+    const struct style st = gen_styles[style];
     struct cg g = {.p = p, .st = st, .depth = 1};
     const char *src = p->x;
     const struct shape *final = &p->node[p->n - 1].out;
@@ -798,23 +798,16 @@ static char *write_answer(const struct prog *p, struct style st, int *unrolled) 
     }
     struct str s = STR_INIT;
     str_addf(&s, "// plan: %s, %s, %s, %s, %s\n", st.fused ? "fused" : "separate", st.parallel ? "parallel" : "serial",
-             st.simd ? "simd" : "plain", st.fast ? "fast math" : "libm", st.unrolled ? "unrolled" : "rolled");
+             st.simd ? "simd" : "plain", st.fast ? cg_uses_vector(&g) ? "blocked" : "fast math" : "libm",
+             st.literal ? "numbers" : "names");
     cg_add_helpers(&g, &s);
     add_signature(p, &s);
-    str_addf(&s, "  enum { %s };\n", str_c(&p->dims));
+    if (st.literal)
+        cg_literal_sizes(p, &g.s);
+    else
+        add_enum(p, &s);
     str_add(&s, g.s.p, g.s.len);
     str_adds(&s, "}\n");
     str_free(&g.s);
-    *unrolled = g.n_unrolled;
     return str_steal(&s);
-}
-
-char *prog_answer(const struct prog *p, enum gen_style style) {
-    struct style st = gen_styles[style];
-    int unrolled;
-    char *text = write_answer(p, st, &unrolled);
-    if (!st.unrolled || (unrolled > 0 && strlen(text) <= GEN_MAX_UNROLLED_BYTES)) return text;
-    free(text); /* no loop that four divides, or too long: its rolled sister */
-    st.unrolled = false;
-    return write_answer(p, st, &unrolled);
 }

@@ -155,9 +155,15 @@ static void add_reduce(struct prog *p) {
     }
 }
 
+/* A size near v, most often no power of two: what a kernel meets in the world. A multiple of four stays one. */
+static int64_t uneven(struct prog *p, int64_t v) {
+    if (chance(p, 25)) return v;
+    return v + (v >= 512 ? 20 : 4) * (pick(p, 13) - 6);
+}
+
 /* Shapes of about 2^17.5 .. 2^20 elements: eager takes 0.1-2 ms. */
 static void start_rows(struct prog *p) {
-    int64_t n = PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024, 1024, 1536, 2048, 4096),
+    int64_t n = uneven(p, PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024, 1024, 1536, 2048, 4096)),
             total = PICK_INT(p, 262144, 393216, 524288, 786432, 1048576);
     int64_t r = (total / n + 7) / 8 * 8;
     if (chance(p, 30)) {
@@ -168,15 +174,17 @@ static void start_rows(struct prog *p) {
     }
 }
 static void start_image(struct prog *p, int channels) {
-    int64_t hw = PICK_INT(p, 16, 28, 32, 32, 48, 56, 64), c = channels ? channels : PICK_INT(p, 8, 16, 32, 64);
+    int64_t hw = PICK_INT(p, 16, 20, 28, 30, 32, 36, 44, 48, 50, 56, 60, 64),
+            c = channels ? channels : PICK_INT(p, 8, 16, 32, 64);
     int64_t total = PICK_INT(p, 131072, 262144, 393216), b = i64_max(2, total / (c * hw * hw));
     prog_start(p, HEAD_IMAGE, (const int64_t[4]){b, c, hw, hw});
 }
 
 static void random_product(struct prog *p) {
     int c = pick(p, 100);
-    int64_t k = PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024), o = PICK_INT(p, 64, 128, 128, 256, 256, 384, 512);
-    int64_t r = PICK_INT(p, 16, 32, 64, 64, 128, 128, 256);
+    int64_t k = uneven(p, PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024)),
+            o = uneven(p, PICK_INT(p, 64, 128, 128, 256, 256, 384, 512));
+    int64_t r = PICK_INT(p, 16, 24, 32, 40, 60, 64, 64, 100, 120, 128, 128, 200, 256);
     if (c < 12) {
         prog_start(p, HEAD_ROWS, (const int64_t[4]){r, k});
         try_add(p, chance(p, 60) ? OP_matmul : OP_matmul_t, o, 0, 0, 0);
@@ -185,9 +193,10 @@ static void random_product(struct prog *p) {
         return;
     }
     if (c < 22) {
-        int64_t b = PICK_INT(p, 4, 8, 16), t = PICK_INT(p, 32, 64, 64, 128), d = PICK_INT(p, 32, 64, 128);
+        int64_t b = PICK_INT(p, 4, 8, 16), t = uneven(p, PICK_INT(p, 32, 64, 64, 128)),
+                d = PICK_INT(p, 32, 40, 64, 128);
         prog_start(p, HEAD_SEQ, (const int64_t[4]){b, t, d});
-        try_add(p, chance(p, 50) ? OP_bmm : OP_bmm_t, PICK_INT(p, 32, 64, 128), 0, 0, 0);
+        try_add(p, chance(p, 50) ? OP_bmm : OP_bmm_t, uneven(p, PICK_INT(p, 32, 64, 128)), 0, 0, 0);
         add_ews(p, pick(p, 3), true);
         if (chance(p, 30)) add_reduce(p);
         return;
@@ -232,7 +241,8 @@ static void random_product(struct prog *p) {
 static void random_image(struct prog *p) {
     int c = pick(p, 100);
     if (c < 45) { /* convolution and what follows */
-        int64_t ci = PICK_INT(p, 3, 4, 8, 8, 12), hw = PICK_INT(p, 24, 32, 32, 48), b = PICK_INT(p, 8, 8, 16);
+        int64_t ci = PICK_INT(p, 3, 4, 8, 8, 12), hw = PICK_INT(p, 24, 28, 32, 32, 36, 44, 48),
+                b = PICK_INT(p, 8, 8, 16);
         int ks = PICK_INT(p, 1, 3, 3, 3, 5), pad = chance(p, 60) ? ks / 2 : 0, stride = chance(p, 15) ? 2 : 1;
         int64_t co = PICK_INT(p, 8, 16, 16, 32);
         prog_start(p, HEAD_IMAGE, (const int64_t[4]){b, ci, hw, hw});
@@ -271,8 +281,9 @@ static void random_image(struct prog *p) {
         return;
     }
     if (c < 62) {
-        prog_start(p, HEAD_SIGNAL,
-                   (const int64_t[4]){PICK_INT(p, 4, 8, 16), PICK_INT(p, 4, 8, 16), PICK_INT(p, 256, 512, 1024)});
+        prog_start(
+            p, HEAD_SIGNAL,
+            (const int64_t[4]){PICK_INT(p, 4, 8, 16), PICK_INT(p, 4, 8, 16), uneven(p, PICK_INT(p, 256, 512, 1024))});
         int ks = PICK_INT(p, 3, 3, 5, 7);
         try_add(p, OP_conv1d, PICK_INT(p, 8, 16, 32), ks, 1, chance(p, 60) ? ks / 2 : 0);
         add_ews(p, pick(p, 3), true);
@@ -328,25 +339,27 @@ void prog_random(struct prog *p) {
     } else if (c < 97) { /* data movement, the middle dimension */
         int kind = pick(p, 4);
         if (kind == 0) {
-            prog_start(p, HEAD_IDS, (const int64_t[4]){PICK_INT(p, 8, 16, 32), PICK_INT(p, 64, 128), 0});
+            prog_start(p, HEAD_IDS, (const int64_t[4]){PICK_INT(p, 8, 16, 32), uneven(p, PICK_INT(p, 64, 128)), 0});
             try_add(p, OP_embedding, PICK_INT(p, 1000, 2000, 4000), PICK_INT(p, 128, 256), 0, 0);
             add_ews(p, pick(p, 2), true);
             if (chance(p, 50)) add_row_op(p);
         } else if (kind == 1) {
             prog_start(p, HEAD_SEQ,
-                       (const int64_t[4]){PICK_INT(p, 8, 16, 32), PICK_INT(p, 32, 64, 128), PICK_INT(p, 128, 256)});
+                       (const int64_t[4]){PICK_INT(p, 8, 16, 32), uneven(p, PICK_INT(p, 32, 64, 128)),
+                                          uneven(p, PICK_INT(p, 128, 256))});
             add_ews(p, 1 + pick(p, 2), true);
             static const enum op ops[] = {OP_sum_dim1, OP_mean_dim1, OP_max_dim1};
             try_add(p, ops[pick(p, 3)], 0, 0, 0, 0);
             if (chance(p, 40)) add_ew(p, true);
         } else {
-            prog_start(p, HEAD_ROWS, (const int64_t[4]){PICK_INT(p, 256, 512), PICK_INT(p, 256, 512, 1024)});
+            prog_start(p, HEAD_ROWS,
+                       (const int64_t[4]){uneven(p, PICK_INT(p, 256, 512)), uneven(p, PICK_INT(p, 256, 512, 1024))});
             add_ews(p, pick(p, 3), true);
             try_add(p, kind == 2 ? OP_transpose : OP_concat, 0, 0, 0, 0);
             if (chance(p, 40)) add_ew(p, false);
         }
     } else { /* attention */
-        int64_t t = PICK_INT(p, 32, 64, 64, 128), d = PICK_INT(p, 32, 64);
+        int64_t t = uneven(p, PICK_INT(p, 32, 64, 64, 128)), d = PICK_INT(p, 32, 64);
         prog_start(p, HEAD_SEQ, (const int64_t[4]){PICK_INT(p, 4, 8, 16), t, d});
         p->fill = "torch.randn";
         p->in[0].make = prog_make_tensor(p, p->fill, &p->cur);

@@ -1,7 +1,9 @@
-/* The text of answers: styles, lines, loops (rolled or unrolled by four), helper functions, element-wise operators. */
+/* The text of answers: styles, lines, loops, sizes (by name or as numbers), helper functions, element-wise operators.
+ */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "problem/gen_c.h"
@@ -63,42 +65,15 @@ int gen_style_share(enum gen_style s) {
     return shares[s];
 }
 
-bool gen_style_unrolled(enum gen_style s) { return gen_styles[s].unrolled; }
+bool gen_style_literal(enum gen_style s) { return gen_styles[s].literal; }
 
 /* ---- lines and loops -------------------------------------------------------------------------------------------- */
 
-/* Length of a name or a number; 0 when the text starts with neither. A number takes its suffix along ("0.5f"). */
-static size_t word_len(const char *t) {
-    size_t n = 0;
-    while (isalnum((unsigned char)t[n]) || t[n] == '_' || (n > 0 && t[n] == '.' && isdigit((unsigned char)t[0]))) n++;
-    return n;
-}
-
-/* One element's line: the loop variable becomes its index, and the locals are its own. "w[k * N + n]" over k becomes
- * "w[(k + 1) * N + n]". */
-static void add_lane(const struct cg *g, const char *text, int lane, struct str *out) {
-    while (*text) {
-        size_t n = word_len(text);
-        if (n == 1 && *text == g->var && lane > 0)
-            str_addf(out, strncmp(text + 1, " *", 2) == 0 ? "(%c + %d)" : "%c + %d", g->var, lane);
-        else if (n == 1 && strchr(g->locals, *text))
-            str_addf(out, "%c%d", *text, lane);
-        else
-            str_add(out, text, n ? n : 1);
-        text += n ? n : 1;
-    }
-}
-
 static void put_line(struct cg *g, const char *text) {
-    for (int lane = 0; lane < (g->var ? GEN_LANES : 1); lane++) {
-        if (text[0] != '#') /* directives start in the first column */
-            for (int i = 0; i < g->depth; i++) str_adds(&g->s, "  ");
-        if (g->var)
-            add_lane(g, text, lane, &g->s);
-        else
-            str_adds(&g->s, text);
-        str_addc(&g->s, '\n');
-    }
+    if (text[0] != '#') /* directives start in the first column */
+        for (int i = 0; i < g->depth; i++) str_adds(&g->s, "  ");
+    str_adds(&g->s, text);
+    str_addc(&g->s, '\n');
 }
 
 enum { LINE_MAX_BYTES = 512 };
@@ -120,59 +95,92 @@ void cg_line(struct cg *g, const char *fmt, ...) {
     va_end(ap);
 }
 
-static int64_t row_elements(const struct shape *s) {
-    if (s->kind == SHAPE_IMAGE) return s->h ? s->d[2] * s->d[3] : s->d[2];
-    return s->kind == SHAPE_ROWS ? s->d[s->nd - 1] : 1;
-}
-
-/* The number behind the name of a row length: names are the program's own, and one name has one value. */
-static int64_t len_by_name(const struct prog *p, const char *name) {
-    for (int i = 0; i < p->n; i++) {
-        const struct node *nd = &p->node[i];
-        if (nd->op == OP_groupnorm && strcmp(name, "GS") == 0) return nd->in.d[1] / nd->groups * row_elements(&nd->in);
-        /* ids have no row yet: the name is that of the table's */
-        if (nd->op != OP_embedding && strcmp(nd->in.len, name) == 0) return row_elements(&nd->in);
-        if (nd->out.kind != SHAPE_SCALAR && strcmp(nd->out.len, name) == 0) return row_elements(&nd->out);
-    }
-    ASSERT(!"the name of a length");
-    return 0;
-}
-
-static bool unrolls(const struct cg *g, int64_t count) { return g->st.unrolled && count % GEN_LANES == 0; }
-
-void cg_loop_count(struct cg *g, char var, const char *len, int64_t count) {
-    ASSERT(g->var == 0);
-    if (!unrolls(g, count)) {
-        cg_line(g, "for (int %c = 0; %c < %s; %c++) {", var, var, len, var);
-    } else {
-        cg_line(g, "for (int %c = 0; %c < %s; %c += %d) {", var, var, len, var, GEN_LANES);
-        g->n_unrolled++;
-        g->var = var;
-        g->locals = "v";
-    }
+void cg_loop(struct cg *g, char var, const char *len) {
+    cg_line(g, "for (int %c = 0; %c < %s; %c++) {", var, var, len, var);
     g->depth++;
 }
 
-void cg_loop(struct cg *g, char var, const char *len) { cg_loop_count(g, var, len, len_by_name(g->p, len)); }
-
 void cg_end(struct cg *g) {
-    g->var = 0;
     g->depth--;
     cg_line(g, "}");
 }
 
 void cg_each(struct cg *g, char var, const char *len, const char *fmt, ...) {
     va_list ap;
-    char head[128] = "";
-    bool unroll = unrolls(g, len_by_name(g->p, len));
-    if (unroll)
-        cg_loop(g, var, len);
-    else
-        snprintf(head, sizeof head, "for (int %c = 0; %c < %s; %c++) ", var, var, len, var);
+    char head[128];
+    snprintf(head, sizeof head, "for (int %c = 0; %c < %s; %c++) ", var, var, len, var);
     va_start(ap, fmt);
     put_args(g, head, fmt, ap);
     va_end(ap);
-    if (unroll) cg_end(g);
+}
+
+/* ---- sizes as numbers -------------------------------------------------------------------------------------------- */
+
+static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '.'; }
+
+/* Length of the whole number at t, 0 when there is none; "0.5f", "x1" and the like are no numbers here. */
+static size_t number_len(const char *text, const char *t) {
+    if (!isdigit((unsigned char)*t) || (t > text && in_word(t[-1]))) return 0;
+    size_t n = strspn(t, "0123456789");
+    return in_word(t[n]) ? 0 : n;
+}
+
+/* The operator in front of t, 0 for an opening bracket, a comma and whatever else starts an expression. */
+static char operator_before(const char *text, const char *t) {
+    while (t > text && t[-1] == ' ') t--;
+    return t > text && strchr("*/%", t[-1]) ? t[-1] : 0;
+}
+
+/* Replaces the len bytes at *at in s by a number. */
+static void put_number(struct str *s, size_t at, size_t len, int64_t value) {
+    struct str r = STR_INIT;
+    str_add(&r, s->p, at);
+    str_addf(&r, "%lld", (long long)value);
+    str_adds(&r, s->p + at + len);
+    str_free(s);
+    *s = r;
+}
+
+/* Computes the first product or quotient of two numbers that C would compute the same way, or takes one number out of
+ * its brackets; false when there is nothing left to do. i / 32 * 400 stays, i * 32 * 400 becomes i * 12800. */
+static bool fold_once(struct str *s) {
+    const char *text = s->p;
+    for (const char *t = text; *t; t++) {
+        size_t n = number_len(text, t);
+        if (!n) continue;
+        int64_t left = strtoll(t, NULL, 10);
+        char before = operator_before(text, t), op = t[n] == ' ' ? t[n + 1] : 0;
+        const char *next = op && t[n + 2] == ' ' ? t + n + 3 : NULL;
+        size_t m = next ? number_len(text, next) : 0;
+        if (m && ((op == '*' && (!before || before == '*')) || (op == '/' && !before))) {
+            int64_t right = strtoll(next, NULL, 10);
+            put_number(s, (size_t)(t - text), (size_t)(next - t) + m, op == '*' ? left * right : left / right);
+            return true;
+        }
+        if (t > text + 1 && t[-1] == '(' && t[n] == ')' && !in_word(t[-2]) && t[-2] != ')') {
+            put_number(s, (size_t)(t - text) - 1, n + 2, left);
+            return true;
+        }
+        t += n - 1;
+    }
+    return false;
+}
+
+void cg_literal_sizes(const struct prog *p, struct str *body) {
+    struct str s = STR_INIT;
+    for (const char *t = str_c(body); *t;) {
+        size_t n = 0;
+        while (in_word(t[n])) n++;
+        const struct gdim *dim = n ? prog_find_dim(p, t, n) : NULL;
+        if (dim)
+            str_addf(&s, "%lld", (long long)dim->value);
+        else
+            str_add(&s, t, n ? n : 1);
+        t += n ? n : 1;
+    }
+    while (fold_once(&s)) {}
+    str_free(body);
+    *body = s;
 }
 
 /* ---- functions and element-wise operators ------------------------------------------------------------------------ */
@@ -213,6 +221,7 @@ void cg_add_functions(struct cg *g, const char *text, struct str *out) {
 }
 
 void cg_use_vector(struct cg *g) { g->help |= HELP_VECTOR; }
+bool cg_uses_vector(const struct cg *g) { return g->help & HELP_VECTOR; }
 
 void cg_add_helpers(const struct cg *g, struct str *out) {
     if (g->help & HELP_VECTOR) str_adds(out, help_vector);

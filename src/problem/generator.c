@@ -71,19 +71,16 @@ void generator_make(const struct generator *g, uint64_t seed, uint64_t index, st
         if (!excluded) {
             fill_item(&p, ops, out);
             fits = strlen(out->problem.code) <= GEN_MAX_CODE_BYTES;
-            for (int i = 0; i < GEN_STYLES; i++)
-                if (!gen_style_unrolled((enum gen_style)i)) fits &= strlen(out->answers[i]) <= GEN_MAX_ANSWER_BYTES;
+            for (int i = 0; i < GEN_STYLES; i++) fits &= strlen(out->answers[i]) <= GEN_MAX_ANSWER_BYTES;
         }
         if (fits) {
             out->problem.problem_id = (int)(index % 2000000000) + 1;
             out->problem.name = arena_printf(a, "%d_%s", out->problem.problem_id, title(&p));
             out->problem.key =
                 arena_printf(a, "generated/%llu_%llu", (unsigned long long)seed, (unsigned long long)index);
-            prog_free(&p);
             return;
         }
         r = p.r; /* a test problem's sequence, or too long: draw on */
-        prog_free(&p);
     }
 }
 
@@ -97,7 +94,6 @@ enum status generator_from_recipe(const char *recipe, uint64_t seed, struct aren
         out->problem.name = title(&p);
         out->problem.key = arena_printf(a, "recipe/%s", out->problem.name);
     }
-    prog_free(&p);
     return st;
 }
 

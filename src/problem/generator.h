@@ -9,36 +9,35 @@
 
 #include "problem/problem.h"
 
-/* Answer styles. X(name, fused, parallel, simd, fast, unrolled, share): one fused loop nest or one per operator; OpenMP
+/* Answer styles. X(name, fused, parallel, simd, fast, literal, share): one fused loop nest or one per operator; OpenMP
  * or serial; vectorised reductions or plain ones; polynomial exp/tanh/erf/log and blocked matrix products, or libm and
- * dot products; innermost loops unrolled by hand, four elements an iteration, or left to the compiler. The first line
- * of an answer states these choices ("// plan: fused, parallel, simd, fast math, rolled"). The share, in percent, is
- * how often a corpus draws the style: as in programs at large, plain code is common, so is code that is written out by
- * hand to no avail, and tuned code is rare. Styles may lead to the same code; the last of them in this order is its
- * name and plan. */
+ * dot products; sizes by name or written as numbers, products worked out. The first line of an answer states these
+ * choices ("// plan: fused, parallel, simd, fast math, names"). The share, in percent, is how often a corpus draws the
+ * style: as in programs at large, plain code is common, so are magic numbers, and tuned code is rare. Styles may lead
+ * to the same code; the last of them in this order is its name and plan. */
 #define GEN_STYLE_LIST(X)                        \
-    X(naive_unrolled, 0, 0, 0, 0, 1, 16)         \
-    X(parallel_unrolled, 0, 1, 0, 0, 1, 10)      \
-    X(fused_unrolled, 1, 0, 0, 0, 1, 12)         \
-    X(fused_parallel_unrolled, 1, 1, 0, 0, 1, 8) \
-    X(naive, 0, 0, 0, 0, 0, 10)                  \
-    X(parallel, 0, 1, 0, 0, 0, 7)                \
-    X(parallel_fast, 0, 1, 1, 1, 0, 6)           \
-    X(fused, 1, 0, 0, 0, 0, 8)                   \
-    X(fused_simd, 1, 0, 1, 0, 0, 8)              \
-    X(fused_parallel, 1, 1, 0, 0, 0, 5)          \
+    X(naive_numbers, 0, 0, 0, 0, 1, 20)          \
+    X(parallel_numbers, 0, 1, 0, 0, 1, 12)       \
+    X(fused_numbers, 1, 0, 0, 0, 1, 14)          \
+    X(fused_parallel_numbers, 1, 1, 0, 0, 1, 10) \
+    X(naive, 0, 0, 0, 0, 0, 8)                   \
+    X(parallel, 0, 1, 0, 0, 0, 5)                \
+    X(parallel_fast, 0, 1, 1, 1, 0, 5)           \
+    X(fused, 1, 0, 0, 0, 0, 6)                   \
+    X(fused_simd, 1, 0, 1, 0, 0, 7)              \
+    X(fused_parallel, 1, 1, 0, 0, 0, 4)          \
     X(fused_parallel_simd, 1, 1, 1, 0, 0, 4)     \
-    X(fused_parallel_fast, 1, 1, 1, 1, 0, 6)
+    X(fused_parallel_fast, 1, 1, 1, 1, 0, 5)
 
 enum gen_style {
-#define X(name, fused, parallel, simd, fast, unrolled, share) GEN_STYLE_##name,
+#define X(name, fused, parallel, simd, fast, literal, share) GEN_STYLE_##name,
     GEN_STYLE_LIST(X)
 #undef X
         GEN_STYLES
 };
 const char *gen_style_name(enum gen_style s); /* "fused_parallel_fast" */
 int gen_style_share(enum gen_style s);        /* percent */
-bool gen_style_unrolled(enum gen_style s);
+bool gen_style_literal(enum gen_style s);
 
 /* What generator_break() does to an answer. X(name, what the verifier should find) */
 #define GEN_BREAK_LIST(X)                        \
@@ -55,7 +54,7 @@ bool gen_style_unrolled(enum gen_style s);
     X(out_of_bounds, "write outside the output") \
     X(crash, "crash")                            \
     X(not_a_number, "NaN")                       \
-    X(wrong_element, "wrong or unwritten output")
+    X(wrong_size, "wrong or unwritten output")
 
 enum gen_break {
 #define X(name, what) GEN_BREAK_##name,
@@ -65,13 +64,12 @@ enum gen_break {
 };
 const char *gen_break_name(enum gen_break b); /* "missing_semicolon" */
 
-/* A problem of longer texts is drawn anew; one whose unrolled answer is longer does without it. */
-enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500, GEN_MAX_UNROLLED_BYTES = 4000 };
+/* A problem of longer texts is drawn anew. */
+enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500 };
 
 struct gen_item {
     struct problem problem; /* key "generated/SEED_INDEX", split train */
-    /* C translation units, one a style; all correct. An unrolled style in which no loop could be unrolled, or whose
-     * text would be too long, has its rolled sister's text, plan line included. */
+    /* C translation units, one a style; all correct. */
     const char *answers[GEN_STYLES];
 };
 

@@ -62,7 +62,8 @@ static size_t count_words(const char *s) {
     return n;
 }
 
-/* ---- plans and unrolled loops ------------------------------------------------------------------------------------ */
+/* ---- plans and sizes ----------------------------------------------------------------------------------------------
+ */
 
 /* Whether the plan of an answer makes this choice. */
 static bool has_choice(const char *answer, const char *choice) {
@@ -73,145 +74,80 @@ static bool has_choice(const char *answer, const char *choice) {
     return false;
 }
 
-static const char *code_of(const char *answer) { return strchr(answer, '\n') + 1; }
-
-static enum gen_style style_by_name(const char *name, size_t len) {
-    for (int s = 0; s < GEN_STYLES; s++)
-        if (strlen(gen_style_name((enum gen_style)s)) == len &&
-            memcmp(gen_style_name((enum gen_style)s), name, len) == 0)
-            return (enum gen_style)s;
-    fail_msg("no style %.*s", (int)len, name);
-    return GEN_STYLES;
-}
-
-/* The rolled style with the same other choices: fused_unrolled -> fused. */
-static enum gen_style sister(enum gen_style s) {
-    const char *name = gen_style_name(s);
-    return style_by_name(name, strlen(name) - strlen("_unrolled"));
-}
-
-static size_t indent(const char *line) { return strspn(line, " "); }
-
-/* The first innermost loop in `code` that takes one element an iteration, or NULL. */
-static const char *rolled_innermost(const char *code) {
-    for (const char *line = code; *line; line += strcspn(line, "\n") + 1) {
-        size_t len = strcspn(line, "\n"), depth = indent(line);
-        const char *head = line + depth;
-        if (!str_has_prefix(head, "for (int ") || !memmem(line, len, "++)", 3)) continue;
-        bool inner = false; /* deeper lines follow, and one of them is a loop */
-        for (const char *in = line + len + 1; *in && indent(in) > depth && *in != '#'; in += strcspn(in, "\n") + 1)
-            inner |= str_has_prefix(in + indent(in), "for (");
-        if (!inner) return head;
+/* The first word of `code` that begins with a capital letter and is no constant of C: the name of a size. */
+static const char *size_name(const char *code) {
+    for (const char *c = code; *c; c++) {
+        bool starts = !isalnum((unsigned char)c[-1]) && c[-1] != '_';
+        if (starts && isupper((unsigned char)*c) && !str_has_prefix(c, "INFINITY")) return c;
     }
     return NULL;
 }
 
-static bool has_word(const char *ops, const char *word) {
-    for (const char *w = ops; *w; w += strcspn(w, " "), w += *w == ' ')
-        if (strcspn(w, " ") == strlen(word) && memcmp(w, word, strlen(word)) == 0) return true;
-    return false;
-}
-
-/* Every plan states its style's choices; an unrolled answer has no innermost loop that takes one element at a time,
- * where the operators and sizes allow it, and otherwise is its sister's text, plan included. */
-static void plans_and_unrolled_loops(void **state) {
+/* Every plan states its style's choices; an answer with numbers has no name of a size left, one with names has. */
+static void plans_and_sizes(void **state) {
     (void)state;
-    /* taps, windows, and what goes in order or keeps an index */
-    static const char *const keep[] = {"conv2d",     "depthwise_conv2d", "conv1d", "max_pool2d",
-                                       "avg_pool2d", "cumsum",           "argmax"};
     struct generator *g = open_builtin();
     struct arena a = ARENA_INIT;
-    int shares = 0, unrolled_share = 0, unrolled = 0, checked = 0, twins = 0;
-    size_t bytes[2] = {0};
+    int shares = 0, literal_share = 0, blocked = 0, fast = 0;
     for (int s = 0; s < GEN_STYLES; s++) {
         shares += gen_style_share((enum gen_style)s);
-        if (gen_style_unrolled((enum gen_style)s)) {
-            unrolled_share += gen_style_share((enum gen_style)s);
-            assert_true(sister((enum gen_style)s) > (enum gen_style)s); /* of equal code the rolled plan is kept */
-        }
+        if (gen_style_literal((enum gen_style)s)) literal_share += gen_style_share((enum gen_style)s);
     }
     assert_int_equal(shares, 100);
-    assert_in_range(unrolled_share, 40, 60);
+    assert_in_range(literal_share, 50, 65);
     for (uint64_t i = 0; i < 2000; i++) {
         struct gen_item it;
         generator_make(g, 11, i, &a, &it);
-        bool all = true;
-        for (size_t k = 0; k < ARRAY_LEN(keep); k++) all &= !has_word(it.problem.ops, keep[k]);
         for (int s = 0; s < GEN_STYLES; s++) {
             const char *text = it.answers[s], *name = gen_style_name((enum gen_style)s);
+            const char *body = strstr(text, "restrict out) {\n");
+            assert_non_null(body);
+            body = strchr(body, '\n') + 1;
+            const bool tuned = strstr(name, "fast") != NULL, blocks = strstr(text, "vector_size") != NULL;
             assert_int_equal(has_choice(text, "fused"), str_has_prefix(name, "fused"));
             assert_int_equal(has_choice(text, "separate"), !has_choice(text, "fused"));
             assert_int_equal(has_choice(text, "parallel"), strstr(name, "parallel") != NULL);
             assert_int_equal(has_choice(text, "serial"), !has_choice(text, "parallel"));
-            assert_int_equal(has_choice(text, "simd"), strstr(name, "simd") || strstr(name, "fast"));
+            assert_int_equal(has_choice(text, "simd"), strstr(name, "simd") || tuned);
             assert_int_equal(has_choice(text, "plain"), !has_choice(text, "simd"));
-            assert_int_equal(has_choice(text, "fast math"), strstr(name, "fast") != NULL);
-            assert_int_equal(has_choice(text, "libm"), !has_choice(text, "fast math"));
-            assert_int_equal(has_choice(text, "rolled"), !has_choice(text, "unrolled"));
-            if (!gen_style_unrolled((enum gen_style)s)) {
-                assert_true(has_choice(text, "rolled"));
-                assert_null(strstr(text, " + 3]"));
-                continue;
+            assert_int_equal(has_choice(text, "fast math"), tuned && !blocks);
+            assert_int_equal(has_choice(text, "blocked"), tuned && blocks);
+            assert_int_equal(has_choice(text, "libm"), !tuned);
+            blocked += has_choice(text, "blocked");
+            fast += has_choice(text, "fast math");
+            const char *size = size_name(body);
+            if (gen_style_literal((enum gen_style)s)) {
+                assert_true(has_choice(text, "numbers"));
+                if (size) fail_msg("%s (%s), %s: %.40s", it.problem.key, it.problem.ops, name, size);
+            } else {
+                assert_true(has_choice(text, "names"));
+                assert_non_null(size);
             }
-            const char *rolled = it.answers[sister((enum gen_style)s)];
-            if (strcmp(code_of(text), code_of(rolled)) == 0) { /* nothing to unroll, or too long */
-                assert_string_equal(text, rolled);
-                twins++;
-                continue;
-            }
-            assert_true(has_choice(text, "unrolled"));
-            assert_non_null(strstr(text, "+= 4) {"));
-            unrolled++;
-            bytes[0] += strlen(rolled);
-            bytes[1] += strlen(text);
-            if (!all) continue;
-            const char *loop = rolled_innermost(code_of(text));
-            if (loop) fail_msg("%s (%s), %s: %s", it.problem.key, it.problem.ops, name, loop);
-            assert_non_null(rolled_innermost(code_of(rolled))); /* so the check can fail */
-            checked++;
         }
         arena_reset(&a);
     }
-    print_message("%d unrolled answers, %.2f times as long as rolled ones, %d sisters equal\n", unrolled,
-                  (double)bytes[1] / (double)bytes[0], twins);
-    assert_true(checked > 4000);
-    assert_true(bytes[1] > bytes[0] * 3 / 2);
+    assert_true(blocked > 100 && fast > 1000);
     arena_free(&a);
     generator_close(g);
 }
 
-/* What is written in full: the elements' own variables and indices, brackets where a product needs them, and what stays
- * rolled: sizes that four does not divide, windows, running sums. */
-static void unrolled_texts(void **state) {
+/* Products and quotients are worked out where C would, and only there. */
+static void sizes_as_numbers(void **state) {
     (void)state;
     struct arena a = ARENA_INIT;
     struct gen_item it;
     assert_int_equal(generator_from_recipe("rows 3x8 relu", 1, &a, &it, &e), ST_OK);
-    const char *text = it.answers[GEN_STYLE_fused_unrolled];
-    assert_non_null(strstr(text, "// plan: fused, serial, plain, libm, unrolled\n"));
-    assert_non_null(strstr(text, "  for (int i = 0; i < R * N; i += 4) {\n"));
-    assert_non_null(strstr(text, "    v0 = v0 > 0.0f ? v0 : 0.0f;\n    v1 = v1 > 0.0f ? v1 : 0.0f;\n"
-                                 "    v2 = v2 > 0.0f ? v2 : 0.0f;\n    v3 = v3 > 0.0f ? v3 : 0.0f;\n"
-                                 "    out[i] = v0;\n    out[i + 1] = v1;\n    out[i + 2] = v2;\n"
-                                 "    out[i + 3] = v3;\n  }\n"));
-    assert_int_equal(generator_from_recipe("rows 3x7 relu", 1, &a, &it, &e), ST_OK); /* 21 elements */
-    assert_string_equal(it.answers[GEN_STYLE_fused_unrolled], it.answers[GEN_STYLE_fused]);
-    assert_int_equal(generator_from_recipe("rows 8x16 matmul:6 softmax", 1, &a, &it, &e), ST_OK);
-    text = it.answers[GEN_STYLE_naive_unrolled];
-    assert_non_null(strstr(text, "[(k + 3) * N1 + n];\n"));          /* 16 terms a product */
-    assert_non_null(strstr(text, "for (int j = 0; j < N1; j++) s")); /* 6 elements a row */
-    assert_int_equal(generator_from_recipe("rows 8x16 swiglu cumsum", 1, &a, &it, &e), ST_OK);
-    text = it.answers[GEN_STYLE_fused_unrolled];
-    assert_non_null(strstr(text, "      float v3 = p[j + 3], g3 = p[N1 + j + 3];\n"));
-    assert_non_null(strstr(text, "= v3 / (1.0f + expf(-v3)) * g3;\n"));
-    assert_non_null(strstr(text, "for (int j = 0; j < N1; j++) { s += o[j]; o[j] = s; }"));
-    assert_int_equal(generator_from_recipe("image 2x4x8x8 max_pool2d:2", 1, &a, &it, &e), ST_OK);
-    assert_string_equal(it.answers[GEN_STYLE_naive_unrolled], it.answers[GEN_STYLE_naive]);
-    /* twelve loops written out would be too long, one with twelve operators is not */
-    const char *chain = "rows 8x16 tanh relu tanh relu tanh relu tanh relu tanh relu tanh relu";
-    assert_int_equal(generator_from_recipe(chain, 1, &a, &it, &e), ST_OK);
-    assert_string_equal(it.answers[GEN_STYLE_naive_unrolled], it.answers[GEN_STYLE_naive]);
-    assert_true(has_choice(it.answers[GEN_STYLE_fused_unrolled], "unrolled"));
+    const char *text = it.answers[GEN_STYLE_fused_numbers];
+    assert_non_null(strstr(text, "// plan: fused, serial, plain, libm, numbers\n"));
+    assert_non_null(strstr(text, "  for (int i = 0; i < 24; i++) {\n"));
+    assert_non_null(strstr(it.answers[GEN_STYLE_fused], "  for (int i = 0; i < R * N; i++) {\n"));
+    assert_int_equal(generator_from_recipe("image 2x8x6x6 conv2d:8,3,1,1 groupnorm:4 relu", 1, &a, &it, &e), ST_OK);
+    text = it.answers[GEN_STYLE_naive_numbers];
+    assert_non_null(strstr(text, "int n = i / 8, c = i % 8;"));
+    assert_non_null(strstr(text, "float *o = out + i * 36;"));
+    assert_non_null(strstr(text, "int c = i % 4 * 2 + k;")); /* not i % 8: from left to right */
+    assert_non_null(strstr(text, "for (int k = 0; k < 2; k++) {"));
+    assert_non_null(strstr(text, "1e-5f"));
     arena_free(&a);
 }
 
@@ -228,7 +164,7 @@ static void leaves_out_the_test_sequences(void **state) {
     struct arena a = ARENA_INIT;
     int by_level[4] = {0}, excluded_draws = 0;
     bool seen[OP_COUNT] = {false};
-    size_t longest_answer[2] = {0};
+    size_t longest_answer = 0;
     for (uint64_t i = 0; i < 20000; i++) {
         struct gen_item it;
         generator_make(g, 42, i, &a, &it);
@@ -248,9 +184,8 @@ static void leaves_out_the_test_sequences(void **state) {
         by_level[p->level]++;
         for (int s = 0; s < GEN_STYLES; s++) {
             size_t n = strlen(it.answers[s]);
-            bool unrolled = has_choice(it.answers[s], "unrolled");
-            assert_true(n <= (unrolled ? GEN_MAX_UNROLLED_BYTES : GEN_MAX_ANSWER_BYTES));
-            if (n > longest_answer[unrolled]) longest_answer[unrolled] = n;
+            assert_true(n <= GEN_MAX_ANSWER_BYTES);
+            if (n > longest_answer) longest_answer = n;
         }
         if (i < 3000) {
             generator_make(free_draw, 42, i, &a, &it);
@@ -262,8 +197,8 @@ static void leaves_out_the_test_sequences(void **state) {
     for (int op = 0; op < OP_COUNT; op++) /* every operator is drawn: test problems are recombinations of known ones */
         if (!seen[op]) fail_msg("operator %s is never drawn", gen_ops[op].name);
     for (int l = 1; l <= 3; l++) assert_true(by_level[l] > 1000);
-    print_message("levels %d %d %d, longest answer %zu bytes, unrolled %zu, %d of 3000 free draws are test sequences\n",
-                  by_level[1], by_level[2], by_level[3], longest_answer[0], longest_answer[1], excluded_draws);
+    print_message("levels %d %d %d, longest answer %zu bytes, %d of 3000 free draws are test sequences\n", by_level[1],
+                  by_level[2], by_level[3], longest_answer, excluded_draws);
     arena_free(&a);
     generator_close(g);
     generator_close(free_draw);
@@ -487,7 +422,7 @@ static void broken_answers(void **state) {
         const char *right = it.answers[i % GEN_STYLES];
         for (int k = 0; k < GEN_BREAKS; k++) {
             char *wrong = generator_break(right, (enum gen_break)k, i, &a);
-            if (k == GEN_BREAK_wrong_element) assert_int_equal(wrong != NULL, has_choice(right, "unrolled"));
+            if (k == GEN_BREAK_wrong_size) assert_true(wrong || has_choice(right, "names"));
             if (!wrong) continue;
             made[k]++;
             assert_string_not_equal(wrong, right);
@@ -508,8 +443,7 @@ static void broken_answers(void **state) {
     }
     for (int k = 0; k < GEN_BREAKS; k++) {
         const char *name = gen_break_name((enum gen_break)k);
-        if (made[k] * (k == GEN_BREAK_wrong_element ? 8 : 4) < tried)
-            fail_msg("%s: only %d of %d", name, made[k], tried);
+        if (made[k] * (k == GEN_BREAK_wrong_size ? 8 : 4) < tried) fail_msg("%s: only %d of %d", name, made[k], tried);
         bool must_fail =
             k == GEN_BREAK_undeclared_name || k == GEN_BREAK_missing_semicolon || k == GEN_BREAK_missing_brace;
         if (must_fail && compiled[k]) fail_msg("%s: %d compile", name, compiled[k]);
@@ -534,8 +468,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_a_function_of_seed_and_index),
         cmocka_unit_test(leaves_out_the_test_sequences),
-        cmocka_unit_test(plans_and_unrolled_loops),
-        cmocka_unit_test(unrolled_texts),
+        cmocka_unit_test(plans_and_sizes),
+        cmocka_unit_test(sizes_as_numbers),
         cmocka_unit_test(index_errors_name_the_line),
         cmocka_unit_test(index_lists_the_operators_of_the_code),
         cmocka_unit_test(answers_compile),

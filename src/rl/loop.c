@@ -80,13 +80,7 @@ enum what { OF_RETURN, OF_PLAN, OF_CODE };
  * turns of all samples of its problem, or the same turn's. Returns the number of constant groups. */
 static int advantages_of(struct trainer *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
     const struct train_options *o = t->o;
-    const struct advantage_params p = {.kind = (enum advantage_kind)o->advantage,
-                                       .negative_scale = o->negative_advantage_scale,
-                                       .drop_constant = o->remove_constant_reward_groups,
-                                       .keep = (int)o->keep_best,
-                                       .threshold = o->keep_threshold,
-                                       .temperature = o->reward_temperature,
-                                       .baseline_decay = o->baseline_decay};
+    const struct advantage_params p = session_advantage_params(o);
     const int turns = o->mode == MODE_MULTI_TURN && o->advantage_group == GROUP_TURN ? TURNS_MAX : 1;
     int n = 0;
     for (int i = 0; i < r->n; i++)

@@ -76,8 +76,7 @@ void session_judging_close(struct session *s) {
     s->actor.judging = NULL;
 }
 
-/* What prompts say beside the problem. */
-static enum status open_prompts(const struct train_options *o, struct session *s, struct err *e) {
+enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) {
     static const char *const precisions[] = {"FP32 (32-bit floating point)", "FP16 (16-bit floating point)",
                                              "BF16 (bfloat16)"};
     const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
@@ -95,6 +94,11 @@ static enum status open_prompts(const struct train_options *o, struct session *s
                      : o->dataset_builder.prompt_option == PROMPT_FEW_SHOT ? PROMPT_EXAMPLES_MAX
                                                                            : 0;
     s->actor.n_examples = prompt_examples(backend, most, &s->actor.examples);
+    s->actor.think = o->thinking;
+    s->actor.min_p = o->min_p;
+    s->actor.history_all = o->history == HISTORY_ALL;
+    s->actor.full_feedback = o->full_feedback;
+    s->actor.prompt_tokens = o->prompt_max_tokens;
     return ST_OK;
 }
 
@@ -126,18 +130,13 @@ enum status session_open(const struct train_options *o, const volatile bool *can
              vo.precision, vo.device ? vo.device : "", vo.timed_calls);
     s->verify_settings = hash_str(settings.p);
     session_judging(s, NULL, cancel);
-    TRY(open_prompts(o, s, e));
+    TRY(session_prompts(o, s, e));
     s->actor.model = s->model;
     s->actor.engine = s->engine;
     s->actor.tok = s->tok;
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
-    s->actor.think = o->thinking;
-    s->actor.min_p = o->min_p;
     s->actor.cancel = cancel;
-    s->actor.history_all = o->history == HISTORY_ALL;
-    s->actor.full_feedback = o->full_feedback;
-    s->actor.prompt_tokens = o->prompt_max_tokens;
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
         const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
                                          .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
@@ -262,6 +261,16 @@ enum status session_problems(const struct train_options *o, struct session *s, c
                     (long long)level, (long long)o->dataset_builder.start_problem,
                     (long long)o->dataset_builder.end_problem);
     return ST_OK;
+}
+
+struct advantage_params session_advantage_params(const struct train_options *o) {
+    return (struct advantage_params){.kind = (enum advantage_kind)o->advantage,
+                                     .negative_scale = o->negative_advantage_scale,
+                                     .drop_constant = o->remove_constant_reward_groups,
+                                     .keep = (int)o->keep_best,
+                                     .threshold = o->keep_threshold,
+                                     .temperature = o->reward_temperature,
+                                     .baseline_decay = o->baseline_decay};
 }
 
 struct rollout_params session_rollout_params(const struct train_options *o) {

@@ -40,6 +40,9 @@ enum status session_problems(const struct train_options *o, struct session *s, c
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
 
 struct rollout_params session_rollout_params(const struct train_options *o);
+struct advantage_params session_advantage_params(const struct train_options *o);
+/* What prompts show and how answers are sampled: those fields of s->actor. */
+enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 
 /* "qwen3", "qwen3_disable_thinking", ... or NULL for the model's own: Qwen2 is qwen2.5, Qwen3 is qwen3 with thinking
  * and qwen3_disable_thinking without. */

@@ -16,7 +16,7 @@ check "killed three times, resumed: the uninterrupted run's bits" \
 
 check "the same of turns, a running baseline and replaced groups" \
     tools/kill_resume --kills 2 --within 6 --seed 2 "$tmp/t" "${small[@]}" mode=multi_turn max_turns=2 advantage=ema \
-    refill_rounds=1 group_size=2 max_steps=3 level=0 curriculum.enabled=true curriculum.window=1 hierarchical_rewards=true
+    refill_rounds=1 group_size=2 max_steps=3 level=0 curriculum.enabled=true curriculum.window=1 hierarchical_rewards=true advantage_group=turn
 
 # Without the journal the same run measures again, and what it measures differs.
 check "the same run without its verdicts" "$KRL" train "${small[@]}" log_path="$tmp/again"
