@@ -26,6 +26,8 @@ struct bench_options {
     int64_t tokens;                     /* of a sequence in prefill and training */
     int64_t repeat;                     /* 0: each measurement's own */
     int threads, lora_rank;
+    bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
+    bool fast;            /* numerics: fast, see tensor/backend.h */
     int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
     int64_t activation_memory;
 };
@@ -78,6 +80,8 @@ enum status bench_matmul(struct bench *b, const struct model_config *c, enum dty
 
 enum status bench_decode(struct bench *b, struct model *m, struct err *e) MUST_USE;
 enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_USE;
+/* Gives m an adapter of o->lora_rank with random numbers in A and B. */
+enum status bench_adapter(struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */
 enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) MUST_USE;
 

@@ -120,6 +120,7 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     char label[80];
     bench_line(b, "decode", model_dtype(m), &line);
     js_put_i64(&line, "batch", n_seq);
+    if (o->sample_lora) js_put_i64(&line, "lora_rank", o->lora_rank);
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
@@ -172,6 +173,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     char label[80];
     bench_line(b, "prefill", model_dtype(m), &line);
     js_put_i64(&line, "batch", n_seq);
+    if (o->sample_lora) js_put_i64(&line, "lora_rank", o->lora_rank);
     js_put_i64(&line, "tokens", tokens);
     js_put_f64(&line, "of_matmul_rate", flop / t.median / b->limits.flop_s);
     snprintf(label, sizeof label, "%d x %lld tokens", n_seq, (long long)tokens);
@@ -221,6 +223,13 @@ static void random_lora(struct model *m) {
         model_param_put(m, &p[i], host);
     }
     model_params_changed(m);
+}
+
+enum status bench_adapter(struct bench *b, struct model *m, struct err *e) {
+    TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
+    TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
+    random_lora(m);
+    return ST_OK;
 }
 
 struct train_times {

@@ -12,7 +12,8 @@
 static const char usage[] =
     "bench decode|prefill|train|train-lora|train-full|matmul|all (--arch NAME | --model DIR) [--random-weights]\n"
     "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--train-tokens N]\n"
-    "       [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--threads N] [--device NAME]\n"
+    "       [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics exact|fast] [--threads N]\n"
+    "       [--device NAME]\n"
     "bench verify [--device cpu|cuda:N] [--answers N] [--threads N] [--rows N] [--allow-weaker]: verdicts a second\n"
     "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
     "of\n"
@@ -28,7 +29,7 @@ static const char usage[] =
     "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
     "--random-weights takes the shape alone. --repeat: measured prefills (7) or training steps (3), after one to warm "
     "up.\n"
-    "--dtype is f32, bf16 or auto, as in `train`.";
+    "--dtype is f32, bf16 or auto, as in `train`. With --lora-rank decode and prefill run with an adapter.";
 
 static const struct {
     const char *name, *config;
@@ -82,6 +83,7 @@ void bench_line(const struct bench *b, const char *what, const char *dtype, stru
     js_put_str(s, "dtype", dtype);
     js_put_str(s, "device", b->be->name);
     js_put_i64(s, "threads", pool_threads(b->pool));
+    if (b->o->fast) js_put_str(s, "numerics", "fast");
     if (getloadavg(&load, 1) == 1) js_put_f64(s, "load", load);
 }
 
@@ -137,6 +139,7 @@ static enum status run_frozen(struct bench *b, struct err *e) {
         fprintf(stderr, "%s, %s, %d threads: %s; memory %.1f GB/s, products %.0f GFLOP/s\n", b->be->name,
                 model_dtype(m), pool_threads(b->pool), b->name, b->limits.bytes_s * 1e-9, b->limits.flop_s * 1e-9);
     if (st == ST_OK && what & BENCH_MATMUL) st = bench_matmul(b, model_cfg(m), dt, e);
+    if (st == ST_OK && what & (BENCH_DECODE | BENCH_PREFILL) && b->o->sample_lora) st = bench_adapter(b, m, e);
     if (st == ST_OK && what & BENCH_DECODE) st = bench_decode(b, m, e);
     if (st == ST_OK && what & BENCH_PREFILL) st = bench_prefill(b, m, e);
     if (st == ST_OK && what & BENCH_TRAIN_LORA) st = bench_train(b, m, TRAIN_LORA, e);
@@ -155,6 +158,7 @@ static enum status run_full(struct bench *b, struct err *e) {
 static enum status run(const struct bench_options *o, struct err *e) {
     struct bench b = {.o = o, .pool = pool_create(o->threads), .name = o->arch ? o->arch : o->model};
     enum status st = backend_open(o->device, b.pool, &b.be, e);
+    if (st == ST_OK) b.be->fast = o->fast;
     if (st == ST_OK && o->what & ~BENCH_TRAIN_FULL) st = run_frozen(&b, e);
     if (st == ST_OK && o->what & BENCH_TRAIN_FULL) st = run_full(&b, e);
     if (b.be) b.be->close(b.be);
@@ -197,7 +201,7 @@ static bool context_range(const char *text, struct bench_options *o) {
            number("--context", text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end);
 }
 
-enum { OPT_BATCH = 256, OPT_CONTEXT, OPT_TOKENS, OPT_RANK, OPT_MEMORY, OPT_MICRO, OPT_REPEAT };
+enum { OPT_BATCH = 256, OPT_CONTEXT, OPT_TOKENS, OPT_RANK, OPT_MEMORY, OPT_MICRO, OPT_NUMERICS, OPT_REPEAT };
 
 /* Which measurements an option belongs to: given for others it would mean nothing. */
 static const struct {
@@ -208,7 +212,7 @@ static const struct {
     {OPT_CONTEXT, "--context", BENCH_DECODE},
     {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
     {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
-    {OPT_RANK, "--lora-rank", BENCH_TRAIN_LORA},
+    {OPT_RANK, "--lora-rank", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA},
     {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
     {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
 };
@@ -246,6 +250,7 @@ int cmd_bench(int argc, char **argv) {
         {"tokens", required_argument, NULL, OPT_TOKENS},
         {"lora-rank", required_argument, NULL, OPT_RANK},
         {"train-tokens", required_argument, NULL, OPT_MICRO},
+        {"numerics", required_argument, NULL, OPT_NUMERICS},
         {"repeat", required_argument, NULL, OPT_REPEAT},
         {"activation-memory", required_argument, NULL, OPT_MEMORY},
         {"help", no_argument, NULL, 'h'},
@@ -287,6 +292,12 @@ int cmd_bench(int argc, char **argv) {
         case OPT_RANK:
             ok = number("--lora-rank", optarg, 1, 1024, &v);
             o.lora_rank = (int)v;
+            o.sample_lora = true;
+            break;
+        case OPT_NUMERICS:
+            o.fast = strcmp(optarg, "fast") == 0;
+            if (!(ok = o.fast || strcmp(optarg, "exact") == 0))
+                fprintf(stderr, "kernelrl: bench: --numerics: expected exact or fast, got \"%s\"\n", optarg);
             break;
         case 'h': printf("usage: kernelrl %s\n", usage); return 0;
         default: return cli_usage(usage);

@@ -291,6 +291,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv_stride = stride,
                           .table = p->table,
                           .max_units = p->max_units,
+                          .max_pairs = p->max_pairs,
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
@@ -298,7 +299,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
               ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->part_units, ADDRESS(a.part)))
+              (uint64_t)p->max_pairs, (uint64_t)p->part_units, ADDRESS(a.part)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

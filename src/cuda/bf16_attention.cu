@@ -52,29 +52,37 @@ struct unit_weights {
 };
 
 /* Keys of a piece are dealt to columns so that the exponentials need no exchange: column n of its t-th group of eight
- * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them. */
+ * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them. This thread's part of the keys of the
+ * piece at `key0`, [t][i], and the scores that they give. */
 template <int DP>
-static __device__ __forceinline__ void score_unit(struct unit_weights &w, const struct query_tile<DP> &q,
-                                                  const struct cu_attn16 &a, const int32_t *table, int64_t kv_head,
-                                                  int key0) {
-    float s[PIECES][4][4];
+static __device__ __forceinline__ void load_keys(uint4 (&k)[4][DP / 32], const struct query_tile<DP> &q,
+                                                 const struct cu_attn16 &a, const int32_t *table, int64_t kv_head,
+                                                 int key0) {
     const int row = q.g / 2 * 8 + q.g % 2;
+    const bool any = key0 < q.keys;
+    const uint16_t *p = a.kv + (any ? table[key0 / KV_BLOCK] : 0) * a.kv_stride + kv_head * KV_BLOCK * a.K +
+                        (key0 % KV_BLOCK + row) * a.K + q.c * 8;
 #pragma unroll
-    for (int j = 0; j < PIECES; j++) {
-        const int at = key0 + j * 32;
-        const bool any = at < q.keys;
-        const uint16_t *k = a.kv + (any ? table[at / KV_BLOCK] : 0) * a.kv_stride + kv_head * KV_BLOCK * a.K +
-                            (at % KV_BLOCK + row) * a.K + q.c * 8;
+    for (int t = 0; t < 4; t++)
 #pragma unroll
-        for (int t = 0; t < 4; t++) {
-            s[j][t][0] = s[j][t][1] = s[j][t][2] = s[j][t][3] = 0;
+        for (int i = 0; i < DP / 32; i++)
+            k[t][i] = any && i * 32 + q.c * 8 < a.K ? load16(p + t * 2 * a.K + i * 32) : zero4();
+}
+template <int DP>
+static __device__ __forceinline__ void score_keys(float (&s)[4][4], const uint4 (&k)[4][DP / 32],
+                                                  const struct query_tile<DP> &q) {
 #pragma unroll
-            for (int i = 0; i < DP / 32; i++) {
-                const bool there = any && i * 32 + q.c * 8 < a.K;
-                mma_piece(s[j][t], q.x[i], q.y[i], there ? load16(k + t * 2 * a.K + i * 32) : zero4());
-            }
-        }
+    for (int t = 0; t < 4; t++) {
+        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
+#pragma unroll
+        for (int i = 0; i < DP / 32; i++) mma_piece(s[t], q.x[i], q.y[i], k[t][i]);
     }
+}
+
+/* The exponentials of a unit's scores, which are overwritten. */
+template <int DP>
+static __device__ __forceinline__ void weigh_unit(struct unit_weights &w, float (&s)[PIECES][4][4],
+                                                  const struct query_tile<DP> &q, int key0) {
     w.m[0] = w.m[1] = MINUS_INFINITY;
 #pragma unroll
     for (int j = 0; j < PIECES; j++)
@@ -108,33 +116,31 @@ static __device__ __forceinline__ void score_unit(struct unit_weights &w, const 
     for (int half = 0; half < 2; half++) w.l[half] = quad_sum(w.l[half]);
 }
 
-/* Values of eight dimensions from d0 on: out = exponentials x values. Those of keys that are not there yet may be NaN
- * in memory: zero is put in their place. */
+/* Values of keys that are not there yet may be NaN in memory: zero is put in their place. */
 static __device__ __forceinline__ uint32_t keep_below(uint32_t pair, int key, int keys) {
     return key + 1 < keys ? pair : key < keys ? pair & 0xffffu : 0u;
 }
+/* This thread's part of the values of eight dimensions from d0 on, of a piece's keys. */
 template <int DP>
-static __device__ __forceinline__ void value_unit(float (&out)[4], const struct unit_weights &w,
-                                                  const struct query_tile<DP> &q, const struct cu_attn16 &a,
-                                                  const int32_t *table, int64_t kv_head, int key0, int d0) {
-    out[0] = out[1] = out[2] = out[3] = 0;
-#pragma unroll
-    for (int j = 0; j < PIECES; j++) {
-        const int at = key0 + j * 32, mine = at + q.c * 8;
-        uint4 v = zero4();
-        if (mine < q.keys) {
-            v = load16(a.kv + table[at / KV_BLOCK] * a.kv_stride + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK +
-                       at % KV_BLOCK + q.c * 8);
-            if (mine + 8 > q.keys) {
-                v.x = keep_below(v.x, mine, q.keys);
-                v.y = keep_below(v.y, mine + 2, q.keys);
-                v.z = keep_below(v.z, mine + 4, q.keys);
-                v.w = keep_below(v.w, mine + 6, q.keys);
-            }
+static __device__ __forceinline__ uint4 load_values(const struct query_tile<DP> &q, const struct cu_attn16 &a,
+                                                    const int32_t *table, int64_t kv_head, int key0, int d0) {
+    const int mine = key0 + q.c * 8;
+    uint4 v = zero4();
+    if (mine < q.keys && d0 < a.K) {
+        v = load16(a.kv + table[key0 / KV_BLOCK] * a.kv_stride + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK +
+                   key0 % KV_BLOCK + q.c * 8);
+        if (mine + 8 > q.keys) {
+            v.x = keep_below(v.x, mine, q.keys);
+            v.y = keep_below(v.y, mine + 2, q.keys);
+            v.z = keep_below(v.z, mine + 4, q.keys);
+            v.w = keep_below(v.w, mine + 6, q.keys);
         }
-        mma(out, w.p[j][0][0], w.p[j][0][1], w.p[j][0][2], w.p[j][0][3], v.x, v.y);
-        mma(out, w.p[j][1][0], w.p[j][1][1], w.p[j][1][2], w.p[j][1][3], v.z, v.w);
     }
+    return v;
+}
+static __device__ __forceinline__ void add_values(float (&out)[4], const uint32_t (&p)[2][4], uint4 v) {
+    mma(out, p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
+    mma(out, p[1][0], p[1][1], p[1][2], p[1][3], v.z, v.w);
 }
 
 /* One row's merge: the factors of what is there and of the unit. */
@@ -170,13 +176,22 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) walk_kernel(
     row[1].begin();
     for (int key0 = 0; key0 < q.keys; key0 += UNIT) {
         struct unit_weights w;
-        score_unit<DP>(w, q, a, table, t.g, key0);
+        float s[PIECES][4][4];
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            uint4 k[4][DP / 32];
+            load_keys<DP>(k, q, a, table, t.g, key0 + j * 32);
+            score_keys<DP>(s[j], k, q);
+        }
+        weigh_unit<DP>(w, s, q, key0);
         const bool on[2] = {row[0].next(w.m[0], w.l[0]), row[1].next(w.m[1], w.l[1])};
 #pragma unroll
         for (int i = 0; i < DP / 8; i++) {
             if (i * 8 >= a.K) break;
-            float u[4];
-            value_unit<DP>(u, w, q, a, table, t.g, key0, i * 8);
+            float u[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+                add_values(u, w.p[j], load_values<DP>(q, a, table, t.g, key0 + j * 32, i * 8));
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (on[e / 2]) o[i][e] = fmaf(u[e], row[e / 2].add, o[i][e] * row[e / 2].old);
@@ -203,66 +218,91 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) walk_kernel(
     }
 }
 
-/* Decode: a warp a unit. Its results lie in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m
- * and l; units of a task are neighbours, from task.part on. */
-template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(const struct cu_attn16 a) {
-    const int64_t per_task = (a.max_units + WARPS - 1) / WARPS;
-    const struct cu_attn_task t = a.task[blockIdx.x / per_task];
-    const int unit = (int)(blockIdx.x % per_task * WARPS + threadIdx.x / 32), key0 = unit * UNIT;
+/* Decode: a block a unit. A warp scores a piece of its keys, all warps share the scores, and each adds up the values of
+ * every fourth eight dimensions; what a warp reads is asked for at once, before anything is computed. Results lie in
+ * part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a task are neighbours, from
+ * task.part on. */
+template <int DP> static __global__ void __launch_bounds__(THREADS, 2) unit_kernel(const struct cu_attn16 a) {
+    static_assert(PIECES == WARPS, "a warp a piece");
+    enum { MINE = DP / 8 / WARPS };
+    __shared__ float4 shared[PIECES][4][32];
+    const struct cu_attn_task t = a.task[blockIdx.x / a.max_units];
+    const int unit = (int)(blockIdx.x % a.max_units), key0 = unit * UNIT, warp = threadIdx.x / 32;
     if (t.pairs == 0) return;
     struct query_tile<DP> q;
     q.load(a, t, 0);
     if (key0 >= q.keys) return;
     const int32_t *table = a.table + t.table;
+    uint4 k[4][DP / 32], v[MINE][PIECES];
+    load_keys<DP>(k, q, a, table, t.g, key0 + warp * 32);
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+            v[i][j] = load_values<DP>(q, a, table, t.g, key0 + j * 32, (i * WARPS + warp) * 8);
+    float mine[4][4], s[PIECES][4][4];
+    score_keys<DP>(mine, k, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float4 x = shared[j][i][threadIdx.x % 32];
+            s[j][i][0] = x.x, s[j][i][1] = x.y, s[j][i][2] = x.z, s[j][i][3] = x.w;
+        }
     struct unit_weights w;
-    score_unit<DP>(w, q, a, table, t.g, key0);
+    weigh_unit<DP>(w, s, q, key0);
     const int64_t at = t.part + unit;
     float *const part = a.part + at * TILE_PAIRS * DP, *const ml = a.part + a.part_units * TILE_PAIRS * DP;
 #pragma unroll
-    for (int i = 0; i < DP / 8; i++) {
-        if (i * 8 >= a.K) break;
-        float u[4];
-        value_unit<DP>(u, w, q, a, table, t.g, key0, i * 8);
+    for (int i = 0; i < MINE; i++) {
+        const int d0 = (i * WARPS + warp) * 8;
+        if (d0 >= a.K) break;
+        float u[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) add_values(u, w.p[j], v[i][j]);
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (q.g + 8 * half < t.pairs)
-                *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + i * 8 + q.c * 2) =
+                *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
                     make_float2(u[2 * half], u[2 * half + 1]);
     }
-    if (q.c == 0)
+    if (warp == 0 && q.c == 0)
 #pragma unroll
         for (int half = 0; half < 2; half++)
             *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
                 make_float2(w.m[half], w.l[half]);
 }
 
-/* A block a task; its threads share pairs times pairs of dimensions. */
-template <int DP> static __global__ void __launch_bounds__(THREADS) merge_kernel(const struct cu_attn16 a) {
-    const struct cu_attn_task t = a.task[blockIdx.x];
-    const int64_t rep = a.H / a.G, half_k = a.K / 2;
+/* A block a query pair, a thread a pair of its dimensions. */
+template <int DP> static __global__ void __launch_bounds__(DP / 2) merge_kernel(const struct cu_attn16 a) {
+    const struct cu_attn_task t = a.task[blockIdx.x / a.max_pairs];
+    const int64_t pair = blockIdx.x % a.max_pairs, d = (int64_t)threadIdx.x * 2;
+    if (pair >= t.pairs || d >= a.K) return;
+    const int64_t rep = a.H / a.G, p = t.pair0 + pair;
     const float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
-    for (int64_t i = threadIdx.x; i < t.pairs * half_k; i += THREADS) {
-        const int64_t pair = i / half_k, d = i % half_k * 2, p = t.pair0 + pair;
-        const int own = (int)(t.past + p / rep + 1);
-        struct merge row;
-        row.begin();
-        float x = 0, y = 0;
+    const int own = (int)(t.past + p / rep + 1);
+    struct merge row;
+    row.begin();
+    float x = 0, y = 0;
 #pragma unroll 4
-        for (int unit = 0; unit * UNIT < own; unit++) {
-            const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
-            const float2 s = *reinterpret_cast<const float2 *>(ml + at * 2);
-            const float2 v = *reinterpret_cast<const float2 *>(a.part + at * DP + d);
-            if (!row.next(s.x, s.y)) continue;
-            x = fmaf(v.x, row.add, x * row.old);
-            y = fmaf(v.y, row.add, y * row.old);
-        }
-        const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
-        const float inv = 1.0f / row.l;
-        *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
-        if (a.stats && d == 0) {
-            a.stats[(r * a.H + head) * 2] = row.m;
-            a.stats[(r * a.H + head) * 2 + 1] = inv;
-        }
+    for (int unit = 0; unit * UNIT < own; unit++) {
+        const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
+        const float2 s = *reinterpret_cast<const float2 *>(ml + at * 2);
+        const float2 v = *reinterpret_cast<const float2 *>(a.part + at * DP + d);
+        if (!row.next(s.x, s.y)) continue;
+        x = fmaf(v.x, row.add, x * row.old);
+        y = fmaf(v.y, row.add, y * row.old);
+    }
+    const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
+    const float inv = 1.0f / row.l;
+    *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
+    if (a.stats && d == 0) {
+        a.stats[(r * a.H + head) * 2] = row.m;
+        a.stats[(r * a.H + head) * 2 + 1] = inv;
     }
 }
 
@@ -278,14 +318,14 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {
     if (a->n_tasks <= 0) return 0;
-    const int64_t blocks = a->n_tasks * ceil_div(a->max_units, WARPS);
+    const int64_t units = a->n_tasks * a->max_units, pairs = a->n_tasks * a->max_pairs;
     int rc;
     if (a->K <= 64) {
-        rc = LAUNCH(unit_kernel<64>, blocks, THREADS, 0, d->stream, *a);
-        return rc ? rc : LAUNCH(merge_kernel<64>, a->n_tasks, THREADS, 0, d->stream, *a);
+        rc = LAUNCH(unit_kernel<64>, units, THREADS, 0, d->stream, *a);
+        return rc ? rc : LAUNCH(merge_kernel<64>, pairs, 32, 0, d->stream, *a);
     }
-    rc = LAUNCH(unit_kernel<128>, blocks, THREADS, 0, d->stream, *a);
-    return rc ? rc : LAUNCH(merge_kernel<128>, a->n_tasks, THREADS, 0, d->stream, *a);
+    rc = LAUNCH(unit_kernel<128>, units, THREADS, 0, d->stream, *a);
+    return rc ? rc : LAUNCH(merge_kernel<128>, pairs, 64, 0, d->stream, *a);
 }
 
 /* ---- the cache ----------------------------------------------------------------------------------------------------

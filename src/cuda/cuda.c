@@ -106,8 +106,9 @@ void *stage_add(struct stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
-    return s->used == 0 || c->pass.mode == PASS_REPLAY ||
-           cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
+    /* A recorded copy has the size it had: another size is another pass. */
+    if (!NOTE(c, NULL, s->used, ADDRESS(s->dev)) || s->used == 0) return true;
+    return cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
 }
 
 /* ---- device to host: results wait on the device until sync ----------------------------------------------------------
@@ -695,8 +696,19 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0) {
         cudaDriverGetVersion(&driver);
-        snprintf(why, size, "no CUDA device (%s); the driver %s", rc ? cudaGetErrorString(rc) : "none is visible",
-                 driver ? "is too old or sees none" : "is not installed");
+        if (rc == cudaErrorInsufficientDriver && driver > 0) {
+            int runtime = 0;
+            cudaRuntimeGetVersion(&runtime);
+            snprintf(why, size, "the NVIDIA driver is too old: it serves CUDA %d.%d, the plugin needs %d.%d",
+                     driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        } else {
+            const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+            snprintf(why, size, "no CUDA device (%s)%s%s", rc ? cudaGetErrorString(rc) : "none is visible",
+                     visible  ? "; CUDA_VISIBLE_DEVICES is "
+                     : driver ? ""
+                              : "; is the NVIDIA driver installed?",
+                     visible ? visible : "");
+        }
         return why;
     }
     if (device < 0 || device >= n) {
@@ -709,8 +721,15 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         (rc = cudaEventCreateWithFlags(&c->ring.left[0], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[1], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = (cudaError_t)cu_probe()) != cudaSuccess) {
-        snprintf(why, size, "device %d: %s%s", device, cudaGetErrorString(rc),
-                 rc == cudaErrorNoKernelImageForDevice ? " (the plugin was built for other GPUs: see CUDA_ARCH)" : "");
+        const char *hint = "";
+        size_t have = 0, total = 0;
+        if (rc == cudaErrorNoKernelImageForDevice)
+            hint = ": the plugin was built for other GPUs, see CUDA_ARCH in the Makefile";
+        else if (rc == cudaErrorDevicesUnavailable)
+            hint = ": another process has it for itself (compute mode)";
+        else if (rc == cudaErrorMemoryAllocation || cudaMemGetInfo(&have, &total) == cudaErrorMemoryAllocation)
+            hint = ": other processes have taken its memory";
+        snprintf(why, size, "device %d: %s%s", device, cudaGetErrorString(rc), hint);
         return why;
     }
     c->device = device;

@@ -1,45 +1,107 @@
 /* Log-probabilities of drawn tokens and the drawing itself, a block a row of logits. The sums of logprob are those of
  * tensor/ops.h, sixteen strided chains folded 8+8, 4+4, ...: all threads compute exponentials into shared memory, and
- * sixteen of them add up. The host takes the logarithm, so that its bits are the host's wherever it is needed. */
+ * sixteen of them add up a chunk while the others compute the next one. The host takes the logarithm, so that its bits
+ * are the host's wherever it is needed. */
 #include "cuda/bf16.cuh"
 
-enum { THREADS = 512, CHUNK = 8192, CELL = CHUNK / THREADS };
+enum { THREADS = 512, PER = 8, CHUNK = THREADS * PER, CHUNKS_MAX = 256, WARPS = THREADS / 32 };
 
-/* Largest of x over the block; NaN is passed over. */
-static __device__ __forceinline__ float block_max(float x, float *shared) {
-    for (int w = 16; w >= 1; w /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, w, 32));
-    __syncthreads(); /* shared may still be read from before */
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+/* This thread's PER neighbours of the chunk at j0; `rest` where the row has ended. */
+static __device__ __forceinline__ void load_run(float (&v)[PER], const float *x, int64_t j0, int64_t n, int vec,
+                                                float rest) {
+    const int64_t j = j0 + (int64_t)threadIdx.x * PER;
+    if (vec && j + PER <= n) {
+#pragma unroll
+        for (int i = 0; i < PER; i += 4) {
+            const float4 f = *reinterpret_cast<const float4 *>(x + j + i);
+            v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++) v[i] = j + i < n ? x[j + i] : rest;
+}
+
+/* The largest over the block of two values; NaN is passed over. */
+static __device__ __forceinline__ float2 block_max(float2 m, float2 *shared) {
+    for (int w = 16; w >= 1; w /= 2) {
+        m.x = fmaxf(m.x, __shfl_xor_sync(FULL_WARP, m.x, w, 32));
+        m.y = fmaxf(m.y, __shfl_xor_sync(FULL_WARP, m.y, w, 32));
+    }
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = m;
     __syncthreads();
-    for (int i = 0; i < THREADS / 32; i++) x = fmaxf(x, shared[i]);
-    return x;
+    for (int i = 0; i < WARPS; i++) {
+        m.x = fmaxf(m.x, shared[i].x);
+        m.y = fmaxf(m.y, shared[i].y);
+    }
+    return m;
+}
+
+/* Maxima of the row, and of its first `limit` elements. */
+static __device__ float2 maxima(const float *x, int64_t V, int64_t limit, int vec, float2 *shared) {
+    float2 m = make_float2(MINUS_INFINITY, MINUS_INFINITY);
+#pragma unroll 2
+    for (int64_t j0 = 0; j0 < V; j0 += CHUNK) {
+        float v[PER];
+        load_run(v, x, j0, V, vec, MINUS_INFINITY);
+        const int64_t j = j0 + (int64_t)threadIdx.x * PER;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            m.x = fmaxf(m.x, v[i]);
+            if (j + i < limit) m.y = fmaxf(m.y, v[i]);
+        }
+    }
+    return block_max(m, shared);
+}
+
+/* What a block shares. */
+struct work {
+    float *e, *d; /* exponentials and their exponents: two buffers of CHUNK each, used in turn */
+    float *part;  /* [CHUNKS_MAX][WARPS] sums of a warp's weights */
+};
+
+/* Weight exp((x - max) / T) of one element, 0 under min_p. */
+static __device__ __forceinline__ float weight_of(float x, float max, const struct cu_draw &h) {
+    const float w = exp_lane((x - max) * h.scale);
+    return w < h.min_p ? 0.0f : w;
 }
 
 struct row_sums {
-    float max, s, w;
+    float s, w;
 };
 
-/* Maximum, sum of exp(x - max) and of exp(x - max) (x - max); valid in thread 0. `e` and `d` hold CHUNK floats each. */
-static __device__ struct row_sums sums_of(const float *x, int64_t V, float *e, float *d, float *shared) {
+/* Sums of exp(x - max) and of exp(x - max) (x - max), in the first 16 threads; and, where `how` is given, of the
+ * weights by chunk and warp. */
+static __device__ struct row_sums sums_of(const float *x, int64_t V, int64_t limit, float2 max, int vec,
+                                          const struct cu_draw *how, const struct work &k) {
     const int tid = threadIdx.x;
-    float top = MINUS_INFINITY;
-    for (int64_t j = tid; j < V; j += THREADS) top = fmaxf(top, x[j]);
-    struct row_sums r = {block_max(top, shared), 0, 0};
-    for (int64_t j0 = 0; j0 < V; j0 += CHUNK) {
-        const int n = (int)min64(CHUNK, V - j0);
-        for (int j = tid; j < n; j += THREADS) {
-            d[j] = x[j0 + j] - r.max;
-            e[j] = exp_lane(d[j]);
+    struct row_sums r = {0, 0};
+    int turn = 0;
+    for (int64_t j0 = 0; j0 < V; j0 += CHUNK, turn++) {
+        float v[PER], sum = 0;
+        load_run(v, x, j0, V, vec, MINUS_INFINITY);
+        const int64_t j = j0 + (int64_t)tid * PER;
+        float *const e = k.e + turn % 2 * CHUNK + tid * PER, *const d = k.d + turn % 2 * CHUNK + tid * PER;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            d[i] = v[i] - max.x;
+            e[i] = exp_lane(d[i]);
+            if (how && j + i < limit) sum = sum + weight_of(v[i], max.y, *how);
         }
-        __syncthreads();
+        if (how) {
+            sum = warp_sum(sum);
+            if (tid % 32 == 0) k.part[turn * WARPS + tid / 32] = sum;
+        }
+        __syncthreads();   /* one is enough: these buffers are written again after the next */
         if (tid < LANES) { /* lane j takes every sixteenth; CHUNK is a multiple, so chunks join without a seam */
-#pragma unroll 8
-            for (int j = tid; j < n; j += LANES) {
-                r.s = r.s + e[j];
-                r.w = fmaf(e[j], d[j], r.w);
+            const int n = (int)min64(CHUNK, V - j0);
+            const float *const ce = k.e + turn % 2 * CHUNK, *const cd = k.d + turn % 2 * CHUNK;
+#pragma unroll 16
+            for (int i = tid; i < n; i += LANES) {
+                r.s = r.s + ce[i];
+                r.w = fmaf(ce[i], cd[i], r.w);
             }
         }
-        __syncthreads();
     }
     if (tid < 32) { /* whole warps must fold; lanes 16 to 31 hold zeros of no use */
         r.s = fold_sum(r.s);
@@ -48,137 +110,127 @@ static __device__ struct row_sums sums_of(const float *x, int64_t V, float *e, f
     return r;
 }
 
+enum { SHARED = (4 * CHUNK + CHUNKS_MAX * WARPS) * (int)sizeof(float) };
+
 static __global__ void __launch_bounds__(THREADS)
-    logprob_stats_kernel(struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets) {
-    DYNAMIC_SHARED(chunk);
-    __shared__ float shared[THREADS / 32];
+    logprob_stats_kernel(struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets, int vec) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float2 tops[WARPS];
     const float *x = logits.p + (int64_t)blockIdx.x * logits.ld;
-    const struct row_sums r = sums_of(x, logits.cols, chunk, chunk + CHUNK, shared);
+    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
+    const float2 max = maxima(x, logits.cols, 0, vec, tops);
+    const struct row_sums r = sums_of(x, logits.cols, 0, max, vec, nullptr, k);
     if (threadIdx.x == 0) {
         const int32_t id = targets[blockIdx.x];
-        out[blockIdx.x] = {id, x[id], r.max, r.s, r.w};
+        out[blockIdx.x] = {id, x[id], max.x, r.s, r.w};
     }
 }
 
-enum { SHARED = 2 * CHUNK * (int)sizeof(float) };
+static int row_vec(struct cu_mat logits) { return aligned16(logits.p, logits.ld); }
 
 extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
                                 const int32_t *targets) {
     if (logits.rows <= 0) return 0;
     const int rc =
         (int)cudaFuncSetAttribute(logprob_stats_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
-    return rc ? rc : LAUNCH(logprob_stats_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, targets);
+    return rc ? rc
+              : LAUNCH(logprob_stats_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, targets,
+                       row_vec(logits));
 }
 
-/* Weights exp((x - max) / T) of a chunk, those under min_p left out; a cell is CELL neighbours. Returns this thread's
- * cell's sum. */
-static __device__ float weigh_chunk(float *e, const float *x, int64_t j0, int64_t limit, float max, float scale,
-                                    float min_p) {
-    const int n = (int)min64(CHUNK, limit - j0);
-    __syncthreads();
-    for (int j = threadIdx.x; j < CHUNK; j += THREADS) {
-        const float w = j < n ? exp_lane((x[j0 + j] - max) * scale) : 0.0f;
-        e[j] = w < min_p ? 0.0f : w;
-    }
-    __syncthreads();
-    float s = 0;
-    for (int i = 0; i < CELL; i++) s = s + e[threadIdx.x * CELL + i];
-    return s;
-}
-
-/* Running sums over the cells of a chunk, in double, in a fixed order; cum[THREADS]. */
-static __device__ void scan_cells(double *cum, float cell) {
-    cum[threadIdx.x] = (double)cell;
-    __syncthreads();
-    for (int by = 1; by < THREADS; by *= 2) {
-        const double add = (int)threadIdx.x >= by ? cum[threadIdx.x - by] : 0.0;
-        __syncthreads();
-        cum[threadIdx.x] = cum[threadIdx.x] + add;
-        __syncthreads();
-    }
-}
-
-enum { CHUNKS_MAX = 1024 };
-
-static __global__ void __launch_bounds__(THREADS)
-    draw_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const struct cu_draw *how) {
-    DYNAMIC_SHARED(chunk);
-    __shared__ float shared[THREADS / 32];
-    __shared__ float chunk_sum[CHUNKS_MAX];
-    __shared__ double cum[THREADS];
-    __shared__ int chosen[2];
-    __shared__ double target;
-    const float *x = logits.p + (int64_t)blockIdx.x * logits.ld;
-    const struct cu_draw h = how[blockIdx.x];
-    const int tid = threadIdx.x;
-    const struct row_sums r = sums_of(x, logits.cols, chunk, chunk + CHUNK, shared);
-
-    float top = MINUS_INFINITY;
-    for (int64_t j = tid; j < limit; j += THREADS) top = fmaxf(top, x[j]);
-    const float max = block_max(top, shared);
-    if (h.scale == 0) { /* greedy: the first of the largest */
-        int first = limit;
-        for (int64_t j = tid; j < limit; j += THREADS)
-            if (x[j] == max && (int)j < first) first = (int)j;
-        int *const firsts = reinterpret_cast<int *>(chunk);
-        __syncthreads();
-        firsts[tid] = first;
-        __syncthreads();
-        if (tid == 0) {
-            for (int i = 1; i < THREADS; i++) first = firsts[i] < first ? firsts[i] : first;
-            chosen[1] = first;
-        }
-    } else {
-        const int n_chunks = (int)ceil_div(limit, CHUNK);
-        for (int k = 0; k < n_chunks; k++) {
-            scan_cells(cum, weigh_chunk(chunk, x, (int64_t)k * CHUNK, limit, max, h.scale, h.min_p));
-            if (tid == 0) chunk_sum[k] = (float)cum[THREADS - 1];
-            __syncthreads();
-        }
-        if (tid == 0) {
-            double all = 0, before = 0;
-            for (int k = 0; k < n_chunks; k++) all = all + (double)chunk_sum[k];
-            const double want = h.u * all;
-            int k = 0;
-            while (k + 1 < n_chunks && before + (double)chunk_sum[k] <= want) before = before + (double)chunk_sum[k++];
-            chosen[0] = k;
-            target = want - before;
-        }
-        __syncthreads();
-        const int64_t j0 = (int64_t)chosen[0] * CHUNK;
-        scan_cells(cum, weigh_chunk(chunk, x, j0, limit, max, h.scale, h.min_p));
-        if (tid == 0) { /* the first cell whose running sum passes the target, then the element in it */
-            int low = 0, high = THREADS - 1;
-            while (low < high) {
-                const int mid = (low + high) / 2;
-                if (cum[mid] > target)
-                    high = mid;
-                else
-                    low = mid + 1;
-            }
-            double sum = low ? cum[low - 1] : 0.0;
-            int at = -1;
-            for (int i = low * CELL; i < (low + 1) * CELL && i < limit - j0; i++) {
-                if (chunk[i] > 0) at = i;
-                sum = sum + (double)chunk[i];
-                if (sum > target && at == i) break;
-            }
-            if (at < 0) /* rounding only: the last that has weight, at or before the cell */
-                for (at = (int)min64(low * CELL, limit - j0 - 1); at > 0 && !(chunk[at] > 0);) at--;
-            chosen[1] = (int)j0 + at;
-        }
+/* The id at which the running sum of weights passes u times their total: chunk, warp and element in turn, each sum in
+ * an order of its own that the row alone decides. By one thread but for the weights of the chunk. */
+static __device__ int pick(const float *x, int64_t limit, float max, int vec, const struct cu_draw &h,
+                           const struct work &k, int *chosen, double *target) {
+    const int chunks = (int)ceil_div(limit, (int64_t)CHUNK), tid = threadIdx.x;
+    double *const totals = reinterpret_cast<double *>(k.e); /* [chunks] */
+    __syncthreads();                                        /* the chains have been read */
+    for (int c = tid; c < chunks; c += THREADS) {
+        double sum = 0;
+        for (int w = 0; w < WARPS; w++) sum = sum + (double)k.part[c * WARPS + w];
+        totals[c] = sum;
     }
     __syncthreads();
     if (tid == 0) {
-        const int32_t id = max - max == 0 && chosen[1] < limit ? chosen[1] : -1;
-        out[blockIdx.x] = {id, id < 0 ? 0.0f : x[id], r.max, r.s, r.w};
+        double all = 0, before = 0;
+        for (int c = 0; c < chunks; c++) all = all + totals[c];
+        const double want = h.u * all;
+        int c = 0, w = 0;
+        while (c + 1 < chunks && before + totals[c] <= want) before = before + totals[c++];
+        while (w + 1 < WARPS && before + (double)k.part[c * WARPS + w] <= want)
+            before = before + (double)k.part[c * WARPS + w++];
+        chosen[0] = c;
+        chosen[1] = w;
+        *target = want - before;
+    }
+    __syncthreads();
+    float *const weights = k.d; /* [CHUNK] */
+    float v[PER];
+    const int64_t j0 = (int64_t)chosen[0] * CHUNK;
+    load_run(v, x, j0, limit, vec, MINUS_INFINITY);
+#pragma unroll
+    for (int i = 0; i < PER; i++) weights[tid * PER + i] = weight_of(v[i], max, h);
+    __syncthreads();
+    int at = -1;
+    if (tid == 0) {
+        const int first = chosen[1] * 32 * PER;
+        double sum = 0;
+        for (int i = first; i < first + 32 * PER; i++) {
+            if (!(weights[i] > 0)) continue;
+            at = i;
+            sum = sum + (double)weights[i];
+            if (sum > *target) break;
+        }
+        if (at < 0) /* rounding only: the nearest that has weight */
+            for (at = first; at > 0 && !(weights[at] > 0);) at--;
+    }
+    return (int)j0 + at;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    draw_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const struct cu_draw *how, int vec) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float2 tops[WARPS];
+    __shared__ int chosen[2];
+    __shared__ double target;
+    const float *x = logits.p + (int64_t)blockIdx.x * logits.ld;
+    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
+    const struct cu_draw h = how[blockIdx.x];
+    const int tid = threadIdx.x;
+    const float2 max = maxima(x, logits.cols, limit, vec, tops);
+    const struct row_sums r = sums_of(x, logits.cols, limit, max, vec, h.scale > 0 ? &h : nullptr, k);
+    int id;
+    if (h.scale > 0) {
+        id = pick(x, limit, max.y, vec, h, k, chosen, &target);
+    } else { /* greedy: the first of the largest */
+        int first = limit;
+        for (int64_t j0 = 0; j0 < limit; j0 += CHUNK) {
+            float v[PER];
+            load_run(v, x, j0, limit, vec, MINUS_INFINITY);
+#pragma unroll
+            for (int i = PER - 1; i >= 0; i--) {
+                const int64_t j = j0 + (int64_t)tid * PER + i;
+                if (v[i] == max.y && j < first) first = (int)j;
+            }
+        }
+        int *const firsts = reinterpret_cast<int *>(k.e);
+        __syncthreads();
+        firsts[tid] = first;
+        __syncthreads();
+        for (int i = 0; tid == 0 && i < THREADS; i++) first = firsts[i] < first ? firsts[i] : first;
+        id = first;
+    }
+    if (tid == 0) {
+        if (!(max.y - max.y == 0) || id >= limit) id = -1; /* NaN or infinite */
+        out[blockIdx.x] = {id, id < 0 ? 0.0f : x[id], max.x, r.s, r.w};
     }
 }
 
 extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
                        const struct cu_draw *how) {
     if (logits.rows <= 0) return 0;
-    if (ceil_div(limit, CHUNK) > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
+    if (ceil_div(logits.cols, (int64_t)CHUNK) > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
     const int rc = (int)cudaFuncSetAttribute(draw_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
-    return rc ? rc : LAUNCH(draw_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, limit, how);
+    return rc ? rc
+              : LAUNCH(draw_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, limit, how, row_vec(logits));
 }

@@ -18,7 +18,7 @@ static uint64_t mix(uint64_t h, uint64_t x) {
 
 bool pass_note(struct cuda_backend *c, const char *op, const uint64_t *values, int n) {
     struct pass_state *p = &c->pass;
-    if (c->profile) profile_mark(c, op);
+    if (c->profile && op) profile_mark(c, op);
     if (p->mode == PASS_RUN) return true;
     uint64_t h = mix(p->sign, (uint64_t)(uintptr_t)op);
     for (int i = 0; i < n; i++) h = mix(h, values[i]);

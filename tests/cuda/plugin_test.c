@@ -1,7 +1,9 @@
 /* What a plugin owes beside its ops, which `kernelrl selfcheck ops --device cuda` checks: versions and devices it must
- * refuse, memory, and the ring its index transfers go through. cuda_plugin PLUGIN.so; with tests/cuda/emulate built as
- * the plugin it runs without a GPU. Ends with "N passed, N failed". */
+ * refuse, memory, the ring its index transfers go through, attention over bfloat16 (walked, split and recorded: the
+ * same bits), and drawing tokens. cuda_plugin PLUGIN.so; with tests/cuda/emulate built as the plugin it runs without a
+ * GPU. Ends with "N passed, N failed". */
 #include <dlfcn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +80,185 @@ static bool gathers_right(struct backend *gpu, int64_t n, int64_t rounds) {
     return ok;
 }
 
+/* ---- attention in bfloat16 --------------------------------------------------------------------------------------- */
+
+enum { H = 6, G = 2, K = 48, S = 12, BLOCKS = 8, QK = (H + 2 * G) * K };
+
+struct attention {
+    struct backend *gpu;
+    struct rng rng;
+    void *kv, *rows, *o;
+    int32_t table[S][BLOCKS];
+};
+
+static uint16_t bf16_random(struct rng *r) {
+    const float f = (float)rng_normal(r);
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return (uint16_t)(u >> 16);
+}
+static double bf16_value(uint16_t b) {
+    const uint32_t u = (uint32_t)b << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return (double)f;
+}
+
+static void fill(struct attention *a, void *dev, int64_t n) {
+    uint16_t *host = xmalloc((size_t)n * sizeof *host);
+    for (int64_t i = 0; i < n; i++) host[i] = bf16_random(&a->rng);
+    a->gpu->mem_put(a->gpu, dev, host, (size_t)n * sizeof *host);
+    free(host);
+}
+static void *randoms(struct attention *a, int64_t n) {
+    void *dev = a->gpu->mem_alloc(a->gpu, (size_t)n * sizeof(uint16_t));
+    fill(a, dev, n);
+    return dev;
+}
+
+static struct attn_shape shape_of(const struct attention *a) {
+    return (struct attn_shape){H, G, K, a->kv, kv_layer_floats_of(DT_BF16, G, K)};
+}
+
+/* Writes the rows' keys and values and attends; the outputs of `rows` rows are in host memory afterwards. */
+static void attend(struct attention *a, const struct attn_seq *seq, int n_seq, int64_t rows, uint64_t key,
+                   uint16_t *out) {
+    struct backend *gpu = a->gpu;
+    struct tensor qk = tensor_of(a->rows, DT_BF16, rows, QK), o = tensor_of(a->o, DT_BF16, rows, H * K);
+    struct tensor k = tensor_cols(qk, H * K, G * K), v = tensor_cols(qk, (H + G) * K, G * K);
+    struct err e;
+    do {
+        gpu->pass_begin(gpu, key);
+        gpu->kv_write(gpu, k, v, seq, n_seq, shape_of(a));
+        gpu->attention(gpu, o, NULL, tensor_cols(qk, 0, H * K), k, v, seq, n_seq, shape_of(a));
+    } while (!gpu->pass_end(gpu));
+    gpu->mem_get(gpu, out, a->o, (size_t)(rows * H * K) * sizeof *out);
+    if (gpu->sync(gpu, &e) != ST_OK) printf("%s\n", e.msg);
+}
+
+/* Steps of one row for each of S sequences as long as past[], recorded after the second and replayed from the third on,
+ * also when their tables have grown, give what the same step without a recording gives. */
+static bool recorded_attention(struct attention *a) {
+    static const int64_t past[] = {300, 301, 302, 303, 330, 331, 332, 333, 440, 3, 4, 5, 300, 330};
+    struct attn_seq seq[S];
+    uint16_t got[S * H * K], want[S * H * K];
+    bool ok = true;
+    for (size_t i = 0; i < ARRAY_LEN(past); i++) {
+        for (int s = 0; s < S; s++)
+            seq[s] = (struct attn_seq){.row = s, .len = s % 5 != 4, .past = past[i], .blocks = a->table[s]};
+        fill(a, a->rows, S * QK);
+        attend(a, seq, S, S, 7, got);
+        attend(a, seq, S, S, 0, want);
+        for (int s = 0; s < S; s++)
+            ok &= s % 5 == 4 || memcmp(got + s * H * K, want + s * H * K, sizeof *got * H * K) == 0;
+    }
+    return ok;
+}
+
+/* A run of rows behind a past, walked, against the same rows one by one, split over their keys, and against sums in
+ * double precision. */
+static bool walked_and_split(struct attention *a) {
+    enum { PAST = 200, LEN = 70 };
+    static uint16_t walked[LEN * H * K], split[LEN * H * K], qk[LEN * QK], cache[S * BLOCKS * 2 * G * KV_BLOCK * K];
+    struct backend *gpu = a->gpu;
+    fill(a, a->rows, LEN * QK);
+    struct attn_seq run = {.len = LEN, .past = PAST, .blocks = a->table[1]}, one[LEN];
+    for (int t = 0; t < LEN; t++)
+        one[t] = (struct attn_seq){.row = t, .len = 1, .past = PAST + t, .blocks = a->table[1]};
+    attend(a, &run, 1, LEN, 0, walked);
+    attend(a, one, LEN, LEN, 0, split);
+    gpu->mem_get(gpu, qk, a->rows, sizeof qk);
+    gpu->mem_get(gpu, cache, a->kv, sizeof cache);
+    double worst = 0;
+    for (int t = 0; t < LEN; t += 23)
+        for (int h = 0; h < H; h++) {
+            const int g = h / (H / G), n = PAST + t + 1;
+            double p[PAST + LEN], max = -INFINITY, sum = 0;
+            for (int j = 0; j < n; j++) {
+                const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * K;
+                p[j] = 0;
+                for (int d = 0; d < K; d++)
+                    p[j] +=
+                        bf16_value(qk[t * QK + h * K + d]) * bf16_value(block[(g * KV_BLOCK + j % KV_BLOCK) * K + d]);
+                max = fmax(max, p[j]);
+            }
+            for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - max);
+            for (int d = 0; d < K; d++) {
+                double want = 0;
+                for (int j = 0; j < n; j++) {
+                    const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * K;
+                    want += p[j] / sum * bf16_value(block[((G + g) * K + d) * KV_BLOCK + j % KV_BLOCK]);
+                }
+                worst = fmax(worst, fabs(bf16_value(walked[(t * H + h) * K + d]) - want));
+            }
+        }
+    report("attention, bfloat16: within 0.02 of double precision", worst < 0.02);
+    return memcmp(walked, split, sizeof walked) == 0;
+}
+
+static void test_attention(struct backend *gpu) {
+    struct attention a = {.gpu = gpu, .rng = rng_make(21, 1)};
+    for (int i = 0; i < S * BLOCKS; i++) a.table[i % S][i / S] = i; /* of different sequences side by side */
+    a.kv = randoms(&a, (int64_t)S * BLOCKS * 2 * G * KV_BLOCK * K);
+    a.o = randoms(&a, 128 * H * K);
+    a.rows = randoms(&a, 128 * QK);
+    report("attention, bfloat16: walked and split give the same bits", walked_and_split(&a));
+    report("attention, bfloat16: recorded and not give the same bits", recorded_attention(&a));
+    gpu->mem_free(gpu, a.kv);
+    gpu->mem_free(gpu, a.o);
+    gpu->mem_free(gpu, a.rows);
+}
+
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+
+/* Ids drawn from rows of random logits against running sums in double precision, greedy and min-p among them; and their
+ * log-probabilities against the host's, bit for bit. */
+static bool draws_right(struct backend *gpu, int64_t V, int32_t limit) {
+    enum { N = 12 };
+    struct rng r = rng_make(31, (uint64_t)V);
+    struct err e;
+    float *x = xcalloc((size_t)(N * V), sizeof *x), logp[N], entropy[N];
+    int32_t id[N];
+    struct draw how[N];
+    for (int64_t i = 0; i < N * V; i++) x[i] = 3 * (float)rng_normal(&r);
+    for (int i = 0; i < N; i++)
+        how[i] = (struct draw){i % 4 == 3 ? 0 : i % 4 == 2 ? 0.7f : 1, i % 3 == 2 ? 0.05f : 0, (i + 0.37) / N};
+    float *dev = gpu->mem_alloc(gpu, (size_t)(N * V) * sizeof *x);
+    gpu->mem_put(gpu, dev, x, (size_t)(N * V) * sizeof *x);
+    gpu->draw(gpu, tensor_full(dev, N, V), limit, how, id, logp, entropy);
+    bool ok = gpu->sync(gpu, &e) == ST_OK;
+    for (int i = 0; i < N && ok; i++) {
+        const float *row = x + i * V;
+        double max = -INFINITY, all = 0, sum = 0, before = 0;
+        int32_t best = 0;
+        ok &= id[i] >= 0 && id[i] < limit;
+        for (int32_t j = 0; j < limit; j++) {
+            if (row[j] > row[best]) best = j;
+            max = fmax(max, (double)row[j]);
+        }
+        for (int32_t j = 0; j < limit && how[i].temperature > 0; j++) {
+            const double w = exp(((double)row[j] - max) / (double)how[i].temperature);
+            all += w < (double)how[i].min_p ? 0 : w;
+        }
+        for (int32_t j = 0; j <= id[i] && how[i].temperature > 0; j++) {
+            const double w = exp(((double)row[j] - max) / (double)how[i].temperature);
+            before = sum;
+            sum += w < (double)how[i].min_p ? 0 : w;
+        }
+        float host_entropy;
+        const float host = logprob_row(row, V, id[i], &host_entropy);
+        ok &= memcmp(&host, &logp[i], sizeof host) == 0 && memcmp(&host_entropy, &entropy[i], sizeof host) == 0;
+        if (how[i].temperature > 0)
+            ok &= before <= (how[i].u + 1e-5) * all && sum >= (how[i].u - 1e-5) * all && sum > before;
+        else
+            ok &= id[i] == best;
+        if (!ok) printf("  row %d: id %d, logp %g, the host's %g\n", i, id[i], (double)logp[i], (double)host);
+    }
+    gpu->mem_free(gpu, dev);
+    free(x);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: cuda_plugin PLUGIN.so\n"), 2;
     void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -94,6 +275,10 @@ int main(int argc, char **argv) {
     test_memory(gpu);
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
+    test_attention(gpu);
+    report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
+    report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
+    report("drawing from 37 ids", draws_right(gpu, 37, 30));
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
