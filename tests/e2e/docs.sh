@@ -28,6 +28,8 @@ for path in sys.argv[2:]:
         if not os.path.exists(os.path.join(os.path.dirname(path), link)):
             print("%s: no %s" % (path, link))
 PY
+remove_outputs() { rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated; }
+remove_outputs
 cp /dev/null "$tmp/out"
 check "there are commands to run" test -s "$tmp/001.name"
 if [ "$KRL" != build/kernelrl ]; then echo "# the documents say build/kernelrl, which is another program than $KRL"; fi
@@ -43,7 +45,7 @@ for block in "$tmp"/[0-9]*.c; do
     check "$(cat "${block%.c}.name") compiles" gcc -std=gnu11 -D_GNU_SOURCE -Isrc -Wall -Wextra -Werror -Wstrict-prototypes \
         -fsyntax-only "$block"
 done
-rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated
+remove_outputs
 
 # What is made from the tables.
 says() { # NAME REGEX COMMAND...
