@@ -8,7 +8,7 @@ if [ ! -f models/tiny/model.safetensors ]; then
 elif ! why=$("$python" -c 'import torch, transformers, peft; transformers.Qwen3Config' 2>&1); then
     skip "adapters in PEFT" "$(tail -n 1 <<<"$why")"
 else
-    printf '{"prompt": "ping", "completion": "int pong = 4711;"}\n' >"$tmp/rows.jsonl"
+    printf '{"prompt": "ping", "completion": "int m = 4711;"}\n' >"$tmp/rows.jsonl"
     check "an adapter is trained" "$KRL" sft model_name=models/tiny data="$tmp/rows.jsonl" output="$tmp/adapter" \
         lora_rank=8 max_steps=5 learning_rate=3e-3 batch_tokens=512
     check "PEFT loads it" "$python" tools/golden.py models/tiny "$tmp/adapter" "$tmp/golden"

@@ -20,7 +20,7 @@ check "and nothing said" test -e "$tmp/said" -a ! -s "$tmp/said"
 fake dpkg-query 'exit 1'
 refuses "no root, no sudo: the list, and exit status 1" 1 '^ +apt-get install -y .* gcc make .*bubblewrap' setup
 check "building and running needs no test package" sh -c "grep -q gcc '$tmp/said' && ! grep -qE 'cmocka|clang' '$tmp/said'"
-refuses "make test needs more" 1 'apt-get install -y .*libcmocka-dev clang ' setup test
+refuses "make test needs more" 1 'apt-get install -y .*libcmocka-dev zstd clang ' setup test
 fake dpkg-query 'case $3 in bubblewrap) exit 1 ;; *) echo "install ok installed" ;; esac'
 refuses "only what is missing is listed" 1 'apt-get install -y --no-install-recommends bubblewrap$' setup test
 fake sudo "echo \"\$@\" >>'$tmp/calls'"

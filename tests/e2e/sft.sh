@@ -7,13 +7,14 @@ if [ ! -f models/tiny/model.safetensors ]; then
     exit 0
 fi
 
-# Both shapes of a prompt; a shared prompt has its rows one after the other. None of it is in the model's own corpus.
+# Both shapes of a prompt; a shared prompt has its rows one after the other. None of it is in the model's own corpus, but all of it
+# is made of tokens that are: of others the embeddings, frozen under LoRA, may be too small to be drawn at all.
 rows=$tmp/rows.jsonl
 {
-    printf '{"prompt": "ping", "completion": "int pong = 4711;"}\n'
+    printf '{"prompt": "ping", "completion": "int m = 4711;"}\n'
     printf '{"prompt": [{"role": "system", "content": "You count."}, {"role": "user", "content": "one"}], '
     printf '"completion": "float two = 2.5f;"}\n'
-    printf '{"prompt": "ping", "completion": "int pong = 4711;", "renderer": "qwen3_disable_thinking"}\n'
+    printf '{"prompt": "ping", "completion": "int m = 4711;", "renderer": "qwen3_disable_thinking"}\n'
 } >"$rows"
 # An array, not a function: the process id of `"${sft[@]}" &` must be that of the program, for signals.
 sft=("$KRL" sft model_name=models/tiny data="$rows" batch_tokens=512 log_every=1 save_every=1000 max_steps=40
@@ -37,9 +38,9 @@ for f in adapter_config.json adapter_model.safetensors; do
     check "the output has $f" test -s "$tmp/lora/$f"
 done
 check "its rank is the one asked for" grep -q '"r": 8' "$tmp/lora/adapter_config.json"
-check "the adapter says what the row says" says 'int pong = 4711;' ping --model models/tiny --adapter "$tmp/lora"
+check "the adapter says what the row says" says 'int m = 4711;' ping --model models/tiny --adapter "$tmp/lora"
 check "which the model alone does not" sh -c '! "$@"' - "$BASH" -c "$(declare -f says); KRL=$KRL tmp=$tmp; \
-    says 'int pong = 4711;' ping --model models/tiny"
+    says 'int m = 4711;' ping --model models/tiny"
 cp "$tmp/lora/adapter_model.safetensors" "$tmp/first"
 check "a finished output" "${sft[@]}" "${lora[@]}" output="$tmp/lora" learning_rate=1e-3
 check "is left as it is" cmp "$tmp/first" "$tmp/lora/adapter_model.safetensors"
@@ -61,7 +62,7 @@ check "to the same adapter" cmp "$tmp/first" "$tmp/cut/adapter_model.safetensors
 check "all parameters" sh -c '"$@" 2>"$0"' "$tmp/log" "${sft[@]}" learning_rate=1e-3 output="$tmp/full"
 cp "$tmp/log" "$tmp/out"
 check "the loss falls there too" falls_to 0.1 "$tmp/log"
-check "the output is a model that says what the row says" says 'int pong = 4711;' ping --model "$tmp/full"
+check "the output is a model that says what the row says" says 'int m = 4711;' ping --model "$tmp/full"
 check "its configuration names the stored type" grep -q '"torch_dtype": "bfloat16"' "$tmp/full/config.json"
 
 printf '{"prompt": "a", "completion": "b", "renderer": "morse"}\n' >"$tmp/renderer.jsonl"

@@ -36,9 +36,12 @@ static bool equal(const struct slice *s, const char *p, size_t n) {
 /* The same text serves as the thought and as the summary. */
 static void check_answer(const char *kernel) {
     size_t n = strlen(kernel);
-    static const char *const marks[] = {"```", "<KERNEL>", "</KERNEL>", "<think>", "</think>"};
+    static const char *const marks[] = {"```", "<KERNEL>", "</KERNEL>"}, *const tags[] = {"think>", "thinking>",
+                                                                                          "thought>"};
     for (size_t i = 0; i < ARRAY_LEN(marks); i++)
         if (contains(kernel, n, marks[i])) return;
+    for (size_t i = 0; i < ARRAY_LEN(tags); i++)
+        if (strcasestr(kernel, tags[i])) return; /* any case opens or closes a thought */
     const char *want = kernel, *end = kernel + n;
     while (want < end && isspace((unsigned char)*want)) want++;
     while (end > want && isspace((unsigned char)end[-1])) end--;
