@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bandwidth.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "cli/bench.h"
@@ -179,7 +180,7 @@ static void bench_bf16(struct backend *be, double seconds) {
         for (int64_t i = 0; i < N * K; i++) w[i] = (uint16_t)(0x3c00 | (rng_next(&g) & 0x81ff));
         be->weight_put(be, &wt, 0, N, w);
         const double bytes_w = 2.0 * (double)N * (double)K;
-        const double gbs = bench_read_bandwidth(be->pool, wt.packed, N * K * 2, 4 * seconds);
+        const double gbs = bandwidth_read(be->pool, wt.packed, N * K * 2, 4 * seconds);
         printf("weights %lld x %lld: %.1f MB, read at %.1f GB/s\n", (long long)N, (long long)K, bytes_w * 1e-6,
                gbs * 1e-9);
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

@@ -48,9 +48,6 @@ struct bench {
 
 /* ---- bench_limits.c ---- */
 
-/* Bytes a second at which all threads read n bytes of host memory at p (64-byte aligned): the best of what fits into
- * `seconds`, three times at least. */
-double bench_read_bandwidth(struct pool *pool, const void *p, int64_t n, double seconds);
 /* Measures bandwidth and the products of a model (forward, 2048 rows, in type dt) and raises b->limits where they were
  * faster than it says. About a second. */
 enum status bench_limits_raise(struct bench *b, const struct model_config *c, enum dtype dt, struct err *e) MUST_USE;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bandwidth.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "cli/bench.h"
@@ -11,42 +12,11 @@
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-typedef uint64_t read_wide __attribute__((vector_size(64)));
-struct read_work {
-    const read_wide *p;
-    read_wide sum[256]; /* by thread, so that nothing read is dead */
-};
-
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "default")))
-#endif
-static void
-read_range(void *ctx, int64_t begin, int64_t end, int thread) {
-    struct read_work *w = ctx;
-    read_wide a = {0}, b = {0}, c = {0}, d = {0};
-    for (int64_t i = begin; i + 4 <= end; i += 4) a += w->p[i], b += w->p[i + 1], c += w->p[i + 2], d += w->p[i + 3];
-    w->sum[thread] = a + b + c + d;
-}
-
-double bench_read_bandwidth(struct pool *pool, const void *p, int64_t n, double seconds) {
-    static struct read_work w;
-    w.p = p;
-    double best = 1e9;
-    const double end = clock_now_s() + seconds;
-    for (int i = 0; i < 3 || clock_now_s() < end; i++) {
-        const double t0 = clock_now_s();
-        pool_for(pool, n / 64, 64, read_range, &w);
-        const double t = clock_now_s() - t0;
-        best = t < best ? t : best;
-    }
-    return (double)n / best;
-}
-
 static double bandwidth(struct bench *b) {
     const int64_t n = 256 << 20; /* far more than a cache holds */
-    uint64_t *p = packed_alloc((size_t)n);
-    for (int64_t i = 0; i < n / 8; i++) p[i] = (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15);
-    const double rate = bench_read_bandwidth(b->pool, p, n, 0.3);
+    void *p = packed_alloc((size_t)n);
+    bandwidth_fill(p, n);
+    const double rate = bandwidth_read(b->pool, p, n, 0.3);
     free(p);
     return rate;
 }

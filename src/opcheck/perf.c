@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bandwidth.h"
 #include "base/clock.h"
 #include "opcheck/cases.h"
 
@@ -22,6 +23,7 @@ enum { DECODE_ROWS = 16, TRAIN_ROWS = 512, HEAD_ROWS = 64, DECODE_PAST = 300, CO
 #define COLD_BYTES 256e6
 #define HELD_BYTES 1e9 /* at most, of all copies */
 #define ROUND_S 0.004  /* a round takes about as long; the fastest counts */
+#define BANDWIDTH_S 0.1
 
 /* What was measured of an op at one shape. */
 struct perf_line {
@@ -42,50 +44,32 @@ struct perf {
 
 /* ---- limits ------------------------------------------------------------------------------------------------------ */
 
-typedef uint64_t wide __attribute__((vector_size(64)));
-struct reading {
-    const wide *p;
-    wide sum[256]; /* by thread, so that nothing read is dead */
-};
-
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "default")))
-#endif
-static void
-read_range(void *ctx, int64_t begin, int64_t end, int thread) {
-    struct reading *w = ctx;
-    wide a = {0}, b = {0}, c = {0}, d = {0};
-    for (int64_t i = begin; i + 4 <= end; i += 4) a += w->p[i], b += w->p[i + 1], c += w->p[i + 2], d += w->p[i + 3];
-    w->sum[thread % 256] = a + b + c + d;
-}
-
 /* Bytes a second: host memory as all threads read it; a device's as it copies (a byte is read and written). */
 static enum status bandwidth(const struct opcheck_env *env, size_t bytes, double *out, struct err *e) {
     struct backend *be = env->target;
     void *p = be->mem_alloc(be, bytes), *q = env->host ? NULL : be->mem_alloc(be, bytes);
     enum status st =
         !p || (!env->host && !q) ? FAIL(e, ST_MEMORY, "%s: no memory to measure bandwidth", be->name) : ST_OK;
-    struct reading *w = xaligned(sizeof *w);
-    double best = INFINITY;
-    if (st == ST_OK) {
-        be->mem_zero(be, p, bytes);
+    if (st == ST_OK && env->host) {
+        bandwidth_fill(p, (int64_t)bytes);
+        *out = bandwidth_read(be->pool, p, (int64_t)bytes, BANDWIDTH_S);
+    } else if (st == ST_OK) {
+        void *contents = xmalloc(bytes);
+        double best = INFINITY;
+        bandwidth_fill(contents, (int64_t)bytes);
+        be->mem_put(be, p, contents, bytes);
         st = be->sync(be, e);
-    }
-    for (int i = 0; i < 16 && st == ST_OK; i++) {
-        const double t0 = clock_now_s();
-        if (env->host) {
-            w->p = p;
-            pool_for(be->pool, (int64_t)(bytes / sizeof *w->p), 64, read_range, w);
-        } else {
+        for (int i = 0; i < 16 && st == ST_OK; i++) {
+            const double t0 = clock_now_s();
             be->mem_copy(be, q, p, bytes);
             st = be->sync(be, e);
+            best = fmin(best, clock_now_s() - t0);
         }
-        best = fmin(best, clock_now_s() - t0);
+        free(contents);
+        *out = 2 * (double)bytes / best;
     }
     be->mem_free(be, p);
     be->mem_free(be, q);
-    free(w);
-    *out = (double)bytes * (env->host ? 1 : 2) / best;
     return st;
 }
 

@@ -75,9 +75,10 @@ static const struct config_key train_keys[] = {
               "ppo, gspo: bad answers weigh at most this ratio, such as 3. 0: they weigh as much as their ratio says."),
     KEY_FLOAT(T, dro_beta, "0.05", "[0,)", "dro: strength of the bound."),
     KEY_ENUM(T, ratio_correction, "none", "none|truncate|mask|sequence_mask",
-             "For samples that are older than the weights (max_staleness): weigh a token by how much likelier it has "
-             "become, at most ratio_high (truncate, TIS); the same, and 0 outside ratio_low to ratio_high (mask, "
-             "IcePop); or leave whole answers out whose geometric mean is outside (sequence_mask)."),
+             "For samples that are older than the weights, of which a run has none (train takes only none): weigh a "
+             "token by how much likelier it has become, at most ratio_high (truncate, TIS); the same, and 0 outside "
+             "ratio_low to ratio_high (mask, IcePop); or leave whole answers out whose geometric mean is outside "
+             "(sequence_mask)."),
     KEY_FLOAT(T, ratio_low, "0.5", "[0,1]", "Lower bound of ratio_correction."),
     KEY_FLOAT(T, ratio_high, "2", "[1,)", "Upper bound of ratio_correction."),
     KEY_FLOAT(T, kl_penalty_coef, "0", "[0,)",
