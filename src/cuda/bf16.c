@@ -201,6 +201,30 @@ void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, stru
     if (launch) cuda_ok(c, "lora", cu_lora(&c->dev, &l));
 }
 
+/* ---- fetching ahead ----------------------------------------------------------------------------------------------- */
+
+/* A small kernel leaves device memory idle for some microseconds, in which it could move about this much. Products of
+ * more rows than these are not bound by memory. */
+#define AHEAD_BYTES ((int64_t)12 << 20)
+enum { AHEAD_ROWS = 256, FIRST_TILE = 128 };
+
+/* What the product's blocks read first: the beginning of the rows that the first wave of them takes. */
+void bf16_expect(struct backend *be, const struct weight *w) {
+    struct cuda_backend *c = (struct cuda_backend *)be;
+    c->ahead = (struct cu_ahead){0};
+    if (w->dt != DT_BF16 || !w->packed || w->N == 0) return;
+    const int64_t rows = i64_min(w->N, (int64_t)c->dev.sm_count * FIRST_TILE), stride = 2 * w->K;
+    const int64_t bytes = i64_min(stride, AHEAD_BYTES / rows) / 128 * 128;
+    if (bytes > 0) c->ahead = (struct cu_ahead){w->packed, rows, stride, bytes};
+}
+
+/* What is expected, once, by a kernel over `rows` rows. */
+static struct cu_ahead take_ahead(struct cuda_backend *c, int64_t rows) {
+    const struct cu_ahead a = c->ahead;
+    c->ahead = (struct cu_ahead){0};
+    return rows <= AHEAD_ROWS ? a : c->ahead;
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids) {
@@ -219,8 +243,9 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain)))
-        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
+    const struct cu_ahead ahead = take_ahead(c, y.rows);
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), ADDRESS(ahead.p)))
+        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps, ahead));
 }
 
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
@@ -232,8 +257,26 @@ void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, cons
         cuda_ok(c, "rope", cu_rope16(&c->dev, mat16(qk), mat32(qkv), &a));
 }
 
+/* The cache's layout is that of kv_write. */
+void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r,
+                  const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    struct cuda_backend *c = cuda_begin(be, "rope");
+    if (!c || qk.rows == 0) return;
+    const struct plan16 *p = plan16_of(c, "rope", seq, n_seq, s, false);
+    const int32_t *pos = p ? pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos) : NULL;
+    const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
+                              r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), ADDRESS(r->cos_t), ADDRESS(r->q_gain),
+                    ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
+        cuda_ok(c, "rope",
+                cu_rope_kv16(&c->dev, mat16(qk), mat32(qkv), &a, p->kv_task, p->n_kv, (uint16_t *)(void *)s.kv,
+                             2 * s.kv_stride));
+}
+
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
-    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu))) cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu)));
+    const struct cu_ahead ahead = take_ahead(c, y.rows);
+    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(ahead.p)))
+        cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu), ahead));
 }
 
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n) {
@@ -292,14 +335,15 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .table = p->table,
                           .max_units = p->max_units,
                           .max_pairs = p->max_pairs,
-                          .part_units = p->part_units};
+                          .part_units = p->part_units,
+                          .ahead = take_ahead(c, q.rows)};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
         if (!a.part) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
               ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->max_pairs, (uint64_t)p->part_units, ADDRESS(a.part)))
+              (uint64_t)p->max_pairs, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.ahead.p)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

@@ -279,6 +279,11 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) unit_kern
 
 /* A block a query pair, a thread a pair of its dimensions. */
 template <int DP> static __global__ void __launch_bounds__(DP / 2) merge_kernel(const struct cu_attn16 a) {
+    const unsigned blocks = (unsigned)(a.n_tasks * a.max_pairs);
+    if (blockIdx.x >= blocks) {
+        fetch_ahead(a.ahead, blockIdx.x - blocks, gridDim.x - blocks);
+        return;
+    }
     const struct cu_attn_task t = a.task[blockIdx.x / a.max_pairs];
     const int64_t pair = blockIdx.x % a.max_pairs, d = (int64_t)threadIdx.x * 2;
     if (pair >= t.pairs || d >= a.K) return;
@@ -318,7 +323,7 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {
     if (a->n_tasks <= 0) return 0;
-    const int64_t units = a->n_tasks * a->max_units, pairs = a->n_tasks * a->max_pairs;
+    const int64_t units = a->n_tasks * a->max_units, pairs = a->n_tasks * a->max_pairs + ahead_blocks(d, a->ahead);
     int rc;
     if (a->K <= 64) {
         rc = LAUNCH(unit_kernel<64>, units, THREADS, 0, d->stream, *a);

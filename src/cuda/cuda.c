@@ -106,8 +106,9 @@ void *stage_add(struct stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
-    /* A recorded copy has the size it had: another size is another pass. */
-    if (!NOTE(c, NULL, s->used, ADDRESS(s->dev)) || s->used == 0) return true;
+    /* A recorded array has the size it had: another size is another pass. All of them are copied at its end. */
+    NOTE(c, NULL, s->used, ADDRESS(s->dev));
+    if (c->pass.mode != PASS_RUN || s->used == 0) return true;
     return cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
 }
 
@@ -688,6 +689,8 @@ static const struct backend table = {
     .draw = op_draw,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
+    .rope_kv = bf16_rope_kv,
+    .expect = bf16_expect,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */

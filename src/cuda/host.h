@@ -118,6 +118,7 @@ struct cuda_backend {
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
+    struct cu_ahead ahead; /* what the next product will read */
     struct slab x16, y32, part, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
@@ -195,6 +196,9 @@ void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, stru
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);
+void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r,
+                  const struct attn_seq *seq, int n_seq, struct attn_shape s);
+void bf16_expect(struct backend *be, const struct weight *w);
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu);
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *rows);
 void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,

@@ -85,21 +85,29 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
     struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
+    if (be->expect) be->expect(be, &l->wqkv);
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
     lora_forward(m, &l->lora, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
-    be->rope(be, qk, qkv, &rope);
-    if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    if (p->kv && be->rope_kv && m->act == DT_BF16) {
+        be->rope_kv(be, qk, qkv, &rope, p->seq, p->n_seq, shape);
+    } else {
+        be->rope(be, qk, qkv, &rope);
+        if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    }
+    if (be->expect) be->expect(be, &l->wo);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
     be->linear(be, x_mid, o, &l->wo, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
+    if (be->expect) be->expect(be, &l->wgu);
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     be->linear(be, gu, h, &l->wgu, NULL, false);
     lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
     if (!x_out) return;
+    if (be->expect) be->expect(be, &l->wd);
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);

@@ -254,8 +254,12 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
             model_layer_forward(m, &m->layer[l], &w->p, &w->acts, w->acts.x_in);
         }
         if (n_last > 0) {
-            struct tensor rows = tensor_full(w->rows, n_last, D), hn = act_full(m, w->p.h, n_last, D);
-            be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+            struct tensor rows = tensor_full(w->acts.x_in, T, D), hn = act_full(m, w->p.h, n_last, D);
+            if (n_last < T) { /* otherwise each row ends a sequence */
+                rows = tensor_full(w->rows, n_last, D);
+                be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+            }
+            if (be->expect) be->expect(be, &m->head);
             be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
             be->linear(be, logits, hn, &m->head, NULL, false);
             if (out->want) draw_rows(m, n_last, logits, out);
@@ -276,7 +280,7 @@ static uint64_t pad_wave(struct model *m, int64_t *T, int *n_seq, int *n_last) {
     for (int64_t t = *T; t < rows; t++) {
         w->pos[t] = w->ids[t] = 0;
         w->seq[t] = (struct attn_seq){.row = t};
-        w->last_row[t] = 0;
+        w->last_row[t] = (int32_t)t;
         w->last_seq[t] = -1;
     }
     *T = rows;

@@ -135,12 +135,18 @@ struct backend {
      * may be recorded, and replayed. pass_end false: a replay did not fit, nothing was done; ask for the pass again. */
     void (*pass_begin)(struct backend *be, uint64_t key);
     bool (*pass_end)(struct backend *be);
+    /* rope, then kv_write of the keys and values it gives, for a qk in bfloat16; the columns of qk that would hold them
+     * are undefined afterwards. */
+    void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
+                    const struct attn_seq *seq, int n_seq, struct attn_shape s);
+    /* The next large product will be with w: a device may begin to fetch it while small ops run. Changes no result. */
+    void (*expect)(struct backend *be, const struct weight *w);
 };
 
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 5 };
+enum { BACKEND_ABI = 6 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -196,6 +196,58 @@ static bool walked_and_split(struct attention *a) {
     return memcmp(walked, split, sizeof walked) == 0;
 }
 
+/* rope_kv against rope and kv_write: the queries and all of the cache, for one row each and for runs over the ends of
+ * blocks, with and without a norm. */
+static bool rope_into_cache(struct attention *a) {
+    enum { T = 100, POS = 512, CACHE = S * BLOCKS * 2 * G * KV_BLOCK * K };
+    struct backend *gpu = a->gpu;
+    static uint16_t got[2][T * H * K], cache[2][CACHE], before[CACHE];
+    static float host[T * QK], tables[POS * K + K];
+    struct attn_seq seq[S];
+    int32_t pos[T];
+    int64_t rows = 0;
+    struct err e;
+    bool ok = true;
+    for (int i = 0; i < T * QK; i++) host[i] = (float)rng_normal(&a->rng);
+    for (int i = 0; i < POS * K + K; i++) tables[i] = (float)rng_normal(&a->rng);
+    float *qkv = gpu->mem_alloc(gpu, sizeof host), *table = gpu->mem_alloc(gpu, sizeof tables);
+    void *qk = gpu->mem_alloc(gpu, T * QK * sizeof(uint16_t));
+    gpu->mem_put(gpu, qkv, host, sizeof host);
+    gpu->mem_put(gpu, table, tables, sizeof tables);
+    gpu->mem_get(gpu, before, a->kv, sizeof before);
+    for (int s = 0; s < S; s++) {
+        const int64_t len = s < 9 ? 1 : s == 9 ? 0 : 30 * (s - 9), past = s * 13;
+        seq[s] = (struct attn_seq){.row = rows, .len = len, .past = past, .blocks = a->table[s]};
+        for (int64_t t = 0; t < len; t++) pos[rows + t] = (int32_t)(past + t);
+        rows += len;
+    }
+    for (int norm = 0; norm < 2; norm++) {
+        const float *gain = norm ? table + POS * K : NULL;
+        const struct rope_args r = {H, G, K, pos, table, table + POS * K / 2, gain, gain, 1e-6f};
+        struct tensor in = tensor_full(qkv, rows, QK), out = tensor_of(qk, DT_BF16, rows, QK);
+        for (int fused = 0; fused < 2; fused++) {
+            gpu->mem_put(gpu, a->kv, before, sizeof before);
+            if (fused) {
+                gpu->rope_kv(gpu, out, in, &r, seq, S, shape_of(a));
+            } else {
+                gpu->rope(gpu, out, in, &r);
+                gpu->kv_write(gpu, tensor_cols(out, H * K, G * K), tensor_cols(out, (H + G) * K, G * K), seq, S,
+                              shape_of(a));
+            }
+            for (int64_t t = 0; t < rows; t++)
+                gpu->mem_get(gpu, got[fused] + t * H * K, (uint16_t *)qk + t * QK, H * K * sizeof(uint16_t));
+            gpu->mem_get(gpu, cache[fused], a->kv, sizeof cache[fused]);
+            ok &= gpu->sync(gpu, &e) == ST_OK;
+        }
+        ok &= memcmp(got[0], got[1], (size_t)(rows * H * K) * sizeof(uint16_t)) == 0;
+        ok &= memcmp(cache[0], cache[1], sizeof cache[0]) == 0 && memcmp(cache[0], before, sizeof before) != 0;
+    }
+    gpu->mem_free(gpu, qkv);
+    gpu->mem_free(gpu, table);
+    gpu->mem_free(gpu, qk);
+    return ok;
+}
+
 static void test_attention(struct backend *gpu) {
     struct attention a = {.gpu = gpu, .rng = rng_make(21, 1)};
     for (int i = 0; i < S * BLOCKS; i++) a.table[i % S][i / S] = i; /* of different sequences side by side */
@@ -203,6 +255,7 @@ static void test_attention(struct backend *gpu) {
     a.o = randoms(&a, 128 * H * K);
     a.rows = randoms(&a, 128 * QK);
     report("attention, bfloat16: walked and split give the same bits", walked_and_split(&a));
+    report("rope_kv gives what rope and kv_write give", rope_into_cache(&a));
     report("attention, bfloat16: recorded and not give the same bits", recorded_attention(&a));
     gpu->mem_free(gpu, a.kv);
     gpu->mem_free(gpu, a.o);
