@@ -173,35 +173,49 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-               const struct lora_site_args *site, int n, float scale) {
+/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. */
+void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
-    if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, &c->x16, 0, factor_bytes(x))) return;
-    const int64_t K = a->K, R = a->N / n;
-    ASSERT(n <= LORA_SITES_MAX && R * n == a->N && a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N);
-    struct cu_lora l = {.x = side(x.data, x.ld, 1),
-                        .a = side(a->packed, K, 1),
-                        .xa = xa.data,
-                        .ld_xa = xa.ld,
-                        .n = n,
-                        .scale = scale,
-                        .T = x.rows,
-                        .K = K,
-                        .R = R};
-    l.t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * n * R) * sizeof(uint16_t));
-    if (!l.t) return;
+    if (!c || x.rows == 0 || a->N == 0 || !factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
+    ASSERT(a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N && a->K == x.cols);
+    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                              .a = side(a->packed, a->K, 1),
+                              .xa = xa.data,
+                              .ld_xa = xa.ld,
+                              .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
+                              .n = 1,
+                              .scale = scale,
+                              .T = x.rows,
+                              .K = a->K,
+                              .R = a->N};
+    if (!l.t || !NOTE(c, "lora", OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), ADDRESS(xa.data))) return;
+    struct cu_dev beside = c->dev;
+    beside.stream = c->side;
+    if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
+        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
+        cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
+}
+
+void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
+    struct cuda_backend *c = cuda_begin(be, "lora");
+    if (!c || xa.rows == 0 || n == 0) return;
+    const int64_t R = xa.cols / n;
+    ASSERT(n <= LORA_SITES_MAX && R * n == xa.cols);
+    struct cu_lora l = {.t = c->lora_t.p, .n = n, .T = xa.rows, .R = R};
     bool launch = true;
     for (int i = 0; i < n; i++) {
         const struct lora_site_args *s = &site[i];
         ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
         l.site[i] = (struct cu_lora_site){side(s->b->packed, R, 1), s->y.data, s->y.dt == DT_BF16, s->y.ld, s->y.cols};
-        launch = NOTE(c, "lora", OF_TENSOR(x), OF_TENSOR(s->y), ADDRESS(a->packed), ADDRESS(s->b->packed), ADDRESS(l.t),
-                      ADDRESS(xa.data));
+        launch =
+            NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(s->y), ADDRESS(s->b->packed), ADDRESS(l.t));
     }
-    if (launch) cuda_ok(c, "lora", cu_lora(&c->dev, &l));
+    if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
+        cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
 }
 
-/* ---- fetching ahead ----------------------------------------------------------------------------------------------- */
+/* ---- fetching ahead -----------------------------------------------------------------------------------------------
+ */
 
 /* A small kernel leaves device memory idle for some microseconds, in which it could move about this much. Products of
  * more rows than these are not bound by memory. */

@@ -108,13 +108,16 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
     product_tile(g, m0, at * BLOCK_N + threadIdx.x / 32 * (TILES * 8));
 }
 
-extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
+extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
+    if (l->T <= 0 || l->n <= 0) return 0;
+    return LAUNCH(lora_down_kernel, ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+}
+
+extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
-    const int64_t tiles = ceil_div(l->T, 16);
-    const int rc = LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
-    return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
+    return LAUNCH(lora_up_kernel, ceil_div(l->T, 16) * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 
 /* ---- checks of algorithms ------------------------------------------------------------------------------------------

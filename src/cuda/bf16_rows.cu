@@ -23,8 +23,7 @@ static __device__ __forceinline__ float block_sum(float x, float *shared) {
 /* A row of up to QUADS * 1024 elements stays in registers; longer ones are read twice. */
 enum { QUADS = 4 };
 static __global__ void __launch_bounds__(THREADS)
-    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec,
-                     struct cu_ahead ahead) {
+    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec, struct cu_ahead ahead) {
     __shared__ float shared[THREADS / 32];
     if (blockIdx.x >= x.rows) {
         fetch_ahead(ahead, blockIdx.x - (unsigned)x.rows, gridDim.x - (unsigned)x.rows);
@@ -123,8 +122,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* `parts` blocks a task: sixteen heads of queries and keys each, and the last one the values, where neighbouring threads
- * take neighbouring keys. */
+/* `parts` blocks a task: sixteen heads of queries and keys each, and the last one the values, where neighbouring
+ * threads take neighbouring keys. */
 static __global__ void __launch_bounds__(ROW_THREADS)
     rope_kv16_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a, const struct cu_kv_task *tasks,
                      uint16_t *kv, int64_t kv_stride, unsigned parts) {
@@ -145,8 +144,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         const float *x = qkv.p + row * qkv.ld + h * a.K;
         uint16_t *y = query ? qk.p + row * qk.ld + h * a.K : block + ((h - a.H) * KV_BLOCK + t.slot + r) * a.K;
         const float norm = norm_of_head(x, a);
-        if (mine == h)
-            rotate_head(y, x, a, query ? a.q_gain : a.k_gain, norm, a.pos[row], query ? a.q_scale : 1.0f);
+        if (mine == h) rotate_head(y, x, a, query ? a.q_gain : a.k_gain, norm, a.pos[row], query ? a.q_scale : 1.0f);
     }
 }
 

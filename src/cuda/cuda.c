@@ -282,6 +282,7 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->x16.p);
         cudaFree(c->y32.p);
         cudaFree(c->part.p);
+        cudaFree(c->lora_x.p);
         cudaFree(c->lora_t.p);
         cudaFree(c->wide.p);
         plan16_free(&c->plan16);
@@ -292,6 +293,9 @@ static void cuda_close(struct backend *be) {
         plan_free(&c->backward);
         for (int i = 0; i < 2; i++)
             if (c->ring.left[i]) cudaEventDestroy(c->ring.left[i]);
+        if (c->fork) cudaEventDestroy(c->fork);
+        if (c->join) cudaEventDestroy(c->join);
+        if (c->side) cudaStreamDestroy(c->side);
         if (c->stream) cudaStreamDestroy(c->stream);
     }
     free(c->results.item);
@@ -685,7 +689,8 @@ static const struct backend table = {
     .sum_squares = op_sum_squares,
     .weight_put = bf16_weight_put,
     .weight_get = bf16_weight_get,
-    .lora = bf16_lora,
+    .lora_down = bf16_lora_down,
+    .lora_up = bf16_lora_up,
     .draw = op_draw,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
@@ -721,6 +726,9 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     struct cudaDeviceProp p;
     if ((rc = cudaSetDevice(device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&p, device)) != cudaSuccess ||
         (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[0], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[1], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = (cudaError_t)cu_probe()) != cudaSuccess) {
@@ -760,6 +768,7 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     if (open_device(c, device, msg, msg_bytes)) {
         cudaGetLastError();
         if (c->stream) cudaStreamDestroy(c->stream);
+        if (c->side) cudaStreamDestroy(c->side);
         free(c);
         return 1;
     }

@@ -111,15 +111,16 @@ struct cuda_backend {
     struct backend be; /* first: ops cast back */
     int device;
     struct cu_dev dev;
-    struct CUstream_st *stream;
+    struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
+    struct CUevent_st *fork, *join;
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct cu_ahead ahead; /* what the next product will read */
-    struct slab x16, y32, part, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct cu_ahead ahead;                    /* what the next product will read */
+    struct slab x16, y32, part, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -191,8 +192,8 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
-void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-               const struct lora_site_args *site, int n, float scale);
+void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
+void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);

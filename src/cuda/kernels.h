@@ -203,7 +203,8 @@ struct cu_lora {
     float scale;
     int64_t T, K, R, up_blocks;
 };
-int cu_lora(const struct cu_dev *d, struct cu_lora *l);
+int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes xa and t */
+int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);

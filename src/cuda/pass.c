@@ -99,8 +99,8 @@ static bool undo(struct cuda_backend *c) {
 
 /* The index arrays, at once, and what reads them. */
 static bool play(struct cuda_backend *c, struct recording *r) {
-    return (r->used == 0 || cuda_ok(c, "pass", cudaMemcpyAsync(r->dev, r->host, r->used, cudaMemcpyHostToDevice,
-                                                               c->stream))) &&
+    return (r->used == 0 ||
+            cuda_ok(c, "pass", cudaMemcpyAsync(r->dev, r->host, r->used, cudaMemcpyHostToDevice, c->stream))) &&
            cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
 }
 

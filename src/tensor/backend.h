@@ -122,10 +122,11 @@ struct backend {
 
     /* The rest may be NULL: the caller then does with what is above. */
 
-    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16: xa = scale x A^T in float32,
-     * [T, n*R]; then each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
-    void (*lora)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-                 const struct lora_site_args *site, int n, float scale);
+    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the first
+     * may run beside the base's product with the same x: xa = scale x A^T in float32, [T, n*R]; and, for the last xa
+     * made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
+    void (*lora_down)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
+    void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
      * there after sync. id -1: the row's logits are not finite. */
     void (*draw)(struct backend *be, struct tensor logits, int32_t limit, const struct draw *d, int32_t *id,

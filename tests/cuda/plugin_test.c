@@ -262,6 +262,70 @@ static void test_attention(struct backend *gpu) {
     gpu->mem_free(gpu, a.rows);
 }
 
+/* ---- LoRA -------------------------------------------------------------------------------------------------------- */
+
+static float widened(uint16_t b) { return (float)bf16_value(b); }
+static double rounded(double x) { /* to bfloat16, to nearest even */
+    float f = (float)x;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return bf16_value((uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16));
+}
+
+/* Two sites with one input against sums in double precision; and a row's bits are the same with other rows below. */
+static bool lora_right(struct backend *gpu) {
+    enum { T = 37, D = 200, R = 8, N0 = 56, N1 = 24, N = N0 + N1 };
+    struct rng r = rng_make(41, 1);
+    struct err e;
+    static uint16_t x[T * D], a[2 * R * D], b0[N0 * R], b1[N1 * R];
+    static float y[T * N], got[T * N], few[2 * N], xa[T * 2 * R];
+    for (int i = 0; i < T * D; i++) x[i] = bf16_random(&r);
+    for (int i = 0; i < 2 * R * D; i++) a[i] = bf16_random(&r);
+    for (int i = 0; i < N0 * R; i++) b0[i] = bf16_random(&r);
+    for (int i = 0; i < N1 * R; i++) b1[i] = bf16_random(&r);
+    for (int i = 0; i < T * N; i++) y[i] = (float)rng_normal(&r);
+    struct weight wa = {.N = 2 * R, .K = D, .dt = DT_BF16}, w0 = {.N = N0, .K = R, .dt = DT_BF16},
+                  w1 = {.N = N1, .K = R, .dt = DT_BF16};
+    gpu->weight_put(gpu, &wa, 0, 2 * R, a);
+    gpu->weight_put(gpu, &w0, 0, N0, b0);
+    gpu->weight_put(gpu, &w1, 0, N1, b1);
+    void *dx = gpu->mem_alloc(gpu, sizeof x);
+    float *dy = gpu->mem_alloc(gpu, sizeof y), *dxa = gpu->mem_alloc(gpu, sizeof xa);
+    gpu->mem_put(gpu, dx, x, sizeof x);
+    for (int rows = T; rows > 0; rows = rows == T ? 2 : 0) {
+        struct tensor all = tensor_full(dy, rows, N), ta = tensor_full(dxa, rows, 2 * R);
+        const struct lora_site_args site[] = {{&w0, tensor_cols(all, 0, N0)}, {&w1, tensor_cols(all, N0, N1)}};
+        gpu->mem_put(gpu, dy, y, sizeof y);
+        gpu->lora_down(gpu, tensor_of(dx, DT_BF16, rows, D), &wa, ta, 0.5f);
+        gpu->lora_up(gpu, ta, site, 2);
+        gpu->mem_get(gpu, rows == T ? got : few, dy, (size_t)(rows * N) * sizeof *got);
+        if (rows == T) gpu->mem_get(gpu, xa, dxa, sizeof xa);
+    }
+    bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got, few, sizeof few) == 0;
+    for (int t = 0; t < T; t++) {
+        double down[2 * R];
+        for (int j = 0; j < 2 * R; j++) {
+            double s = 0;
+            for (int d = 0; d < D; d++) s += (double)(widened(x[t * D + d]) * widened(a[j * D + d]));
+            ok &= fabs((double)xa[t * 2 * R + j] - 0.5 * s) < 1e-4;
+            down[j] = rounded((double)xa[t * 2 * R + j]);
+        }
+        for (int n = 0; n < N; n++) {
+            double s = (double)y[t * N + n];
+            for (int j = 0; j < R; j++)
+                s += n < N0 ? down[j] * bf16_value(b0[n * R + j]) : down[R + j] * bf16_value(b1[(n - N0) * R + j]);
+            ok &= fabs((double)got[t * N + n] - s) < 1e-4;
+        }
+    }
+    gpu->weight_free(gpu, &wa);
+    gpu->weight_free(gpu, &w0);
+    gpu->weight_free(gpu, &w1);
+    gpu->mem_free(gpu, dx);
+    gpu->mem_free(gpu, dy);
+    gpu->mem_free(gpu, dxa);
+    return ok;
+}
+
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 /* Ids drawn from rows of random logits against running sums in double precision, greedy and min-p among them; and their
@@ -329,6 +393,7 @@ int main(int argc, char **argv) {
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
     test_attention(gpu);
+    report("LoRA of two sites", lora_right(gpu));
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));

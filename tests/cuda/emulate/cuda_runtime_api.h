@@ -93,6 +93,9 @@ static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
     return (void)f, *e = NULL, cudaSuccess;
 }
 static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaSuccess; }
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) {
+    return (void)s, (void)e, (void)f, cudaSuccess;
+}
 static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, cudaSuccess; }
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
     return (void)a, (void)b, *ms = 0, cudaSuccess;
