@@ -173,27 +173,36 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. */
+/* The first half runs on a stream of its own beside what comes next on the main one, and is queued behind that, so that
+ * the product has the multiprocessors first; the second half waits for it. */
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || a->N == 0 || !factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
     ASSERT(a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N && a->K == x.cols);
-    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
-                              .a = side(a->packed, a->K, 1),
-                              .xa = xa.data,
-                              .ld_xa = xa.ld,
-                              .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
-                              .n = 1,
-                              .scale = scale,
-                              .T = x.rows,
-                              .K = a->K,
-                              .R = a->N};
-    if (!l.t || !NOTE(c, "lora", OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), ADDRESS(xa.data))) return;
+    c->down = (struct cu_lora){.x = side(x.data, x.ld, 1),
+                               .a = side(a->packed, a->K, 1),
+                               .xa = xa.data,
+                               .ld_xa = xa.ld,
+                               .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
+                               .n = 1,
+                               .scale = scale,
+                               .T = x.rows,
+                               .K = a->K,
+                               .R = a->N};
+    c->down_queued =
+        !(c->down.t && NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(c->down.t), ADDRESS(xa.data)));
+    if (!c->down_queued) cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream));
+}
+
+static bool queue_down(struct cuda_backend *c) {
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
-    if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
-        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
-        cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
+    if (c->down_queued) return true;
+    c->down_queued = true;
+    return cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) &&
+           cuda_ok(c, "lora", cu_lora_down(&beside, &c->down)) &&
+           cuda_ok(c, "lora", cudaEventRecord(c->join, c->side)) &&
+           cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0));
 }
 
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
@@ -210,8 +219,7 @@ void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_a
         launch =
             NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(s->y), ADDRESS(s->b->packed), ADDRESS(l.t));
     }
-    if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
-        cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
+    if (launch && queue_down(c)) cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
 }
 
 /* ---- fetching ahead -----------------------------------------------------------------------------------------------
@@ -322,6 +330,15 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
                               2 * s.kv_stride));
 }
 
+/* n counters that are 0 between kernels. */
+static unsigned *zeroed_counts(struct cuda_backend *c, int64_t n) {
+    const size_t bytes = (size_t)n * sizeof(unsigned), had = c->count.bytes;
+    unsigned *p = cuda_scratch(c, "attention", &c->count, bytes);
+    if (p && c->count.bytes != had && !cuda_ok(c, "attention", cudaMemsetAsync(p, 0, c->count.bytes, c->stream)))
+        return NULL;
+    return p;
+}
+
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     bool training = false;
@@ -348,16 +365,16 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv_stride = stride,
                           .table = p->table,
                           .max_units = p->max_units,
-                          .max_pairs = p->max_pairs,
                           .part_units = p->part_units,
                           .ahead = take_ahead(c, q.rows)};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        if (!a.part) return;
+        a.count = zeroed_counts(c, p->n_split);
+        if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
               ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->max_pairs, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.ahead.p)))
+              (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count), ADDRESS(a.ahead.p)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

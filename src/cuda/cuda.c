@@ -282,6 +282,7 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->x16.p);
         cudaFree(c->y32.p);
         cudaFree(c->part.p);
+        cudaFree(c->count.p);
         cudaFree(c->lora_x.p);
         cudaFree(c->lora_t.p);
         cudaFree(c->wide.p);

@@ -72,7 +72,7 @@ struct plan16 {
     const struct cu_kv_task *kv_task;
     const struct cu_attn_task *split, *walk;
     const int32_t *table;
-    int64_t n_kv, n_split, n_walk, max_units, max_pairs, part_units, n_blocks;
+    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks;
     /* built here */
     struct cu_kv_task *h_kv;
     struct cu_attn_task *h_split, *h_walk;
@@ -113,14 +113,16 @@ struct cuda_backend {
     struct cu_dev dev;
     struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
     struct CUevent_st *fork, *join;
+    struct cu_lora down; /* LoRA's first half, to be queued with the second */
+    bool down_queued;
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct cu_ahead ahead;                    /* what the next product will read */
-    struct slab x16, y32, part, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct cu_ahead ahead;                                   /* what the next product will read */
+    struct slab x16, y32, part, count, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;

@@ -223,9 +223,9 @@ struct cu_attn16 {
     const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
     int64_t n_tasks;
     int64_t max_units;  /* decode: of a task */
-    int64_t max_pairs;  /* decode: of a task */
     int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
+    unsigned *count;       /* decode: [n_tasks], zeros before and after */
     struct cu_ahead ahead; /* decode */
 };
 enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16 };
