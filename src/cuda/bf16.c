@@ -330,15 +330,6 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
                               2 * s.kv_stride));
 }
 
-/* n counters that are 0 between kernels. */
-static unsigned *zeroed_counts(struct cuda_backend *c, int64_t n) {
-    const size_t bytes = (size_t)n * sizeof(unsigned), had = c->count.bytes;
-    unsigned *p = cuda_scratch(c, "attention", &c->count, bytes);
-    if (p && c->count.bytes != had && !cuda_ok(c, "attention", cudaMemsetAsync(p, 0, c->count.bytes, c->stream)))
-        return NULL;
-    return p;
-}
-
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     bool training = false;
@@ -369,7 +360,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .ahead = take_ahead(c, q.rows)};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        a.count = zeroed_counts(c, p->n_split);
+        a.count = zeroed_counts(c, "attention", p->n_split);
         if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,

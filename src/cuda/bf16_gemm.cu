@@ -1,7 +1,7 @@
 /* Products in bfloat16 on tensor cores without shared memory: a plain one, for where cuBLASLt is missing or has no
  * algorithm, and those of LoRA, whose one side is so thin that they are about latency and not about rate. Each output
- * is one chain over pieces of 32 in ascending order (LoRA's first product: sixteen such chains, added in order), whatever
- * the number of rows. */
+ * is one chain over pieces of 32 in ascending order (LoRA's first product: sixteen such chains, added in order),
+ * whatever the number of rows. */
 #include "cuda/bf16.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, TILES = 4, BLOCK_N = WARPS * TILES * 8 };

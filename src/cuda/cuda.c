@@ -10,9 +10,6 @@
 
 #include "cuda/host.h"
 
-/* Rows of logits below this length share a block; longer ones have one of their own. */
-enum { SHORT_ROW = 4096 };
-
 #define PLUGIN_API __attribute__((visibility("default")))
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
@@ -209,6 +206,13 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_
     return s->p;
 }
 
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n) {
+    const size_t had = c->count.bytes;
+    unsigned *p = cuda_scratch(c, op, &c->count, (size_t)n * sizeof *p);
+    if (p && c->count.bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, c->count.bytes, c->stream))) return NULL;
+    return p;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void *mem_alloc(struct backend *be, size_t bytes) {
@@ -283,6 +287,7 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->y32.p);
         cudaFree(c->part.p);
         cudaFree(c->count.p);
+        cudaFree(c->chunks.p);
         cudaFree(c->lora_x.p);
         cudaFree(c->lora_t.p);
         cudaFree(c->wide.p);
@@ -542,6 +547,16 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
+/* Short rows share a block. */
+static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_stats *stats, struct tensor logits,
+                          const int32_t *d_targets) {
+    if (logits.cols <= LOGIT_CHUNK) return cuda_ok(c, op, cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets));
+    void *scratch = cuda_scratch(c, op, &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
+    unsigned *count = zeroed_counts(c, op, logits.rows);
+    return scratch && count &&
+           cuda_ok(c, op, cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets, scratch, count));
+}
+
 static void op_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
     struct cuda_backend *c = begin(be, "logprob");
     const size_t bytes = (size_t)logits.rows * sizeof(struct cu_row_stats);
@@ -550,9 +565,7 @@ static void op_logprob(struct backend *be, float *logp, float *entropy, struct t
     if (!d_targets || !results_room(c, "logprob", bytes, 1)) return;
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, NULL, logp, entropy);
-    cuda_ok(c, "logprob",
-            logits.cols < SHORT_ROW ? cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets)
-                                    : cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets));
+    logprob_stats(c, "logprob", stats, logits, d_targets);
 }
 
 static void op_draw(struct backend *be, struct tensor logits, int32_t limit, const struct draw *how, int32_t *id,
@@ -568,8 +581,12 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         host[i] = (struct cu_draw){how[i].temperature > 0 ? 1.0f / how[i].temperature : 0.0f, how[i].min_p, how[i].u};
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
-    if (stage_send(c, "draw", &s) && NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats)))
-        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev));
+    void *scratch = cuda_scratch(c, "draw", &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
+    unsigned *count = zeroed_counts(c, "draw", logits.rows);
+    if (scratch && count && stage_send(c, "draw", &s) &&
+        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(scratch),
+             ADDRESS(count)))
+        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch, count));
 }
 
 static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
@@ -579,8 +596,15 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     if (!c || !bytes || !stage_begin(c, "logprob_grad", 2 * bytes + 32, &s)) return;
     const int32_t *d_targets = stage_add(&s, targets, bytes);
     const float *d_g = stage_add(&s, g, bytes);
-    if (stage_send(c, "logprob_grad", &s))
+    if (!stage_send(c, "logprob_grad", &s)) return;
+    if (logits.cols <= LOGIT_CHUNK) {
         cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+        return;
+    }
+    struct cu_row_stats *stats =
+        cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
+    if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets))
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), stats, d_g));
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------

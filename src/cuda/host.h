@@ -121,8 +121,8 @@ struct cuda_backend {
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct cu_ahead ahead;                                   /* what the next product will read */
-    struct slab x16, y32, part, count, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct cu_ahead ahead;                                           /* what the next product will read */
+    struct slab x16, y32, part, count, chunks, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -152,6 +152,8 @@ struct cuda_backend *cuda_begin(struct backend *be, const char *op);
 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
+/* n counters that are 0 between kernels. */
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
 /* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */

@@ -241,15 +241,21 @@ struct cu_row_stats {
     int32_t id;
     float x, max, s, w;
 };
-int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
+/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cu_logits_scratch_bytes(), count one zero a row,
+ * and is left so. */
+int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V);
+int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets,
+                     void *scratch, unsigned *count);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;
     double u;
 };
-/* id -1 where the largest of the first `limit` logits is not finite. */
+/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-            const struct cu_draw *how);
+            const struct cu_draw *how, void *scratch, unsigned *count);
+/* The gradient of the log-probabilities that `stats` tells of, in place. */
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus
 }
