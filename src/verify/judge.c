@@ -20,8 +20,6 @@ static const double request_s = 2e-3;
 /* The number of calls per request is estimated from this many, or from twice the time of a request: a single short one
  * is mostly the waking of threads. */
 enum { WARM_CALLS = 8 };
-/* Empty requests take 10 to 20 us where nobody delays them. */
-static const int64_t most_empty_ns = 50000;
 /* A ratio above this is measured again, in a fresh process, before it counts. */
 static const double believable_ratio = 10;
 /* An answer so slow that all rounds would take longer is timed in fewer. */
@@ -233,10 +231,8 @@ static bool run_test(struct run *r, int t, const char *where, bool *passed) {
         judge_call(r->out, &r->c, result, where, r->j->o->run_timeout_s);
         return false;
     }
-    candidate_pause(&r->c); /* what is not there when the call returns does not count */
     if (ns < r->fastest_ns) r->fastest_ns = ns;
     *passed = check_slot(r, 0, t, where);
-    candidate_resume(&r->c);
     return true;
 }
 
@@ -267,8 +263,11 @@ static bool run_tests(struct run *r) {
 
 /* ---- times ---- */
 
-/* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise, or an answer
- * that is slow at this in order to have more taken off. */
+/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies, so what
+ * it needs for that is believed up to here only: one per cent of a timed request. */
+static const int64_t most_empty_ns = 20000;
+
+/* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
 static enum call_result empty_request(struct run *r) {
     r->empty_ns = most_empty_ns;
     for (int i = 0; i < 5; i++) {
@@ -280,19 +279,15 @@ static enum call_result empty_request(struct run *r) {
     return CALL_DONE;
 }
 
-/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still, and it is left so: the
- * next turn is somebody else's. False: decided, it is gone. */
+/* One timed request on `count` fresh sets. They are written while it stands still, so that none of its threads sees
+ * them before the clock runs; everything it wrote is checked while it stands still again, and it is left so: the next
+ * turn is somebody else's. False: decided, it is gone. */
 static bool timed_request(struct run *r, int first, int count, double *seconds) {
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
-    /* It sees its inputs when its clock runs, not before. */
-    candidate_pause(&r->c);
     for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
-    candidate_resume(&r->c);
     enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->j->o->run_timeout_s, &ns);
-    candidate_pause(&r->c);
     if (result != CALL_DONE) {
-        candidate_resume(&r->c);
         judge_call(r->out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
         return false;
     }

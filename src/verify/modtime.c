@@ -20,7 +20,7 @@ static const double late_slack_s = 200e-6;
 static const double believable_ratio = 10;
 enum { MOST_TRACES = 20 };
 
-/* Seconds a call, one entry a request. */
+/* Seconds a request, as the clock shows them. */
 struct samples {
     double *eager, *mine;
     int n, capacity;
@@ -40,25 +40,24 @@ static void samples_add(struct samples *s, double eager, double mine) {
 struct duel {
     struct run *answer, *ref;
     struct timing_plan plan;
-    int64_t empty_ns; /* of a request for no calls */
     struct modset sets[MAX_CALLS];
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
+    struct samples empty; /* eager: requests for no calls; mine: not used */
 };
 
-/* What a request for no calls takes, to be taken off both sides' times. Asked of the reference alone: an answer could
- * be slow at this in order to have more taken off. */
-static bool empty_requests(struct run *ref, int64_t *empty_ns) {
-    *empty_ns = INT64_MAX;
-    for (int i = 0; i < 9; i++) {
-        int64_t ns = 0;
-        CLEANUP_JSON json_t *reply = NULL;
-        if (!run_call(ref, NULL, 0, &ref->c->trials[0], ref->j->o->run_timeout_s, "between calls", &reply, &ns))
-            return false;
-        /* The least: what more there was is somebody else's, and must not be taken off. */
-        if (ns < *empty_ns) *empty_ns = ns;
-    }
-    return true;
+/* What a request costs that asks for nothing, to be taken off both sides' times. Asked of the reference alone: an
+ * answer could be slow at this in order to have more taken off. The lower quartile: what more there was may be somebody
+ * else's.
+ */
+static double empty_s(const struct duel *d) {
+    const struct samples *s = &d->empty;
+    return d->plan.whole || s->n == 0 ? 0 : timing_quantile(s->eager, s->n, 0.25);
+}
+
+/* Seconds a call from a request's. */
+static double per_call(const struct duel *d, double request, double empty) {
+    return fmax(request - empty, d->n * 1e-9) / d->n;
 }
 
 /* Fresh sets for both sides. */
@@ -86,20 +85,20 @@ static bool drain(struct run *r, double *seconds) {
 
 /* One side's timed request: n calls on inputs that were staged while the process stood still, which it does again
  * afterwards. */
-static bool timed_request(struct duel *d, struct run *r, json_t **reply, double *seconds) {
+static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, double *seconds) {
     int slots[MAX_CALLS];
     int64_t ns = 0;
     double late_s = 0;
-    for (int i = 0; i < d->n; i++) slots[i] = i;
+    for (int i = 0; i < n; i++) slots[i] = i;
     if (on_gpu(r->j) && !drain(d->answer, &late_s)) return false; /* an empty cache for both */
-    if (!run_call(r, slots, d->n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
+    if (!run_call(r, slots, n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
     if (on_gpu(r->j)) {
         double *usual_s = &d->answer->drain_s;
         if (!drain(d->answer, &late_s)) return false;
         if (r == d->ref && (*usual_s <= 0 || late_s < *usual_s)) *usual_s = late_s;
         late_s = *usual_s > 0 && late_s - *usual_s > late_slack_s ? late_s - *usual_s : 0;
     }
-    *seconds = fmax((double)(ns - d->empty_ns) * 1e-9 + late_s, d->n * 1e-9) / d->n;
+    *seconds = (double)ns * 1e-9 + late_s;
     return true;
 }
 
@@ -145,6 +144,19 @@ static bool describe_same(struct run *ref, int n) {
     return run_simple(ref, &q, -1, ref->j->o->run_timeout_s, "between calls");
 }
 
+/* A request for no calls to either side, as cold as the others. */
+static bool empty_requests(struct duel *d) {
+    struct run *sides[2] = {d->ref, d->answer};
+    double seconds[2];
+    for (int i = 0; i < 2; i++) {
+        CLEANUP_JSON json_t *reply = NULL;
+        modrun_pause(&sides[i]->r);
+        if (!timed_request(d, sides[i], 0, &reply, &seconds[i])) return false;
+    }
+    samples_add(&d->empty, seconds[0], 0);
+    return true;
+}
+
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
  * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
  * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. */
@@ -160,11 +172,11 @@ static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
     bool good = true;
     for (int i = 0; i < 2 && good; i++) {
         int side = answer_first ? !i : i;
-        good = timed_request(d, sides[side], &replies[side], &seconds[side]);
+        good = timed_request(d, sides[side], d->n, &replies[side], &seconds[side]);
     }
     good = good && check_timed(d->answer, replies[1], d->sets, d->n) && describe_same(d->ref, d->n);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
-    return good;
+    return good && empty_requests(d);
 }
 
 static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
@@ -205,6 +217,14 @@ static bool reference_up(struct run *answer, struct run *ref, struct err *e, enu
     return true;
 }
 
+/* Once CUPTI has looked at a process, its launches take longer. It has looked at the answer (account_kernels), so it
+ * looks at a new reference too. */
+static bool same_tools(struct duel *d) {
+    CLEANUP_JSON json_t *ignored = NULL;
+    if (!on_gpu(d->ref->j) || !is_hardened(d->ref->j)) return true;
+    return stage_both(d, 1) && run_ready(d->ref, &(int){0}, 1, "between calls") && run_kernels(d->ref, &ignored);
+}
+
 static int calls_for(double seconds_per_call, int limit) {
     double n = ceil(request_s / fmax(seconds_per_call, 1e-7));
     return (int)fmax(1, fmin(n, limit));
@@ -229,6 +249,7 @@ static bool warm_up(struct duel *d) {
     for (int rounds = 0, calls = 0; rounds < 3 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
         if (!round_of(d, rounds % 2 == 1, one)) return false;
         calls += d->n;
+        for (int i = 0; i < 2; i++) one[i] = per_call(d, one[i], empty_s(d));
         worked_s += fmax(one[0], one[1]) * d->n;
         if (d->answer->one_at_a_time) d->limit = 1;
         if (rounds >= 2) continue;
@@ -238,6 +259,13 @@ static bool warm_up(struct duel *d) {
         if (d->n > 1 && fmax(one[0], one[1]) * d->n > 0.5) d->n = calls_for(fmax(one[0], one[1]), d->limit);
     }
     return true;
+}
+
+/* Seconds a call of all samples (caller frees). */
+static double *calls_of(const struct duel *d, const double *requests) {
+    double *out = xmalloc((size_t)(d->samples.n + 1) * sizeof *out), empty = empty_s(d);
+    for (int i = 0; i < d->samples.n; i++) out[i] = per_call(d, requests[i], empty);
+    return out;
 }
 
 /* Requests in turns until the plan is fulfilled, the budget spent, or *good false. */
@@ -256,12 +284,13 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
             continue;
         }
         samples_add(s, one[0], one[1]);
-        worked_s += fmax(one[0], one[1]) * d->n;
+        worked_s += fmax(one[0], one[1]) - empty_s(d);
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
         if (!late && (!enough || s->n < MIN_REQUESTS || s->n % 2 == 1)) continue;
-        ratio = timing_compare(s->eager, s->mine, s->n, d->plan.trim);
+        CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
+        ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
     }
     return ratio;
@@ -301,6 +330,7 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
             free(d->samples.mine);
             d->samples = s;
             d->n = 1;
+            d->plan.whole = true; /* nothing is to be taken off these */
             return true;
         }
     }
@@ -318,13 +348,13 @@ static void measure(struct run *r) {
     struct timing_ratio ratio = {0};
     struct err e = {0};
     enum status st;
+    const bool known = j->current == r->c && j->reference.outer > 0;
     if (!reference_up(r, &ref, &e, &st)) {
         judge_trouble(v, st, &e);
         return;
     }
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
-    bool good = empty_requests(&ref, &d.empty_ns);
-    if (d.plan.whole) d.empty_ns = 0;
+    bool good = known || same_tools(&d);
     good = good && warm_up(&d);
     if (good) ratio = take_turns(&d, &good);
     if (good && d.plan.device) good = time_kernels(&d, &ratio);
@@ -334,18 +364,21 @@ static void measure(struct run *r) {
         v->outcome = OUTCOME_INFRASTRUCTURE;
         SAY(v, "the reference failed while it was timed: %.600s", ignored.message);
     }
-    const struct samples *s = &d.samples;
-    if (good && !(is_hardened(j) && below_floor(r, timing_centre(s->mine, s->n, d.plan.trim)))) {
+    const int n = d.samples.n;
+    CLEANUP_FREE double *eager = calls_of(&d, d.samples.eager), *mine = calls_of(&d, d.samples.mine);
+    if (good && !(is_hardened(j) && below_floor(r, timing_centre(mine, n, d.plan.trim)))) {
         v->speedup = ratio.ratio;
         v->speedup_low = ratio.low;
         v->speedup_high = ratio.high;
-        v->eager_ms = timing_centre(s->eager, s->n, d.plan.trim) * 1e3;
-        v->kernel_ms = timing_centre(s->mine, s->n, d.plan.trim) * 1e3;
-        stats_of(s->eager, s->n, s->n * d.n, &v->eager);
-        stats_of(s->mine, s->n, s->n * d.n, &v->kernel);
+        v->eager_ms = timing_centre(eager, n, d.plan.trim) * 1e3;
+        v->kernel_ms = timing_centre(mine, n, d.plan.trim) * 1e3;
+        stats_of(eager, n, n * d.n, &v->eager);
+        stats_of(mine, n, n * d.n, &v->kernel);
     }
     free(d.samples.eager);
     free(d.samples.mine);
+    free(d.empty.eager);
+    free(d.empty.mine);
 }
 
 /* The answer from the start in a new process, and its times there; the slower of both measurements counts. */

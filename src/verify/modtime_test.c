@@ -132,15 +132,16 @@ static void test_hidden_work(void **state) {
 /* Each method changes what it says. */
 static void test_methods(void **state) {
     (void)state;
-    struct verifier *v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_cuda_event});
-    struct verdict event = waiting(v, 1e-3, 1e-3);
+    struct verifier *v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
+    struct verdict event = waiting(v, 2e-4, 2e-4);
     verifier_close(v);
-    v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_host_time});
-    struct verdict host = waiting(v, 1e-3, 1e-3);
+    v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
+    struct verdict host = waiting(v, 2e-4, 2e-4);
     verifier_close(v);
-    assert_int_equal(event.kernel.calls, 12);
-    assert_int_equal(host.kernel.calls, 12);
-    assert_true(host.kernel.min_ms > event.kernel.min_ms + 0.01); /* the messages' time */
+    printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
+    assert_int_equal(event.kernel.calls, 60);
+    assert_int_equal(host.kernel.calls, 60);
+    assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
     v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
     struct verdict bench = waiting(v, 1e-3, 1e-3);
     verifier_close(v);

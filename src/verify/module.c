@@ -119,6 +119,7 @@ static void judge_failure(struct run *r, const json_t *reply, const char *where)
                  : strcmp(kind, "slow") == 0        ? OUTCOME_COMPILE_TIMEOUT
                  : strcmp(kind, "memory") == 0      ? OUTCOME_MEMORY_LIMIT
                  : strcmp(kind, "unavailable") == 0 ? OUTCOME_BACKEND_UNAVAILABLE
+                 : strcmp(kind, "trouble") == 0     ? OUTCOME_INFRASTRUCTURE
                                                     : OUTCOME_EXCEPTION;
     SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
 }

@@ -49,6 +49,14 @@ double timing_centre(const double *x, int n, double trim) {
     return sum / (n - 2 * drop);
 }
 
+double timing_quantile(const double *x, int n, double p) {
+    ASSERT(n >= 1 && p >= 0 && p <= 1);
+    CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v);
+    memcpy(v, x, (size_t)n * sizeof *v);
+    qsort(v, (size_t)n, sizeof *v, ascending);
+    return v[(int)fmax(ceil(p * n) - 1, 0)];
+}
+
 /* 97.5 % quantile of Student's t with d degrees of freedom: known values, then Cornish and Fisher's expansion. */
 static double t975(int d) {
     static const double known[] = {0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};

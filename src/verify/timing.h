@@ -23,6 +23,8 @@ struct timing_plan timing_plan_of(const struct verify_options *o);
  * on the median. */
 double timing_centre(const double *x, int n, double trim);
 #define timing_median(x, n) timing_centre(x, n, 0.5)
+/* The smallest value that a share p of n >= 1 values does not exceed; p in [0, 1]. */
+double timing_quantile(const double *x, int n, double p);
 
 enum { TIMING_BLOCKS = 15 };
 struct timing_ratio {

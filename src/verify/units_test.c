@@ -375,6 +375,8 @@ static void test_timing(void **state) {
     /* Ten values: the mean of all, of eight, of the middle two. */
     double ten[] = {100, 1, 2, 3, 4, 5, 6, 7, 8, 0};
     assert_true(fabs(timing_centre(ten, 10, 0) - 13.6) < 1e-12 && fabs(timing_centre(ten, 10, 0.1) - 4.5) < 1e-12);
+    assert_true(timing_quantile(ten, 10, 0.25) == 2 && timing_quantile(ten, 10, 1) == 100);
+    assert_true(timing_quantile(ten, 10, 0) == 0);
     assert_true(timing_centre(ten, 10, 0.5) == 4.5 && timing_centre(ten, 1, 0.5) == 100);
     /* An outlier that the median does not see; with the mean it is half of everything. */
     double spiked[40], steady[40];
