@@ -229,10 +229,8 @@ static bool run_test(struct run *r, int t, const char *where, bool *passed) {
         judge_call(r->out, &r->c, result, where, r->j->o->run_timeout_s);
         return false;
     }
-    candidate_pause(&r->c); /* what is not there when the call returns does not count */
     if (ns < r->fastest_ns) r->fastest_ns = ns;
     *passed = check_slot(r, 0, t, where);
-    candidate_resume(&r->c);
     return true;
 }
 
@@ -263,9 +261,13 @@ static bool run_tests(struct run *r) {
 
 /* ---- times ---- */
 
+/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies, so what
+ * it needs for that is believed up to here only: one per cent of a timed request. */
+static const int64_t most_empty_ns = 20000;
+
 /* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
 static enum call_result empty_request(struct run *r) {
-    r->empty_ns = INT64_MAX;
+    r->empty_ns = most_empty_ns;
     for (int i = 0; i < 5; i++) {
         int64_t one = 0;
         enum call_result result = candidate_call(&r->c, WIRE_CALL, 0, 0, r->j->o->run_timeout_s, &one);
@@ -275,17 +277,15 @@ static enum call_result empty_request(struct run *r) {
     return CALL_DONE;
 }
 
-/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still, and it is left so: the
- * next turn is somebody else's. False: decided, it is gone. */
+/* One timed request on `count` fresh sets. They are written while it stands still, so that none of its threads sees
+ * them before the clock runs; everything it wrote is checked while it stands still again, and it is left so: the next
+ * turn is somebody else's. False: decided, it is gone. */
 static bool timed_request(struct run *r, int first, int count, double *seconds) {
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
-    candidate_resume(&r->c);
     for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
     enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->j->o->run_timeout_s, &ns);
-    candidate_pause(&r->c);
     if (result != CALL_DONE) {
-        candidate_resume(&r->c);
         judge_call(r->out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
         return false;
     }
