@@ -374,10 +374,10 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
     /* Every sample here comes from the weights that the step trains, where the correction is 1 whatever its kind. */
-    if (o->ratio_correction != CORRECT_NONE)
+    if (o->ratio_correction != CORRECT_NONE && o->numerics == NUMERICS_EXACT)
         return FAIL(e, ST_USAGE,
                     "ratio_correction: a run trains on no sample older than its weights, so there is nothing "
-                    "to correct; expected none");
+                    "to correct; expected none, or numerics fast");
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
