@@ -93,6 +93,12 @@ static __global__ void fold_partial_kernel(float *out, const float *partial, int
 
 enum { COLUMN_THREADS = 64 };
 
+extern "C" int cu_fold_partial(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n,
+                               int64_t ld) {
+    return LAUNCH(fold_partial_kernel, ceil_div(n, COLUMN_THREADS), COLUMN_THREADS, 0, d->stream, out, partial, blocks,
+                  n, ld);
+}
+
 extern "C" int cu_rmsnorm_grad(const struct cu_dev *d, struct cu_mat dx, float *dgain, struct cu_mat dy,
                                struct cu_mat x, const float *gain, float eps, int accumulate, float *rstd,
                                float *partial) {
@@ -103,7 +109,7 @@ extern "C" int cu_rmsnorm_grad(const struct cu_dev *d, struct cu_mat dx, float *
     const int64_t blocks = ceil_div(x.rows, ROW_BLOCK), columns = ceil_div(x.cols, COLUMN_THREADS);
     rc = LAUNCH(gain_partial_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dy, x, rstd);
     if (rc) return rc;
-    return LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dgain, partial, blocks, x.cols, x.cols);
+    return cu_fold_partial(d, dgain, partial, blocks, x.cols, x.cols);
 }
 
 /* ---- rotary embedding: a row here is one head of one token ---------------------------------------------------------
@@ -209,11 +215,9 @@ extern "C" int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *d
         const int64_t blocks = ceil_div(dqkv.rows, ROW_BLOCK), columns = ceil_div(2 * a->K, COLUMN_THREADS);
         rc = LAUNCH(rope_gain_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dqkv, qkv, *a, rstd);
         if (rc) return rc;
-        rc = LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dq_gain, partial, blocks, a->K,
-                    2 * a->K);
+        rc = cu_fold_partial(d, dq_gain, partial, blocks, a->K, 2 * a->K);
         if (rc) return rc;
-        rc = LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dk_gain, partial + a->K, blocks, a->K,
-                    2 * a->K);
+        rc = cu_fold_partial(d, dk_gain, partial + a->K, blocks, a->K, 2 * a->K);
         if (rc) return rc;
     }
     return LAUNCH(rope_norm_grad_kernel, grid, ROW_THREADS, 0, d->stream, dqkv, qkv, *a, rstd);
