@@ -65,6 +65,36 @@ static const char triton_text[] =
     "        out = torch.empty_like(x)\n        n = x.numel()\n"
     "        elementwise_answer[(triton.cdiv(n, 4096),)](x, out, n, BLOCK=4096)\n        return out\n";
 
+static const char native_text[] =
+    "// %d\n__global__ void elementwise_answer(const float4 *x, float4 *out, long n) {\n"
+    "    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;\n    if (i >= n) return;\n    float4 a = x[i];\n"
+    "    out[i] = make_float4(fmaxf(a.x, 0.0f), fmaxf(a.y, 0.0f), fmaxf(a.z, 0.0f), fmaxf(a.w, 0.0f));\n}\n"
+    "void kernel(const float *x, float *out, cudaStream_t stream) {\n    long n = X_N / 4;\n"
+    "    elementwise_answer<<<(n + 255) / 256, 256, 0, stream>>>((const float4 *)x, (float4 *)out, n);\n}\n";
+
+/* A convolution with something fused behind it: KernelBench's second level in small. %d: images. */
+static const char conv_problem_text[] =
+    "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.conv = nn.Conv2d(64, 128, 3)\n"
+    "        self.bias = nn.Parameter(torch.randn(128, 1, 1))\n\n    def forward(self, x):\n"
+    "        return torch.relu(self.conv(x)) + self.bias\n\n\n"
+    "def get_inputs():\n    return [torch.rand(%d, 64, 128, 128)]\n\n\ndef get_init_inputs():\n    return []\n";
+
+static const char conv_text[] =
+    "# %d\nimport torch\nimport torch.nn as nn\nfrom torch.utils.cpp_extension import load_inline\n\nCUDA = \"\"\"\n"
+    "// %d\n#include <torch/extension.h>\n#include <cuda_runtime.h>\n\n"
+    "__global__ void fused_answer(float *x, const float *bias, long n, int channels, int inner) {\n"
+    "    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;\n    if (i >= n) return;\n"
+    "    x[i] = fmaxf(x[i], 0.0f) + bias[i / inner %% channels];\n}\n\n"
+    "torch::Tensor forward(torch::Tensor x, torch::Tensor bias) {\n    x = x.contiguous();\n    long n = x.numel();\n"
+    "    fused_answer<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), bias.data_ptr<float>(), n, x.size(1), "
+    "x.size(2) * x.size(3));\n    return x;\n}\n\"\"\"\n"
+    "extension = load_inline(name=\"answer\", cpp_sources=\"torch::Tensor forward(torch::Tensor x, torch::Tensor "
+    "bias);\", cuda_sources=CUDA, functions=[\"forward\"])\n\n\n"
+    "class ModelNew(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.conv = nn.Conv2d(64, 128, 3)\n        self.bias = nn.Parameter(torch.randn(128, 1, 1))\n\n"
+    "    def forward(self, x):\n        return extension.forward(self.conv(x), self.bias)\n";
+
 static void cuda_answer(struct str *out, int f, int outside, int inside) {
     const char *v = functions[f].cuda;
     str_clear(out);
@@ -138,29 +168,48 @@ static enum status bench_cpu(struct verify_options o, int answers, struct err *e
     return st;
 }
 
-/* What a user of the stock evaluation would wait for: one answer, cold; again, its objects being compiled; in Triton.
- */
-static enum status bench_single(struct verifier *v, struct verifier *triton, int rows, const char *device,
-                                struct err *e) {
-    char code[800];
-    CLEANUP_STR struct str s = STR_INIT, t = STR_INIT;
-    snprintf(code, sizeof code, problem_text, functions[0].torch, rows, 393216);
-    struct problem p = {.key = "relu", .name = "relu", .code = code};
+enum { CUDA, TRITON, NATIVE, N_VERIFIERS };
+static const enum verify_backend backends[N_VERIFIERS] = {BACKEND_cuda, BACKEND_triton, BACKEND_cuda_native};
+
+/* What a user of the stock evaluation would wait for: one answer whose problem is new as well; the same code in another
+ * answer, its objects being compiled; and one that shares nothing but the problem. */
+static enum status bench_single(struct verifier **v, int rows, const char *device, struct err *e) {
+    static const struct {
+        const char *what;
+        int verifier, outside, inside;
+        bool conv;
+    } steps[] = {
+        {"relu, cuda, cold, problem new", CUDA, 0, 0, false},
+        {"relu, cuda, cached", CUDA, 1, 0, false},
+        {"relu, cuda, cold", CUDA, 2, 1, false},
+        {"relu, triton, cold, problem new", TRITON, 0, 0, false},
+        {"relu, triton, cold", TRITON, 0, 1, false},
+        {"relu, native, cold, problem new", NATIVE, 0, 0, false},
+        {"relu, native, cold", NATIVE, 0, 1, false},
+        {"conv, cuda, cold, problem new", CUDA, 0, 0, true},
+        {"conv, cuda, cached", CUDA, 1, 0, true},
+        {"conv, cuda, cold", CUDA, 2, 1, true},
+    };
+    char relu[800], conv[800];
+    CLEANUP_STR struct str s = STR_INIT;
+    snprintf(relu, sizeof relu, problem_text, functions[0].torch, rows, 393216);
+    snprintf(conv, sizeof conv, conv_problem_text, rows >= 32 ? rows / 32 : 1);
+    struct problem problems[] = {{.key = "relu", .name = "relu", .code = relu},
+                                 {.key = "conv", .name = "conv", .code = conv}};
     int salt = (int)(clock_now_ns() % 1000000007);
-    for (int i = 0; i < 3; i++) {
-        cuda_answer(&s, 0, i, salt + (i == 2));
-        struct verify_item it = {.problem = &p, .source = str_c(&s)};
-        TRY(timed_batch(v, &it, 1,
-                        i == 0   ? "cuda, cold, problem new"
-                        : i == 1 ? "cuda, cached"
-                                 : "cuda, cold",
-                        device, e));
-    }
-    for (int i = 0; i < 2; i++) {
-        str_clear(&t);
-        str_addf(&t, triton_text, i, functions[0].triton, salt + i);
-        struct verify_item it = {.problem = &p, .source = str_c(&t)};
-        TRY(timed_batch(triton, &it, 1, i == 0 ? "triton, cold, problem new" : "triton, cold", device, e));
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        int outside = steps[i].outside, inside = salt + steps[i].inside;
+        str_clear(&s);
+        if (steps[i].conv)
+            str_addf(&s, conv_text, outside, inside);
+        else if (steps[i].verifier == CUDA)
+            cuda_answer(&s, 0, outside, inside);
+        else if (steps[i].verifier == TRITON)
+            str_addf(&s, triton_text, outside, functions[0].triton, inside);
+        else
+            str_addf(&s, native_text, inside);
+        struct verify_item it = {.problem = &problems[steps[i].conv], .source = str_c(&s)};
+        TRY(timed_batch(v[steps[i].verifier], &it, 1, steps[i].what, device, e));
     }
     return ST_OK;
 }
@@ -193,21 +242,20 @@ static enum status bench_many(struct verifier *v, const char *what, bool is_trit
 }
 
 static enum status bench_gpu(struct verify_options o, int answers, int rows, struct err *e) {
-    struct verifier *cuda = NULL, *triton = NULL;
+    struct verifier *v[N_VERIFIERS] = {NULL};
     enum status st;
     double t0 = clock_now_s();
     o.measure = true;
-    o.backend = BACKEND_cuda;
-    TRY_GOTO(verifier_open(&o, &cuda, e), done);
-    o.backend = BACKEND_triton;
-    TRY_GOTO(verifier_open(&o, &triton, e), done);
-    report("two verifiers started", o.device, 0, 0, clock_now_s() - t0, NULL);
-    TRY_GOTO(bench_single(cuda, triton, rows, o.device, e), done);
-    TRY_GOTO(bench_many(cuda, "cuda, different, cold", false, answers / 2, o.device, e), done);
-    st = bench_many(triton, "triton, different, cold", true, answers / 2, o.device, e);
+    for (int i = 0; i < N_VERIFIERS; i++) {
+        o.backend = backends[i];
+        TRY_GOTO(verifier_open(&o, &v[i], e), done);
+    }
+    report("three verifiers started", o.device, 0, 0, clock_now_s() - t0, NULL);
+    TRY_GOTO(bench_single(v, rows, o.device, e), done);
+    TRY_GOTO(bench_many(v[CUDA], "cuda, different, cold", false, answers / 2, o.device, e), done);
+    st = bench_many(v[TRITON], "triton, different, cold", true, answers / 2, o.device, e);
 done:
-    verifier_close(cuda);
-    verifier_close(triton);
+    for (int i = 0; i < N_VERIFIERS; i++) verifier_close(v[i]);
     return st;
 }
 

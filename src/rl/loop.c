@@ -16,6 +16,7 @@
 #include "rl/eval.h"
 #include "rl/journal.h"
 #include "rl/metrics.h"
+#include "rl/roles.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -31,6 +32,7 @@ struct trainer {
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
+    struct roles roles;
     int64_t step, steps, opt_step;
     double baseline;    /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
@@ -127,6 +129,7 @@ static int assign_advantages(struct trainer *t, struct rollout *r) {
             ep->kept = all[k].takes_part && idle_tokens_count;
             if (plan) split_advantage(o, ep, plan[k].advantage, code[k].advantage);
         }
+    roles_advantages(&t->roles, o, idle_tokens_count);
     free(all);
     free(plan);
     free(code);
@@ -158,6 +161,7 @@ static enum status save(struct trainer *t, const char *name, struct err *e) {
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
     if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
+    if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, str_c(&more), t->s.model,
                             t->o->lora_rank > 0, t->opt, t->s.tokenizer_dir, e));
     t->saved_step = t->step;
@@ -192,7 +196,8 @@ static enum status sample_step(struct trainer *t, struct rollout *r, struct roll
         curriculum_pick(&t->curriculum, o, t->step, batch, problems);
     else
         pick_problems(t, t->step, problems);
-    enum status st = rollout_run(&t->s.actor, problems, batch, &p, r, times, e);
+    enum status st = roles_propose(&t->roles, &t->s.actor, o, &p, problems, batch, e);
+    if (st == ST_OK) st = rollout_run(&t->s.actor, problems, batch, &p, r, times, e);
     for (int round = 1; st == ST_OK && round <= o->refill_rounds; round++) {
         const int lacking = batch - (r->n_tasks - constant_tasks(t, r));
         if (lacking <= 0) break;
@@ -205,12 +210,15 @@ static enum status sample_step(struct trainer *t, struct rollout *r, struct roll
         st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
     }
     free(problems);
-    return st;
+    p.first_task = 0;
+    p.stream = (uint64_t)(t->step * batch);
+    return st == ST_OK ? roles_play(&t->roles, &t->s.actor, o, &p, r, times, e) : st;
 }
 
 static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
     TRY(run_traces(t->run, t->step, r, e));
+    TRY(roles_traces(&t->roles, t->run, t->step, e));
     struct metrics m = {0};
     const double elapsed = clock_now_s() - t->started_s;
     if (t->o->curriculum.enabled) {
@@ -218,6 +226,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
         metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
     }
     metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
+    if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -240,7 +249,10 @@ static enum status one_step(struct trainer *t, struct err *e) {
     const int constant = assign_advantages(t, &r);
     const double t2 = clock_now_s();
     const int64_t opt_step = t->opt_step;
-    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, r.group, r.n, &t->opt_step, &u, e);
+    int n_groups;
+    struct group *groups = roles_join(&t->roles, &r, &n_groups);
+    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
+    free(groups);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);
         goto out;
@@ -255,6 +267,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     st = write_step(t, &r, constant, &u, &times, e);
 out:
     rollout_free(&r);
+    roles_end(&t->roles, t->o, st == ST_OK);
     return st;
 }
 
@@ -331,6 +344,7 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
     if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
+    if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
     t->step = t->saved_step = c->next_step;
     t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
@@ -372,6 +386,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     const struct param *params = model_params(t.s.model, &n_params);
     TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
+    TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
@@ -383,6 +398,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);
     adamw_free(t.opt);

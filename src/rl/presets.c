@@ -158,6 +158,15 @@ static enum status check_ranges(const struct config *c, const T *o, struct err *
     return ST_OK;
 }
 
+static enum status check_roles(const struct config *c, const T *o, struct err *e) {
+    if (o->roles.proposals > o->dataset_builder.batch_size)
+        return config_reject(c, "roles.proposals", e, "expected at most batch_size (%lld)",
+                             (long long)o->dataset_builder.batch_size);
+    if (o->roles.judge_reward > 0 && o->dataset_builder.group_size < 2)
+        return config_reject(c, "roles.judge_reward", e, "needs two answers to compare: group_size of at least 2");
+    return ST_OK;
+}
+
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
     if (!backend_device_valid(o->device))
         return config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", o->device);
@@ -173,5 +182,6 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     if (!module && o->dataset_builder.scoring != SCORING_HARDENED)
         return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
     TRY(check_ranges(c, o, e));
+    TRY(check_roles(c, o, e));
     return check_speed(c, o, e);
 }

@@ -91,6 +91,10 @@ static bool send_setup(int fd, const struct sets *s, const struct candidate_opti
 
 /* ---- life ---- */
 
+static void signal_runner(const struct candidate *c, int number) {
+    if (c->runner_pidfd >= 0) syscall(SYS_pidfd_send_signal, c->runner_pidfd, number, NULL, 0);
+}
+
 static enum status launch(struct candidate *c, const struct jail *jail, const struct sets *sets, const void *object,
                           size_t object_bytes, const struct candidate_options *o, struct err *e) {
     int pair[2];
@@ -150,9 +154,10 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
         *result = CALL_TIMEOUT;
     else if (got == RECEIVE_CLOSED)
         *result = CALL_DIED;
-    else if (got == RECEIVED && r.op == WIRE_READY)
+    else if (got == RECEIVED && r.op == WIRE_READY) {
         c->has_prepare = r.value != 0;
-    else if (got == RECEIVED && r.op == WIRE_FAULT) {
+        signal_runner(c, SIGSTOP);
+    } else if (got == RECEIVED && r.op == WIRE_FAULT) {
         c->fault = (enum wire_fault)r.value;
         *result = CALL_DIED;
     } else if (got == RECEIVED && r.op == WIRE_FAILED) {
@@ -170,6 +175,7 @@ enum call_result candidate_call(struct candidate *c, enum wire_op op, int count,
     c->nonce = rng_u64(c->nonce, 7, 1);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
     c->asked_ns = clock_now_ns();
+    signal_runner(c, SIGCONT);
     if (send(c->socket, &q, sizeof q, MSG_NOSIGNAL) != (ssize_t)sizeof q) return CALL_DIED;
     return candidate_wait(c, timeout_s, ns);
 }
@@ -178,6 +184,7 @@ enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *
     struct wire_reply r;
     enum receive got = receive(c->socket, clock_now_s() + timeout_s, &r, NULL);
     *ns = clock_now_ns() - c->asked_ns;
+    if (got == RECEIVED && r.op == WIRE_DONE) signal_runner(c, SIGSTOP);
     if (got == RECEIVE_TIMEOUT) return CALL_TIMEOUT;
     if (got == RECEIVE_CLOSED) return CALL_DIED;
     if (got == RECEIVED && r.op == WIRE_FAULT) {
@@ -188,13 +195,6 @@ enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *
     if (r.value == WIRE_FAULT_MEMORY) c->fault = WIRE_FAULT_MEMORY;
     return CALL_DONE;
 }
-
-static void signal_runner(const struct candidate *c, int number) {
-    if (c->runner_pidfd >= 0) syscall(SYS_pidfd_send_signal, c->runner_pidfd, number, NULL, 0);
-}
-
-void candidate_pause(const struct candidate *c) { signal_runner(c, SIGSTOP); }
-void candidate_resume(const struct candidate *c) { signal_runner(c, SIGCONT); }
 
 void candidate_end(struct candidate *c, int *sig, int *exit_code, char *text, size_t text_size) {
     int status = 0, number = 0, code = -1;

@@ -28,19 +28,18 @@ struct candidate_options {
 
 /* Starts a jail with the object in it and waits until it is loaded. The status is about our own doing (ST_SANDBOX: the
  * jail did not come up; worth a retry); *result is about the answer: CALL_DONE, or why not, with `text` saying what the
- * loader said. After ST_OK always candidate_end(). */
+ * loader said. After ST_OK always candidate_end(). All its threads are stopped but while a request is under way:
+ * nothing of it sees inputs before the clock runs, touches outputs after that, or disturbs somebody else's turn. */
 enum status candidate_start(struct candidate *c, const struct jail *jail, const struct sets *sets, const void *object,
                             size_t object_bytes, const struct candidate_options *o, uint64_t nonce_seed,
                             double timeout_s, enum call_result *result, char *text, size_t text_size,
                             struct err *e) MUST_USE;
 /* One request: the kernel on slots 0..count-1 (WIRE_CALL), or prepare() (WIRE_PREPARE). *ns is the wall time between
- * request and reply on our clock. After CALL_TIMEOUT candidate_wait() may go on waiting for the same reply. */
+ * request and reply on our clock; it goes on within that time. After CALL_TIMEOUT candidate_wait() may go on waiting
+ * for the same reply. */
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns);
 enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *ns);
-/* Stops and continues all its threads: outputs are looked at while nothing can change them. */
-void candidate_pause(const struct candidate *c);
-void candidate_resume(const struct candidate *c);
 /* Kills it with all it started. *signal and *exit_code: how it had ended by itself (0 and -1 when it had to be killed);
  * text: what it wrote to standard error, cut to size. NULL: not wanted. */
 void candidate_end(struct candidate *c, int *signal, int *exit_code, char *text, size_t text_size);

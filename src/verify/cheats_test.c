@@ -77,7 +77,7 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
                                .timed_calls = 10,
                                .timing_budget_s = 0.3,
                                .memory_bytes = 512 << 20};
-    if (backend != BACKEND_torch_cpu) o.run_timeout_s = 60; /* first calls compile */
+    if (backend == BACKEND_triton) o.run_timeout_s = 60; /* first calls compile */
     struct verifier *v = NULL;
     struct err e = {0};
     if (verifier_open(&o, &v, &e) != ST_OK) {
@@ -109,6 +109,11 @@ static void cheats_torch_cpu(void **state) {
     judge_folder("cheats", BACKEND_torch_cpu);
 }
 
+static void cheats_c(void **state) {
+    (void)state;
+    judge_folder("cheats/c", BACKEND_c);
+}
+
 static void honest_torch_cpu(void **state) {
     (void)state;
     judge_folder("honest", BACKEND_torch_cpu);
@@ -134,12 +139,12 @@ static void honest_triton(void **state) {
     on_gpu("honest/gpu");
 }
 
-int main(void) {
+/* An argument: only the tests whose names match it (a pattern with * and ?). */
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cheats_torch_cpu),
-        cmocka_unit_test(honest_torch_cpu),
-        cmocka_unit_test(cheats_triton),
-        cmocka_unit_test(honest_triton),
+        cmocka_unit_test(cheats_torch_cpu), cmocka_unit_test(cheats_c),      cmocka_unit_test(honest_torch_cpu),
+        cmocka_unit_test(cheats_triton),    cmocka_unit_test(honest_triton),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,8 @@ static const double request_s = 2e-3;
 /* The number of calls per request is estimated from this many, or from twice the time of a request: a single short one
  * is mostly the waking of threads. */
 enum { WARM_CALLS = 8 };
+/* A ratio above this is measured again, in a fresh process, before it counts. */
+static const double believable_ratio = 10;
 /* An answer so slow that all rounds would take longer is timed in fewer. */
 static const double timing_budget_s = 0.7;
 
@@ -229,10 +231,8 @@ static bool run_test(struct run *r, int t, const char *where, bool *passed) {
         judge_call(r->out, &r->c, result, where, r->j->o->run_timeout_s);
         return false;
     }
-    candidate_pause(&r->c); /* what is not there when the call returns does not count */
     if (ns < r->fastest_ns) r->fastest_ns = ns;
     *passed = check_slot(r, 0, t, where);
-    candidate_resume(&r->c);
     return true;
 }
 
@@ -263,9 +263,13 @@ static bool run_tests(struct run *r) {
 
 /* ---- times ---- */
 
+/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies, so what
+ * it needs for that is believed up to here only: one per cent of a timed request. */
+static const int64_t most_empty_ns = 20000;
+
 /* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
 static enum call_result empty_request(struct run *r) {
-    r->empty_ns = INT64_MAX;
+    r->empty_ns = most_empty_ns;
     for (int i = 0; i < 5; i++) {
         int64_t one = 0;
         enum call_result result = candidate_call(&r->c, WIRE_CALL, 0, 0, r->j->o->run_timeout_s, &one);
@@ -275,17 +279,15 @@ static enum call_result empty_request(struct run *r) {
     return CALL_DONE;
 }
 
-/* One timed request on `count` fresh sets; everything it wrote is checked while it stands still, and it is left so: the
- * next turn is somebody else's. False: decided, it is gone. */
+/* One timed request on `count` fresh sets. They are written while it stands still, so that none of its threads sees
+ * them before the clock runs; everything it wrote is checked while it stands still again, and it is left so: the next
+ * turn is somebody else's. False: decided, it is gone. */
 static bool timed_request(struct run *r, int first, int count, double *seconds) {
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
-    candidate_resume(&r->c);
     for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
     enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->j->o->run_timeout_s, &ns);
-    candidate_pause(&r->c);
     if (result != CALL_DONE) {
-        candidate_resume(&r->c);
         judge_call(r->out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
         return false;
     }
@@ -347,7 +349,7 @@ static enum status warm_up(struct run *r, struct err *e) {
 
 static void note_times(struct run *r, const double *eager, int rounds) {
     struct verdict *out = r->out;
-    struct timing_ratio ratio = timing_compare(eager, r->mine, rounds);
+    struct timing_ratio ratio = timing_compare(eager, r->mine, rounds, 0.5);
     out->speedup = ratio.ratio;
     out->speedup_low = ratio.low;
     out->speedup_high = ratio.high;
@@ -432,35 +434,11 @@ static void measure_all(struct judge *j, struct reference *ref, struct run *runs
     }
 }
 
-/* ---- entry points ---- */
-
-bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
-                 struct verdict *out, int64_t *fastest_ns) {
-    struct err e = {0};
-    enum status st = reference_make_tests(j->references, ref, &e);
-    if (st != ST_OK) {
-        judge_trouble(out, st, &e);
-        return false;
-    }
-    struct run r = {.j = j, .ref = ref, .beside = beside, .out = out};
-    double t0 = clock_now_s();
-    out->tests_total = j->o->trials;
-    sets_wipe(&ref->sets, r.lane);
-    bool good = start_answer(&r, job) && run_tests(&r);
-    double t1 = clock_now_s();
-    out->run_s = t1 - t0;
-    if (!good) return false;
-    out->outcome = OUTCOME_CORRECT;
-    *fastest_ns = r.fastest_ns;
-    if (j->o->measure && compile_idle(beside)) {
-        measure_all(j, ref, &r, 1);
-        out->time_s = clock_now_s() - t1;
-        return false;
-    }
-    candidate_end(&r.c, NULL, NULL, NULL, 0);
-    if (j->o->measure) make_sets_early(&r);
-    return j->o->measure;
+static void quiet(const struct judge *j, bool on) {
+    if (j->o->quiet) j->o->quiet(j->o->quiet_ctx, on);
 }
+
+/* ---- entry points ---- */
 
 /* Answers that may be alive at once: what they may use together must be there. */
 static int lanes(const struct judge *j) {
@@ -499,6 +477,49 @@ static enum status time_some(struct judge *j, struct reference *ref, const struc
     return ST_OK;
 }
 
+/* What is hard to believe is timed once more, in a fresh process; the slower of both measurements counts. */
+static void doubt(struct judge *j, struct reference *ref, const struct judge_timed *t) {
+    struct verdict before = *t->out;
+    struct err e = {0};
+    if (before.outcome != OUTCOME_CORRECT || before.speedup <= believable_ratio) return;
+    t->out->speedup = 0;
+    enum status st = time_some(j, ref, t, 1, &e);
+    if (st != ST_OK) judge_trouble(t->out, st, &e);
+    if (t->out->outcome == OUTCOME_CORRECT && t->out->speedup > before.speedup) *t->out = before;
+    t->out->remeasured = true;
+}
+
+bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
+                 struct verdict *out, int64_t *fastest_ns) {
+    struct err e = {0};
+    enum status st = reference_make_tests(j->references, ref, &e);
+    if (st != ST_OK) {
+        judge_trouble(out, st, &e);
+        return false;
+    }
+    struct run r = {.j = j, .ref = ref, .beside = beside, .out = out};
+    double t0 = clock_now_s();
+    out->tests_total = j->o->trials;
+    sets_wipe(&ref->sets, r.lane);
+    bool good = start_answer(&r, job) && run_tests(&r);
+    double t1 = clock_now_s();
+    out->run_s = t1 - t0;
+    if (!good) return false;
+    out->outcome = OUTCOME_CORRECT;
+    *fastest_ns = r.fastest_ns;
+    if (j->o->measure && compile_idle(beside)) {
+        quiet(j, true);
+        measure_all(j, ref, &r, 1);
+        doubt(j, ref, &(struct judge_timed){job, *fastest_ns, out});
+        quiet(j, false);
+        out->time_s = clock_now_s() - t1;
+        return false;
+    }
+    candidate_end(&r.c, NULL, NULL, NULL, 0);
+    if (j->o->measure) make_sets_early(&r);
+    return j->o->measure;
+}
+
 void judge_timing(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n) {
     int at_once = lanes(j), parts = (n + at_once - 1) / at_once;
     for (int p = 0, from = 0; p < parts; p++) {
@@ -507,7 +528,10 @@ void judge_timing(struct judge *j, struct reference *ref, const struct judge_tim
         double t0 = clock_now_s();
         enum status st = time_some(j, ref, timed + from, m, &e);
         for (int k = from; k < from + m; k++) {
-            if (st != ST_OK) judge_trouble(timed[k].out, st, &e);
+            if (st != ST_OK)
+                judge_trouble(timed[k].out, st, &e);
+            else
+                doubt(j, ref, &timed[k]);
             timed[k].out->time_s = (clock_now_s() - t0) / m;
         }
         from += m;

@@ -41,6 +41,15 @@ def explain(error):
     return text[:6000]
 
 
+def place_of(t):
+    """(address, elements from the first to behind the last; 0 where that is their number)."""
+    if type(t) is not torch.Tensor or t.layout != torch.strided:
+        return 0, 0
+    if t.is_contiguous() or not t.numel():
+        return t.data_ptr(), 0
+    return t.data_ptr(), 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+
+
 class Harness:
     def __init__(self, channel, options):
         self.channel = channel
@@ -98,7 +107,7 @@ class Harness:
     def _start_gpu(self):
         if self.cuda is None:
             torch.cuda.init()
-            torch.zeros(1, device=self.device)
+            self.tick = torch.zeros(1, device=self.device)
             self.cuda = tensors.Cuda()
 
     def build(self, request, _):
@@ -163,6 +172,10 @@ class Harness:
         batch = [self.inputs[slot] for slot in request["slots"]]
         gc.disable()
         try:
+            if self.gpu:
+                # The device comes over from another process; a request for no calls costs the same.
+                self.tick.add_(1)
+                self.cuda.synchronize()
             module = self.models.get(request["param_set"])
             with torch.no_grad():
                 for inputs, seed in zip(batch, seeds):
@@ -174,7 +187,7 @@ class Harness:
             for value in outputs:
                 flat = []
                 tensors.flatten(value, flat)
-                pointers.append([t.data_ptr() if type(t) is torch.Tensor else 0 for t in flat[:MAX_OUTPUTS]])
+                pointers.append([place_of(t) for t in flat[:MAX_OUTPUTS]])
         except Exception as error:
             gc.enable()
             return {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error), "nonce": nonce}
@@ -227,7 +240,10 @@ class Harness:
     def kernels(self, request, _):
         """The names of the kernels that ran in one call, with their device times, from CUPTI. `own`: names of kernels
         in the answer's source."""
-        trace = cupti.Trace()
+        try:
+            trace = cupti.Trace()
+        except RuntimeError as error:
+            return {"ok": False, "kind": "trouble", "error": str(error)}
         try:
             with torch.no_grad():
                 self.models[request["param_set"]](*self.inputs[request["slots"][0]])

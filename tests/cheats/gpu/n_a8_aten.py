@@ -1,0 +1,31 @@
+"""native: ATen does the work inside of C++"""
+
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+CUDA = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+
+__global__ void relu_kernel(const float *x, float *out, int64_t n) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i < n) out[i] = fmaxf(x[i], 0.0f);
+}
+
+torch::Tensor relu_forward(torch::Tensor x) {
+    return torch::relu(x);
+}
+"""
+
+extension = load_inline(
+    name="relu_extension",
+    cpp_sources="torch::Tensor relu_forward(torch::Tensor x);",
+    cuda_sources=CUDA,
+    functions=["relu_forward"],
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return extension.relu_forward(x.contiguous())

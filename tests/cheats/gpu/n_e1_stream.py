@@ -1,0 +1,43 @@
+"""native: a stream that nobody waits for, behind a spin: charged in full"""
+
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+CUDA = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+
+__global__ void relu_kernel(const float *x, float *out, int64_t n) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i < n) out[i] = fmaxf(x[i], 0.0f);
+}
+
+__global__ void slow_kernel(const float *x, float *out, int64_t n) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    long long from = clock64();
+    while (clock64() - from < 400000) {}
+    if (i < n) out[i] = fmaxf(x[i], 0.0f);
+}
+
+torch::Tensor relu_forward(torch::Tensor x) {
+    static cudaStream_t side = nullptr;
+    if (!side) cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+    auto out = torch::empty_like(x);
+    int64_t n = x.numel();
+    slow_kernel<<<(n + 255) / 256, 256, 0, side>>>(x.data_ptr<float>(), out.data_ptr<float>(), n);
+    return out;
+}
+"""
+
+extension = load_inline(
+    name="relu_extension",
+    cpp_sources="torch::Tensor relu_forward(torch::Tensor x);",
+    cuda_sources=CUDA,
+    functions=["relu_forward"],
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return extension.relu_forward(x.contiguous())
