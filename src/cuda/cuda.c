@@ -580,7 +580,9 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     const int32_t *d_targets = stage_add(&s, targets, bytes);
     const float *d_g = stage_add(&s, g, bytes);
     if (stage_send(c, "logprob_grad", &s))
-        cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+        cuda_ok(c, "logprob_grad",
+                logits.cols < SHORT_ROW ? cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g)
+                                        : cu_logprob_grad_long(&c->dev, mat_of(logits), d_targets, d_g));
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------

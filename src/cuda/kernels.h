@@ -251,6 +251,7 @@ struct cu_row_stats {
     float x, max, s, w;
 };
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
+int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;
