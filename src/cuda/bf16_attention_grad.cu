@@ -1,9 +1,10 @@
 /* The gradient of attention in bfloat16 on tensor cores, over the packed sequences of training. With P = softmax(q k^T)
  * recomputed from stats and delta = dO . O (FlashAttention-2, Dao 2023, section 3.1):
  *   dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q.   (q already holds the 1/sqrt(K).)
- * Two kernels compute the scores once each, so that every sum has one owner and a fixed order: in dq_kernel a block owns
- * query pairs (struct cu_attn_task) and walks their keys; in dkv_kernel a block owns keys and walks all pairs that see
- * them, in order of (sequence, query row, head). Sums are float32, P and dS are rounded to bfloat16 for their products.
+ * Two kernels compute the scores once each, so that every sum has one owner and a fixed order: in dq_kernel a block
+ * owns query pairs (struct cu_attn_task) and walks their keys; in dkv_kernel a block owns keys and walks all pairs that
+ * see them, in order of (sequence, query row, head). Sums are float32, P and dS are rounded to bfloat16 for their
+ * products.
  *
  * A tile is 64 rows of shared memory of DP elements, in chunks of 8 (16 bytes); chunk c of row r lies at place
  * c ^ (r % 8), so that the eight rows a matrix load takes are in different banks. A warp has 16 of the block's rows. */
@@ -13,7 +14,8 @@
 enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = CU_GRAD16_TILE, STAGES = 2 };
 static_assert(ROWS == 16 * WARPS, "a warp has a fragment's sixteen rows");
 
-/* ---- shared memory ------------------------------------------------------------------------------------------------ */
+/* ---- shared memory ------------------------------------------------------------------------------------------------
+ */
 
 /* 16 bytes from global to shared memory, or zeros, without waiting; async_wait<n>: all but the last n groups are
  * there. */
@@ -78,7 +80,8 @@ template <int DP> static __device__ __forceinline__ int tile_at(int row, int chu
 }
 
 /* Asks for 64 rows of K elements: row_ptr(r) where r < rows, zeros behind. */
-template <int DP, typename F> static __device__ __forceinline__ void ask_rows(uint16_t *tile, int rows, int K, F row_ptr) {
+template <int DP, typename F>
+static __device__ __forceinline__ void ask_rows(uint16_t *tile, int rows, int K, F row_ptr) {
     enum { CHUNKS = DP / 8 };
     const int chunk = threadIdx.x % CHUNKS;
 #pragma unroll
@@ -89,9 +92,10 @@ template <int DP, typename F> static __device__ __forceinline__ void ask_rows(ui
 }
 
 /* Fragments of a tile: of a product's left side its rows row0..row0+15 at step k (16 wide); of the right side, two
- * groups of eight columns, that are rows n0..n0+15 of the tile, at step k; and the same where the tile's rows row0.. are
- * what is summed over and its columns from 16 n on are the product's. */
-template <int DP> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const uint16_t *tile, int row0, int k) {
+ * groups of eight columns, that are rows n0..n0+15 of the tile, at step k; and the same where the tile's rows row0..
+ * are what is summed over and its columns from 16 n on are the product's. */
+template <int DP>
+static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const uint16_t *tile, int row0, int k) {
     const int lane = threadIdx.x % 32, m = lane / 8;
     load_matrices<false>(a, tile + tile_at<DP>(row0 + m % 2 * 8 + lane % 8, 2 * k + m / 2));
 }
@@ -118,7 +122,8 @@ template <int N> static __device__ __forceinline__ void clear(float (&x)[N][4]) 
     for (int i = 0; i < N; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
 }
 
-/* ---- delta -------------------------------------------------------------------------------------------------------- */
+/* ---- delta --------------------------------------------------------------------------------------------------------
+ */
 
 /* delta[row][head] = dO . O: sixteen lanes a (row, head), eight elements each. */
 static __global__ void __launch_bounds__(ROW_THREADS) delta16_kernel(const struct cu_attn_grad16 a) {
@@ -140,7 +145,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) delta16_kernel(const struc
     }
 }
 
-/* ---- dQ ----------------------------------------------------------------------------------------------------------- */
+/* ---- dQ -----------------------------------------------------------------------------------------------------------
+ */
 
 /* Keys are taken 32 at a time out of tiles of 64: the scores of more would not fit the registers. */
 template <int DP> static __global__ void __launch_bounds__(THREADS, 2) dq16_kernel(const struct cu_attn_grad16 a) {
@@ -155,13 +161,16 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) dq16_kern
             const int j = j0 + r;
             return j < task.past ? task.past_row + j : task.row + (j - task.past);
         };
-        ask_rows<DP>(tiles + 2 * stage * TILE, n - j0, K, [&](int r) { return a.k.p + key_row(r) * a.k.ld + task.g * K; });
+        ask_rows<DP>(tiles + 2 * stage * TILE, n - j0, K,
+                     [&](int r) { return a.k.p + key_row(r) * a.k.ld + task.g * K; });
         ask_rows<DP>(tiles + (2 * stage + 1) * TILE, n - j0, K,
                      [&](int r) { return a.v.p + key_row(r) * a.v.ld + task.g * K; });
         async_group();
     };
     const auto pair_row = [&](int p) { return task.row + p / rep; };
-    const auto pair_at = [&](struct cu_mat16 m, int p) { return m.p + pair_row(p) * m.ld + (task.g * rep + p % rep) * K; };
+    const auto pair_at = [&](struct cu_mat16 m, int p) {
+        return m.p + pair_row(p) * m.ld + (task.g * rep + p % rep) * K;
+    };
 
     /* q and dO as left sides, through the first stage's place */
     uint32_t q[STEPS][4], d_o[STEPS][4];
@@ -254,7 +263,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) dq16_kern
     }
 }
 
-/* ---- dK and dV ---------------------------------------------------------------------------------------------------- */
+/* ---- dK and dV ----------------------------------------------------------------------------------------------------
+ */
 
 /* Rows of the products are keys here, columns are query pairs. What belongs to a pair: its maximum and 1/sum, delta,
  * and the last key it sees. */
@@ -306,7 +316,7 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) dkv16_ker
     };
     /* Places of this thread's keys among the present user's; one that it does not see is behind all. */
     int pos[2], next_pos[2];
-    const auto places = [&](int (&to)[2]) {
+    const auto places = [&](int(&to)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = row0 + g + 8 * half;
@@ -420,7 +430,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) dkv16_ker
 
 template <int DP> static int gradient16(const struct cu_dev *d, const struct cu_attn_grad16 *a) {
     const int tile = ROWS * DP * (int)sizeof(uint16_t);
-    const int dq_bytes = 2 * STAGES * tile, dkv_bytes = (2 + 2 * STAGES) * tile + STAGES * (int)sizeof(struct pair_stats);
+    const int dq_bytes = 2 * STAGES * tile,
+              dkv_bytes = (2 + 2 * STAGES) * tile + STAGES * (int)sizeof(struct pair_stats);
     if (dkv_bytes > d->max_shared) return (int)cudaErrorInvalidValue;
     auto *dq = dq16_kernel<DP>;
     auto *dkv = dkv16_kernel<DP>;

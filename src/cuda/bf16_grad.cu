@@ -5,7 +5,8 @@
 
 enum { THREADS = 256, COLUMN_THREADS = 64, MAX_HALF = 4 };
 
-/* ---- SwiGLU ------------------------------------------------------------------------------------------------------- */
+/* ---- SwiGLU -------------------------------------------------------------------------------------------------------
+ */
 
 /* y = g s u with s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s. */
 struct gate_grad {
@@ -61,7 +62,8 @@ extern "C" int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, str
     return LAUNCH(swiglu_grad16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, dgu, dy, gu);
 }
 
-/* ---- rotary embedding: sixteen threads a head, as in rows.cu ------------------------------------------------------- */
+/* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------
+ */
 
 /* 1 / root mean square of a head, of the K elements at x; all sixteen threads get it. */
 static __device__ __forceinline__ float head_rstd(const float *x, int64_t K, float eps, int lane) {
