@@ -101,8 +101,8 @@ struct backend {
     /* o, q [T,H*K]; k, v [T,G*K] (unused by sequences with a cache); stats [T,H,2] or NULL. */
     void (*attention)(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                       struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
-    /* dq overwritten; dk, dv must hold zeros (or what is to be added to). Training sequences only; a sequence whose
-     * keys others use as their past comes before them. */
+    /* dq overwritten; dk, dv must hold zeros (or what is to be added to); in bfloat16 they, too, are overwritten.
+     * Training sequences only; a sequence whose keys others use as their past comes before them. */
     void (*attention_grad)(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o,
                            struct tensor o, const float *stats, struct tensor q, struct tensor k, struct tensor v,
                            const struct attn_seq *seq, int n_seq, struct attn_shape s);
