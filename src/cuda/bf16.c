@@ -173,36 +173,27 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-/* The first half runs on a stream of its own beside what comes next on the main one, and is queued behind that, so that
- * the product has the multiprocessors first; the second half waits for it. */
+/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. */
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || a->N == 0 || !factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
     ASSERT(a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N && a->K == x.cols);
-    c->down = (struct cu_lora){.x = side(x.data, x.ld, 1),
-                               .a = side(a->packed, a->K, 1),
-                               .xa = xa.data,
-                               .ld_xa = xa.ld,
-                               .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
-                               .n = 1,
-                               .scale = scale,
-                               .T = x.rows,
-                               .K = a->K,
-                               .R = a->N};
-    c->down_queued =
-        !(c->down.t && NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(c->down.t), ADDRESS(xa.data)));
-    if (!c->down_queued) cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream));
-}
-
-static bool queue_down(struct cuda_backend *c) {
+    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                              .a = side(a->packed, a->K, 1),
+                              .xa = xa.data,
+                              .ld_xa = xa.ld,
+                              .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
+                              .n = 1,
+                              .scale = scale,
+                              .T = x.rows,
+                              .K = a->K,
+                              .R = a->N};
+    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), ADDRESS(xa.data))) return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
-    if (c->down_queued) return true;
-    c->down_queued = true;
-    return cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) &&
-           cuda_ok(c, "lora", cu_lora_down(&beside, &c->down)) &&
-           cuda_ok(c, "lora", cudaEventRecord(c->join, c->side)) &&
-           cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0));
+    if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
+        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
+        cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
 }
 
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
@@ -219,32 +210,8 @@ void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_a
         launch =
             NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(s->y), ADDRESS(s->b->packed), ADDRESS(l.t));
     }
-    if (launch && queue_down(c)) cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
-}
-
-/* ---- fetching ahead -----------------------------------------------------------------------------------------------
- */
-
-/* A small kernel leaves device memory idle for some microseconds, in which it could move about this much. Products of
- * more rows than these are not bound by memory. */
-#define AHEAD_BYTES ((int64_t)12 << 20)
-enum { AHEAD_ROWS = 256, FIRST_TILE = 128 };
-
-/* What the product's blocks read first: the beginning of the rows that the first wave of them takes. */
-void bf16_expect(struct backend *be, const struct weight *w) {
-    struct cuda_backend *c = (struct cuda_backend *)be;
-    c->ahead = (struct cu_ahead){0};
-    if (w->dt != DT_BF16 || !w->packed || w->N == 0) return;
-    const int64_t rows = i64_min(w->N, (int64_t)c->dev.sm_count * FIRST_TILE), stride = 2 * w->K;
-    const int64_t bytes = i64_min(stride, AHEAD_BYTES / rows) / 128 * 128;
-    if (bytes > 0) c->ahead = (struct cu_ahead){w->packed, rows, stride, bytes};
-}
-
-/* What is expected, once, by a kernel over `rows` rows. */
-static struct cu_ahead take_ahead(struct cuda_backend *c, int64_t rows) {
-    const struct cu_ahead a = c->ahead;
-    c->ahead = (struct cu_ahead){0};
-    return rows <= AHEAD_ROWS ? a : c->ahead;
+    if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
+        cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -265,9 +232,8 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    const struct cu_ahead ahead = take_ahead(c, y.rows);
-    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), ADDRESS(ahead.p)))
-        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps, ahead));
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain)))
+        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
 }
 
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
@@ -296,9 +262,7 @@ void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const
 }
 
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
-    const struct cu_ahead ahead = take_ahead(c, y.rows);
-    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(ahead.p)))
-        cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu), ahead));
+    if (NOTE(c, "swiglu", OF_TENSOR(y), OF_TENSOR(gu))) cuda_ok(c, "swiglu", cu_swiglu16(&c->dev, mat16(y), mat16(gu)));
 }
 
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n) {
@@ -356,8 +320,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv_stride = stride,
                           .table = p->table,
                           .max_units = p->max_units,
-                          .part_units = p->part_units,
-                          .ahead = take_ahead(c, q.rows)};
+                          .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
         a.count = zeroed_counts(c, "attention", p->n_split);
@@ -365,7 +328,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
               ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count), ADDRESS(a.ahead.p)))
+              (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

@@ -263,11 +263,6 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(
     __shared__ float4 shared[PIECES][4][32];
     __shared__ int last;
     uint16_t *const keys = reinterpret_cast<uint16_t *>(dynamic), *const values = keys + UNIT * DP;
-    const unsigned blocks = (unsigned)(a.n_tasks * a.max_units);
-    if (blockIdx.x >= blocks) {
-        fetch_ahead(a.ahead, blockIdx.x - blocks, gridDim.x - blocks);
-        return;
-    }
     const int64_t task = blockIdx.x / a.max_units;
     const struct cu_attn_task t = a.task[task];
     const int unit = (int)(blockIdx.x % a.max_units), key0 = unit * UNIT, warp = threadIdx.x / 32;
@@ -385,9 +380,7 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {
     const int shared = 2 * UNIT * DP * (int)sizeof(uint16_t);
     const int rc = (int)cudaFuncSetAttribute(unit_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return rc ? rc
-              : LAUNCH(unit_kernel<DP>, a->n_tasks * a->max_units + ahead_blocks(d, a->ahead), THREADS, shared,
-                       d->stream, *a);
+    return rc ? rc : LAUNCH(unit_kernel<DP>, a->n_tasks * a->max_units, THREADS, shared, d->stream, *a);
 }
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {

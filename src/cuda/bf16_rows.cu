@@ -23,12 +23,8 @@ static __device__ __forceinline__ float block_sum(float x, float *shared) {
 /* A row of up to QUADS * 1024 elements stays in registers; longer ones are read twice. */
 enum { QUADS = 4 };
 static __global__ void __launch_bounds__(THREADS)
-    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec, struct cu_ahead ahead) {
+    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec) {
     __shared__ float shared[THREADS / 32];
-    if (blockIdx.x >= x.rows) {
-        fetch_ahead(ahead, blockIdx.x - (unsigned)x.rows, gridDim.x - (unsigned)x.rows);
-        return;
-    }
     const int64_t n = x.cols;
     const float *in = x.p + (int64_t)blockIdx.x * x.ld;
     uint16_t *out = y.p + (int64_t)blockIdx.x * y.ld;
@@ -66,14 +62,12 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Which of the two ways is a matter of the model's width alone, not of where a row lies. */
-extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
-                            struct cu_ahead ahead) {
+extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps) {
     if (x.rows <= 0) return 0;
     const int vec = x.cols % 4 == 0;
     if (vec && !(aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && (y.ld & 3) == 0))
         return (int)cudaErrorInvalidValue;
-    return LAUNCH(rmsnorm16_kernel, x.rows + ahead_blocks(d, ahead), THREADS, 0, d->stream, y, x, gain, eps, vec,
-                  ahead);
+    return LAUNCH(rmsnorm16_kernel, x.rows, THREADS, 0, d->stream, y, x, gain, eps, vec);
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu; values are only rounded ------------------------------
@@ -178,14 +172,9 @@ static __global__ void swiglu16_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
 }
 
 /* Eight at a time. */
-static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu, unsigned blocks,
-                                           struct cu_ahead ahead) {
-    if (blockIdx.x >= blocks) {
-        fetch_ahead(ahead, blockIdx.x - blocks, gridDim.x - blocks);
-        return;
-    }
-    const int64_t F = y.cols, per_row = F / 8, step = (int64_t)blocks * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < y.rows * per_row; i += step) {
+static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
+    const int64_t F = y.cols, per_row = F / 8;
+    ELEMENT_LOOP(i, y.rows * per_row) {
         const int64_t t = i / per_row, j = i % per_row * 8;
         const uint4 g = load16(gu.p + t * gu.ld + j), u = load16(gu.p + t * gu.ld + F + j);
         const uint4 out =
@@ -199,14 +188,11 @@ static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu
 
 static int vec8(struct cu_mat16 m) { return ((uintptr_t)m.p & 15) == 0 && m.ld % 8 == 0; }
 
-extern "C" int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu, struct cu_ahead ahead) {
+extern "C" int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    if (y.cols % 8 == 0 && vec8(y) && vec8(gu)) {
-        const int64_t blocks = grid_for(d, n / 8, 128);
-        return LAUNCH(swiglu16_vec_kernel, blocks + ahead_blocks(d, ahead), 128, 0, d->stream, y, gu, (unsigned)blocks,
-                      ahead);
-    }
+    if (y.cols % 8 == 0 && vec8(y) && vec8(gu))
+        return LAUNCH(swiglu16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d->stream, y, gu);
     return LAUNCH(swiglu16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, gu);
 }
 

@@ -63,7 +63,7 @@ static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
     if (!cuda_ok(c, op, cudaMallocHost(&host, bytes))) return false;
     r->host = host;
     r->bytes = bytes;
-    r->at = 0;
+    r->at = r->half = 0;
     r->half_used[0] = r->half_used[1] = false;
     return true;
 }
@@ -79,13 +79,14 @@ bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct st
         while (want < 4 * bytes) want *= 2;
         if (!ring_make(c, op, want)) return false;
     }
-    const size_t half = r->bytes / 2, now = r->at >= half;
+    const size_t half = r->bytes / 2, now = r->half;
     if (r->at + bytes > (now + 1) * half) { /* on to the other half */
         if (!cuda_ok(c, op, cudaEventRecord(r->left[now], c->stream))) return false;
         r->half_used[now] = true;
         const size_t next = !now;
         if (r->half_used[next] && !cuda_ok(c, op, cudaEventSynchronize(r->left[next]))) return false;
         r->at = next * half;
+        r->half = next;
     }
     *s = (struct stage){.host = r->host + r->at, .dev = r->dev + r->at, .bytes = bytes};
     r->at += bytes;
@@ -729,7 +730,6 @@ static const struct backend table = {
     .pass_begin = pass_begin,
     .pass_end = pass_end,
     .rope_kv = bf16_rope_kv,
-    .expect = bf16_expect,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */

@@ -76,18 +76,6 @@ static inline int64_t grid_for(const struct cu_dev *d, int64_t items, int64_t pe
     return blocks < most ? blocks : most;
 }
 
-/* Beyond a kernel's own blocks: `block` of `blocks` that fetch. As many as there are multiprocessors, a few lines a
- * thread. */
-static inline int64_t ahead_blocks(const struct cu_dev *d, struct cu_ahead a) { return a.rows > 0 ? d->sm_count : 0; }
-static __device__ __forceinline__ void fetch_ahead(const struct cu_ahead &a, unsigned block, unsigned blocks) {
-#ifdef __CUDA_ARCH__
-    const unsigned lines = (unsigned)(a.bytes / 128), n = (unsigned)a.rows * lines;
-    for (unsigned i = block * blockDim.x + threadIdx.x; i < n; i += blocks * blockDim.x)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.p + i / lines * a.stride + i % lines * 128));
-#else
-    (void)a, (void)block, (void)blocks;
-#endif
-}
 static inline int aligned16(const void *p, int64_t ld) { return ((uintptr_t)p & 15) == 0 && (ld & 3) == 0; }
 
 #endif

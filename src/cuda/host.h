@@ -16,7 +16,7 @@ struct profile;
 /* Pinned memory and its twin on the device, used round and round in two halves. */
 struct ring {
     char *host, *dev;
-    size_t bytes, at;
+    size_t bytes, at, half;
     struct CUevent_st *left[2]; /* recorded when the host moved on from a half */
     bool half_used[2];
 };
@@ -114,15 +114,12 @@ struct cuda_backend {
     struct cu_dev dev;
     struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
     struct CUevent_st *fork, *join;
-    struct cu_lora down; /* LoRA's first half, to be queued with the second */
-    bool down_queued;
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct cu_ahead ahead;                                           /* what the next product will read */
     struct slab x16, y32, part, count, chunks, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
@@ -204,7 +201,6 @@ void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, cons
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);
 void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r,
                   const struct attn_seq *seq, int n_seq, struct attn_shape s);
-void bf16_expect(struct backend *be, const struct weight *w);
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu);
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *rows);
 void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,

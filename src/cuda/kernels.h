@@ -148,22 +148,14 @@ struct cu_mat16 {
     int64_t rows, cols, ld;
 };
 
-/* The beginning of a weight, `bytes` (a multiple of 128) of each of `rows` rows `stride` bytes apart, which small
- * kernels fetch into the L2 cache on the side for the product that follows. rows 0: nothing. */
-struct cu_ahead {
-    const char *p;
-    int64_t rows, stride, bytes;
-};
-
 /* bf16_rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
  * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
-int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
-                 struct cu_ahead ahead);
+int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
 /* rope of the tasks' rows; queries go to qk, keys and values into the cache as of cu_kv_write16. */
 int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a,
                  const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride);
-int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu, struct cu_ahead ahead);
+int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
 int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
@@ -226,8 +218,7 @@ struct cu_attn16 {
     int64_t max_units;  /* decode: of a task */
     int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
-    unsigned *count;       /* decode: [n_tasks], zeros before and after */
-    struct cu_ahead ahead; /* decode */
+    unsigned *count; /* decode: [n_tasks], zeros before and after */
 };
 enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16 };
 int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);

@@ -91,7 +91,6 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
     struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
-    if (be->expect) be->expect(be, &l->wqkv);
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
     lora_begin(m, &l->lora, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
@@ -102,7 +101,6 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
         be->rope(be, qk, qkv, &rope);
         if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
     }
-    if (be->expect) be->expect(be, &l->wo);
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
@@ -110,13 +108,11 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     be->linear(be, x_mid, o, &l->wo, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
-    if (be->expect) be->expect(be, &l->wgu);
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, &l->lora, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
     lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
     if (!x_out) return;
-    if (be->expect) be->expect(be, &l->wd);
     be->swiglu(be, act, gu);
 
     struct tensor out = tensor_full(x_out, T, D);
@@ -248,11 +244,13 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->forward_only = b->forward_only;
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
-     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
+     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product. The chunk changes no bit: for the
+     * gradient of a head in bf16, which may be summed 32 rows at a time (tensor/ops.h), it is a multiple of 32, too. */
     const int64_t bytes = m->be->logit_chunk_bytes;
     /* With a large one at least 240 rows, or each chunk would fetch the head's weights for little work. */
     const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
+    if (m->train == TRAIN_FULL && m->dt == DT_BF16) w->chunk = (w->chunk + 95) / 96 * 96;
     int n_shared;
     TRY(choose_shared(m, T, b->N, &n_shared, e));
     TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));

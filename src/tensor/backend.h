@@ -140,8 +140,6 @@ struct backend {
      * are undefined afterwards. */
     void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
                     const struct attn_seq *seq, int n_seq, struct attn_shape s);
-    /* The next large product will be with w: a device may begin to fetch it while small ops run. Changes no result. */
-    void (*expect)(struct backend *be, const struct weight *w);
 };
 
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin

@@ -136,6 +136,35 @@ void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transpose
     emulate_barrier(true);
 }
 
+/* Work that is put off. Device memory and pinned memory are read when it is done, other host memory when it is asked
+ * for; the emulation takes an address of its own allocations for the former. */
+static std::vector<std::function<void()>> late;
+static bool put_off() {
+    static const char *on = getenv("KERNELRL_EMULATE_LATE");
+    return on && *on == '1';
+}
+static void queue_work(const std::function<void()> &w) {
+    if (captured)
+        captured->push_back(w);
+    else if (put_off())
+        late.push_back(w);
+    else
+        w();
+}
+struct piece {
+    char *p;
+    size_t bytes;
+};
+static std::vector<piece> &known() {
+    static std::vector<piece> pinned;
+    return pinned;
+}
+static bool from_pageable(const void *src) {
+    for (const piece &x : known())
+        if (static_cast<const char *>(src) >= x.p && static_cast<const char *>(src) < x.p + x.bytes) return false;
+    return true;
+}
+
 struct emulated_graph {
     std::vector<std::function<void()>> work;
 };
@@ -160,31 +189,44 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned lon
     return *e = new CUgraphExec_st{g->work}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
-    for (const auto &w : e->work) w();
+    for (const auto &w : e->work) queue_work(w);
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete e, cudaSuccess; }
 cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height) {
-    const std::function<void()> work = [=] {
+    if (from_pageable(src) && put_off()) { /* read when the call returns */
+        std::vector<char> now(width * height);
+        for (size_t i = 0; i < height; i++)
+            memcpy(now.data() + i * width, static_cast<const char *>(src) + i * spitch, width);
+        queue_work([=] {
+            for (size_t i = 0; i < height; i++)
+                memcpy(static_cast<char *>(dst) + i * dpitch, now.data() + i * width, width);
+        });
+        return cudaSuccess;
+    }
+    queue_work([=] {
         for (size_t i = 0; i < height; i++)
             memcpy(static_cast<char *>(dst) + i * dpitch, static_cast<const char *>(src) + i * spitch, width);
-    };
-    if (captured)
-        captured->push_back(work);
-    else
-        work();
+    });
     return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t) {
+    queue_work([=] { memset(dst, v, n); });
+    return cudaSuccess;
+}
+void emulate_pin(void *p, size_t n) { known().push_back({static_cast<char *>(p), n}); }
+void emulate_wait(void) {
+    std::vector<std::function<void()>> work;
+    work.swap(late);
+    for (const auto &w : work) w();
 }
 }
 
 static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
-    if (captured)
-        captured->push_back([=] { run_grid(grid, block, shared, body); });
-    else
-        run_grid(grid, block, shared, body);
+    queue_work([=] { run_grid(grid, block, shared, body); });
 }
 
 static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
