@@ -8,9 +8,9 @@
 #include "rl/corpus.h"
 
 struct corpus_args {
-    const char *from, *output, *python;
+    const char *from, *output, *python, *index;
     int64_t seed, answers;
-    double think, refine, examples;
+    double think, refine, examples, retrieved;
 };
 #define T struct corpus_args
 static const struct config_key keys[] = {
@@ -22,6 +22,10 @@ static const struct config_key keys[] = {
     KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
     KEY_FLOAT(T, refine, "0.25", "[0,1]", "Chance of a refinement row per problem."),
     KEY_FLOAT(T, examples, "0.1", "[0,1]", "Chance of a row with one to three examples per problem."),
+    KEY_STRING_OPT(T, index, "null",
+                   "Folder of an index (build-rag-index --model lexical) that rows with retrieved examples take them "
+                   "from. null: no such rows."),
+    KEY_FLOAT(T, retrieved, "1", "[0,32]", "index: rows with one to three retrieved examples per problem."),
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
@@ -38,10 +42,15 @@ static enum status run(const struct corpus_args *a, struct err *e) {
                                .answers = (int)a->answers,
                                .think = a->think,
                                .refine = a->refine,
-                               .examples = a->examples};
-    struct corpus_counts n = {0};
+                               .examples = a->examples,
+                               .index = a->index && *a->index ? a->index : NULL,
+                               .retrieved = a->retrieved};
+    struct row_counts n = {0};
     enum status st = corpus_build(&o, v, &n, e);
     verifier_close(v);
+    if (st == ST_OK && o.index)
+        log_info("%s: %lld rows with %lld retrieved examples, %lld of them of the answer's own plan", a->output,
+                 (long long)n.retrieved, (long long)n.shown, (long long)n.shown_same);
     if (st == ST_OK)
         log_info("%s: %lld problems: %lld plain rows, %lld think, %lld refinement, %lld with examples; %lld answers "
                  "left out",

@@ -161,6 +161,8 @@ const char *prog_ops(const struct prog *p);
 const struct gdim *prog_find_dim(const struct prog *p, const char *name, size_t len);
 /* gen_random.c */
 void prog_random(struct prog *p);
+/* "rows linear gelu": these operators in their order, sizes and arguments drawn (generator_compose). */
+enum status prog_compose(struct prog *p, const char *text, struct err *e) MUST_USE;
 /* gen_py.c */
 char *prog_python(struct prog *p);
 /* gen_c.c */

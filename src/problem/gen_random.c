@@ -373,3 +373,108 @@ void prog_random(struct prog *p) {
     if (p->n == 0) add_ew(p, false);
     prog_finish(p);
 }
+
+/* ---- compositions -------------------------------------------------------------------------------------------------*/
+
+/* Sizes by what has to be computed: products and convolutions take smaller inputs. */
+static void start_composed(struct prog *p, enum head head, bool product, bool conv) {
+    if (head == HEAD_SIGNAL) {
+        prog_start(
+            p, head,
+            (const int64_t[4]){PICK_INT(p, 4, 8, 16), PICK_INT(p, 4, 8, 16), uneven(p, PICK_INT(p, 256, 512, 1024))});
+    } else if (head == HEAD_IMAGE && conv) {
+        const int64_t hw = PICK_INT(p, 24, 28, 32, 36, 44, 48);
+        prog_start(p, head, (const int64_t[4]){8, PICK_INT(p, 4, 8, 12), hw, hw});
+    } else if (head == HEAD_IMAGE) {
+        start_image(p, 0);
+    } else if (head == HEAD_SEQ) {
+        const int64_t b = PICK_INT(p, 4, 8, 16), d = product ? PICK_INT(p, 32, 64, 128) : PICK_INT(p, 128, 256, 512);
+        prog_start(p, head, (const int64_t[4]){b, uneven(p, PICK_INT(p, 32, 64, 128)), d});
+    } else if (product) {
+        prog_start(
+            p, head,
+            (const int64_t[4]){PICK_INT(p, 16, 32, 60, 64, 100, 128, 200), uneven(p, PICK_INT(p, 128, 256, 512))});
+    } else {
+        const int64_t n = uneven(p, PICK_INT(p, 256, 384, 512, 768, 1024, 2048));
+        prog_start(p, head, (const int64_t[4]){(PICK_INT(p, 262144, 524288) / n + 7) / 8 * 8, n});
+    }
+}
+
+/* Integers an operator takes; false when the current shape has no fitting ones. */
+static bool draw_arguments(struct prog *p, enum op op, int64_t arg[4]) {
+    const struct shape *s = &p->cur;
+    const int ks = PICK_INT(p, 1, 3, 3, 5);
+    switch (op) {
+    case OP_linear:
+    case OP_linear_nobias:
+    case OP_matmul:
+    case OP_matmul_t:
+    case OP_bmm:
+    case OP_bmm_t: arg[0] = 2 * uneven(p, PICK_INT(p, 32, 64, 128, 192)); return true;
+    case OP_conv2d:
+        arg[0] = PICK_INT(p, 8, 16, 32);
+        arg[1] = ks;
+        arg[2] = 1;
+        arg[3] = ks / 2;
+        return true;
+    case OP_depthwise_conv2d:
+        arg[1] = 3;
+        arg[2] = arg[3] = 1;
+        return true;
+    case OP_conv1d:
+        arg[0] = PICK_INT(p, 8, 16, 32);
+        arg[1] = PICK_INT(p, 3, 5, 7);
+        arg[2] = 1;
+        arg[3] = arg[1] / 2;
+        return true;
+    case OP_groupnorm: arg[0] = s->d[1] % 4 == 0 ? 4 : 1; return true;
+    case OP_max_pool2d:
+    case OP_avg_pool2d: arg[0] = 2; return s->d[2] % 2 == 0 && s->d[3] % 2 == 0;
+    case OP_glu:
+    case OP_swiglu:
+    case OP_geglu: return s->d[s->nd - 1] % 2 == 0;
+    case OP_embedding: return false;
+    default: return true;
+    }
+}
+
+enum status prog_compose(struct prog *p, const char *text, struct err *e) {
+    static const char *const heads[] = {
+        [HEAD_ROWS] = "rows", [HEAD_SEQ] = "seq", [HEAD_IMAGE] = "image", [HEAD_SIGNAL] = "signal"};
+    enum op ops[GEN_MAX_NODES];
+    int head = -1, n = 0, word = 0;
+    bool product = false, conv = false;
+    for (const char *at = text + strspn(text, " "); *at; word++) {
+        const size_t len = strcspn(at, " ");
+        enum op op;
+        if (word == 0) {
+            for (int i = 0; i < (int)ARRAY_LEN(heads); i++)
+                if (strlen(heads[i]) == len && memcmp(heads[i], at, len) == 0) head = i;
+            if (head < 0) return FAIL(e, ST_PARSE, "\"%.*s\": expected rows, seq, image or signal", (int)len, at);
+        } else if (!gen_op_find(at, len, &op)) {
+            return FAIL(e, ST_PARSE, "\"%.*s\": no such operator", (int)len, at);
+        } else if (n == GEN_MAX_NODES) {
+            return FAIL(e, ST_INVALID, "more than %d operators", GEN_MAX_NODES);
+        } else {
+            ops[n++] = op;
+            product |= gen_ops[op].cls == OP_PRODUCT;
+            conv |= gen_ops[op].cls == OP_CONV;
+        }
+        at += len;
+        at += strspn(at, " ");
+    }
+    if (n == 0) return FAIL(e, ST_PARSE, "expected a shape and at least one operator");
+    start_composed(p, (enum head)head, product, conv);
+    for (int i = 0; i < n; i++) {
+        int64_t arg[4] = {0};
+        const char *name = gen_ops[ops[i]].name, *why = prog_misfit(p, ops[i]);
+        if (why) return FAIL(e, ST_INVALID, "%s: %s", name, why);
+        if (!draw_arguments(p, ops[i], arg)) return FAIL(e, ST_INVALID, "%s: does not fit this shape", name);
+        if (!try_add(p, ops[i], arg[0], arg[1], arg[2], arg[3]))
+            return FAIL(e, ST_INVALID, "%s: the result would be constant, unbounded, or mostly rounding", name);
+        if (ops[i] == OP_max || ops[i] == OP_min || ops[i] == OP_logsumexp || ops[i] == OP_global_max_pool)
+            use_randn(p);
+    }
+    prog_finish(p);
+    return ST_OK;
+}

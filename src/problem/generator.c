@@ -97,6 +97,30 @@ enum status generator_from_recipe(const char *recipe, uint64_t seed, struct aren
     return st;
 }
 
+enum status generator_compose(const struct generator *g, const char *text, uint64_t seed, struct arena *a,
+                              struct gen_item *out, struct err *e) {
+    struct prog p = {.a = a, .r = rng_make(seed, hash_str(text))};
+    TRY(prog_compose(&p, text, e));
+    const char *ops = prog_ops(&p);
+    if (generator_excludes(g, ops)) return FAIL(e, ST_INVALID, "\"%s\" is the sequence of a test problem", ops);
+    fill_item(&p, ops, out);
+    if (strlen(out->problem.code) > GEN_MAX_CODE_BYTES)
+        return FAIL(e, ST_INVALID, "its module is longer than %d bytes", GEN_MAX_CODE_BYTES);
+    out->problem.name = title(&p);
+    out->problem.key = arena_printf(a, "composed/%llu_%s", (unsigned long long)seed, out->problem.name);
+    return ST_OK;
+}
+
+int generator_operators(const char *const **out) {
+    static const char *const names[] = {
+#define X(name) #name,
+        OP_LIST(X)
+#undef X
+    };
+    *out = names;
+    return OP_COUNT;
+}
+
 enum status generator_open(const char *index_path, struct generator **out, struct err *e) {
     struct generator *g = xcalloc(1, sizeof *g);
     const char *path = index_path ? index_path : arena_printf(&g->arena, "%s/problems/index.jsonl", fs_home());

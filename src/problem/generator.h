@@ -92,6 +92,15 @@ void generator_make(const struct generator *g, uint64_t seed, uint64_t index, st
 enum status generator_from_recipe(const char *recipe, uint64_t seed, struct arena *a, struct gen_item *out,
                                   struct err *e) MUST_USE;
 
+/* A problem of given operators, its sizes, constants and surface form drawn from the seed: `text` is a shape (rows,
+ * seq, image, signal) and the operators' names in their order, "rows linear gelu softmax". Its key is "composed/" and
+ * what it was made of. ST_PARSE names the word that is unknown; ST_INVALID says why the problem would be none: an
+ * operator that does not fit its input, constant results, too long a text, or the sequence of a test problem. */
+enum status generator_compose(const struct generator *g, const char *text, uint64_t seed, struct arena *a,
+                              struct gen_item *out, struct err *e) MUST_USE;
+/* Names of all operators, in the order of their list; returns their number. */
+int generator_operators(const char *const **out);
+
 /* A realistic wrong variant of a right answer, in `a`; NULL when the answer has nothing that KIND could break. Pure
  * function of its arguments. */
 char *generator_break(const char *answer, enum gen_break kind, uint64_t seed, struct arena *a);

@@ -56,6 +56,59 @@ static void is_a_function_of_seed_and_index(void **state) {
     generator_close(g);
 }
 
+/* Problems of named operators: all that is drawn is a function of the seed; what would be no problem is refused. */
+static void compositions(void **state) {
+    (void)state;
+    struct generator *g = open_builtin();
+    struct arena a = ARENA_INIT;
+    struct gen_item x, y, z;
+    static const char *const fine[] = {"rows silu",
+                                       "image conv2d groupnorm relu max_pool2d",
+                                       "signal conv1d tanh",
+                                       "seq linear glu residual",
+                                       "rows scale softmax mul",
+                                       "rows mul cross_entropy"};
+    static const char *const ops[] = {
+        "silu", "conv2d groupnorm relu max_pool2d", "conv1d tanh", NULL, "scale softmax mul", "mul cross_entropy"};
+    for (size_t i = 0; i < ARRAY_LEN(fine); i++) {
+        const enum status st = generator_compose(g, fine[i], 5, &a, &x, &e);
+        if (!ops[i]) { /* half of the columns are left: nothing to add */
+            assert_int_equal(st, ST_INVALID);
+            continue;
+        }
+        if (st != ST_OK) fail_msg("%s: %s", fine[i], e.msg);
+        assert_string_equal(x.problem.ops, ops[i]);
+        assert_int_equal(generator_compose(g, fine[i], 5, &a, &y, &e), ST_OK);
+        assert_int_equal(generator_compose(g, fine[i], 6, &a, &z, &e), ST_OK);
+        assert_string_equal(x.problem.code, y.problem.code);
+        assert_string_not_equal(x.problem.code, z.problem.code);
+        assert_true(strstr(x.problem.code, "class Model") && str_has_prefix(x.problem.key, "composed/5_"));
+    }
+    static const struct {
+        const char *text, *says;
+        enum status st;
+    } bad[] = {{"", "at least one operator", ST_PARSE},
+               {"rows", "at least one operator", ST_PARSE},
+               {"cube relu", "\"cube\"", ST_PARSE},
+               {"rows relu frobnicate", "\"frobnicate\"", ST_PARSE},
+               {"rows conv2d", "conv2d: needs an image", ST_INVALID},
+               {"rows relu relu", "relu: the result would be", ST_INVALID},
+               {"rows mean_all relu", "relu: nothing can follow it", ST_INVALID},
+               {"rows embedding", "embedding: does not fit", ST_INVALID},
+               {"rows linear gelu", "test problem", ST_INVALID},
+               {"rows add mul add mul add mul add mul add mul add mul add", "more than 12", ST_INVALID}};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        e = (struct err){0};
+        assert_int_equal(generator_compose(g, bad[i].text, 1, &a, &x, &e), bad[i].st);
+        if (!strstr(e.msg, bad[i].says)) fail_msg("\"%s\": expected \"%s\" in: %s", bad[i].text, bad[i].says, e.msg);
+    }
+    const char *const *names;
+    const int n = generator_operators(&names);
+    assert_true(n > 80 && strcmp(names[0], "relu") == 0 && strcmp(names[n - 1], "channel_gate") == 0);
+    arena_free(&a);
+    generator_close(g);
+}
+
 static size_t count_words(const char *s) {
     size_t n = 1;
     for (; *s; s++) n += *s == ' ';
@@ -472,6 +525,7 @@ int main(void) {
         cmocka_unit_test(sizes_as_numbers),
         cmocka_unit_test(index_errors_name_the_line),
         cmocka_unit_test(index_lists_the_operators_of_the_code),
+        cmocka_unit_test(compositions),
         cmocka_unit_test(answers_compile),
         cmocka_unit_test(index_recipes_give_the_operators),
         cmocka_unit_test(recipes),

@@ -9,10 +9,11 @@
 #include "base/rng.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "rag/rag.h"
 #include "rl/feedback.h"
 #include "rl/prompt.h"
 
-enum { ROW_MAX = 4 << 20, ANSWERS_MAX = 32 };
+enum { ROW_MAX = 4 << 20, ANSWERS_MAX = 32, CANDIDATES = 16 /* that examples are chosen from */ };
 
 struct answer {
     const char *style, *source;
@@ -31,8 +32,9 @@ struct builder {
     struct problem_set set;
     struct entry *entries; /* one a problem */
     struct jsonl_writer *out;
+    struct rag_index *index; /* NULL: no retrieved rows */
     struct rng rng;
-    struct corpus_counts n;
+    struct row_counts n;
 };
 
 /* ---- reading ------------------------------------------------------------------------------------------------------*/
@@ -182,6 +184,63 @@ static enum status rows_with_examples(struct builder *b, const struct entry *en,
     return write_row(b, &in, en, any(b, en->good, en->n_good), e);
 }
 
+/* Whether the first lines of two answers, which name their plans, are equal. */
+static bool same_plan(const char *x, const char *y) {
+    const size_t n = strcspn(x, "\n");
+    return n == strcspn(y, "\n") && memcmp(x, y, n) == 0;
+}
+
+/* The kernel of a record, or where its module is one of the corpus and has an answer of the plan, that answer. */
+static const char *kernel_of_plan(const struct builder *b, const struct rag_record *r, const char *like) {
+    if (same_plan(r->kernel_code, like)) return r->kernel_code;
+    for (size_t i = 0; i < b->set.count; i++) {
+        const struct entry *x = &b->entries[i];
+        if (strcmp(x->problem->code, r->pytorch_code) != 0) continue;
+        for (int k = 0; k < x->n_good; k++)
+            if (same_plan(x->good[k]->source, like)) return x->good[k]->source;
+        break;
+    }
+    return NULL;
+}
+
+/* The nearest records first, as in the prompts of prompt_option: raicl; those with a kernel written the way of the
+ * answer go before others. So the row teaches that examples say how to write, and not only what. */
+static enum status rows_retrieved(struct builder *b, const struct entry *en, struct prompt_input in, struct err *e) {
+    const struct answer *to = any(b, en->good, en->n_good);
+    const int want = 1 + (int)rng_below(&b->rng, PROMPT_EXAMPLES_MAX);
+    struct rag_example found[CANDIDATES];
+    struct prompt_example ex[PROMPT_EXAMPLES_MAX];
+    bool taken[CANDIDATES] = {false};
+    const char *kernel[CANDIDATES];
+    struct arena a = ARENA_INIT;
+    int n = 0, chosen = 0;
+    const struct rag_query q = {.code = en->problem->code, .name = en->problem->name, .backend = "c", .k = CANDIDATES};
+    enum status st = rag_retrieve(b->index, &q, &a, found, &n, e);
+    for (int i = 0; st == ST_OK && i < n && chosen < want; i++) {
+        kernel[i] = kernel_of_plan(b, &found[i].r, to->source);
+        chosen += taken[i] = kernel[i] != NULL;
+        b->n.shown_same += taken[i];
+    }
+    for (int i = 0; i < n && chosen < want; i++) {
+        if (taken[i]) continue;
+        kernel[i] = found[i].r.kernel_code;
+        taken[i] = true;
+        chosen++;
+    }
+    chosen = 0;
+    for (int i = 0; i < n; i++)
+        if (taken[i]) ex[chosen++] = (struct prompt_example){found[i].r.pytorch_code, kernel[i]};
+    if (st == ST_OK && chosen > 0) {
+        in.examples = ex;
+        in.n_examples = chosen;
+        b->n.retrieved++;
+        b->n.shown += chosen;
+        st = write_row(b, &in, en, to, e);
+    }
+    arena_free(&a);
+    return st;
+}
+
 /* A failed attempt, or a correct one to be made faster, then a right answer. */
 static enum status rows_refine(struct builder *b, const struct entry *en, struct prompt_input in, struct err *e) {
     const struct answer *from = en->n_bad > 0 ? any(b, en->bad, en->n_bad) : any(b, en->good, en->n_good), *to = NULL;
@@ -213,6 +272,11 @@ static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     for (int i = 0; i < b->o->answers && i < en->n_good; i++, b->n.single++) TRY(write_row(b, &in, en, en->good[i], e));
     if (chance(b, b->o->refine)) TRY(rows_refine(b, en, in, e));
     if (chance(b, b->o->examples)) TRY(rows_with_examples(b, en, in, e));
+    if (b->index) {
+        const double share = b->o->retrieved;
+        const int rows = (int)share + chance(b, share - floor(share));
+        for (int i = 0; i < rows; i++) TRY(rows_retrieved(b, en, in, e));
+    }
     if (chance(b, b->o->think)) {
         in.think = true;
         b->n.think++;
@@ -221,9 +285,13 @@ static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     return ST_OK;
 }
 
-enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct corpus_counts *out, struct err *e) {
+enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct row_counts *out, struct err *e) {
     struct builder b = {.o = o, .v = v, .rng = rng_make(o->seed, UINT64_C(0x636f7270))};
     enum status st = read_all(&b, e);
+    if (st == ST_OK && o->index) st = rag_index_open(o->index, NULL, &b.index, e);
+    if (st == ST_OK && b.index && strcmp(rag_index_model(b.index), RAG_LEXICAL) != 0)
+        st = FAIL(e, ST_INVALID, "%s: built with %s; rows take an index built with --model " RAG_LEXICAL, o->index,
+                  rag_index_model(b.index));
     if (st == ST_OK) st = jsonl_append_open(o->output, &b.out, NULL, e);
     for (size_t i = 0; st == ST_OK && i < b.set.count; i++) {
         if (i % 100 == 0) log_progress("corpus: %zu of %zu problems", i, b.set.count);
@@ -231,6 +299,7 @@ enum status corpus_build(const struct corpus_options *o, struct verifier *v, str
     }
     log_progress_end();
     jsonl_append_close(b.out);
+    rag_index_close(b.index);
     problem_set_free(&b.set);
     arena_free(&b.arena);
     *out = b.n;

@@ -1,6 +1,7 @@
 /* corpus: verified answers of the generator -> supervised rows {prompt, completion, renderer} in the formats that
  * reinforcement learning uses: single answers, think + answer, refinement after each kind of failure and after slow
- * answers, and prompts with one to three examples. */
+ * answers, and prompts with one to three examples, drawn at random or retrieved from an index as prompt_option: raicl
+ * does. */
 #ifndef KERNELRL_CORPUS_H
 #define KERNELRL_CORPUS_H
 
@@ -12,12 +13,15 @@ struct corpus_options {
     uint64_t seed;
     int answers;                    /* single-turn answers a problem, of different styles */
     double think, refine, examples; /* shares: chance per problem of rows of that kind */
+    const char *index;              /* folder of build-rag-index, by the lexical embedding; NULL: no retrieved rows */
+    double retrieved;               /* rows with retrieved examples a problem; the fraction comes by chance */
 };
-struct corpus_counts {
-    int64_t problems, single, think, refine, examples, skipped;
+struct row_counts {
+    int64_t problems, single, think, refine, examples, retrieved, skipped;
+    int64_t shown, shown_same; /* retrieved examples in prompts, and those of the answer's own plan */
 };
 /* The verifier gives each problem's prototype. */
-enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct corpus_counts *out,
+enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct row_counts *out,
                          struct err *e) MUST_USE;
 
 #endif

@@ -17,6 +17,7 @@
 #include "rl/journal.h"
 #include "rl/metrics.h"
 #include "rl/pipeline.h"
+#include "rl/roles.h"
 #include "rl/run.h"
 #include "rl/session.h"
 #include "rl/update.h"
@@ -33,6 +34,7 @@ struct trainer {
     int n_train, n_test;
     struct curriculum curriculum;
     struct pipeline ahead; /* this step's batch and those sampled for later steps */
+    struct roles roles;
     int64_t step, steps, opt_step;
     double baseline;    /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
@@ -129,6 +131,7 @@ static int assign_advantages(struct trainer *t, struct rollout *r) {
             ep->kept = all[k].takes_part && idle_tokens_count;
             if (plan) split_advantage(o, ep, plan[k].advantage, code[k].advantage);
         }
+    roles_advantages(&t->roles, o, idle_tokens_count);
     free(all);
     free(plan);
     free(code);
@@ -165,6 +168,7 @@ static enum status save(struct trainer *t, const char *name, struct err *e) {
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
     if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
+    if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
     const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.model, t->o->lora_rank > 0,
                             t->opt, t->s.tokenizer_dir, e));
@@ -205,8 +209,9 @@ static enum status sample_batch(struct trainer *t, int64_t step, struct rollout_
         curriculum_pick(&t->curriculum, t->o, step, batch, problems);
     else
         pick_problems(t, step, problems);
+    enum status st = roles_propose(&t->roles, &t->s.actor, &t->now, &p, problems, batch, e);
     struct batch *b = pipeline_push(&t->ahead, step, t->step, t->opt_step);
-    const enum status st = rollout_sample(&t->s.actor, problems, batch, &p, &b->r, times, e);
+    if (st == ST_OK) st = rollout_sample(&t->s.actor, problems, batch, &p, &b->r, times, e);
     if (st != ST_OK) pipeline_drop_last(&t->ahead);
     free(problems);
     return st;
@@ -223,7 +228,7 @@ static enum status sample_ahead(struct trainer *t, struct rollout_times *times, 
 }
 
 /* Waits for the step's verdicts; then samples other problems in the place of those that teach nothing, as often as
- * refill_rounds says. */
+ * refill_rounds says, and lets the other roles play. */
 static enum status judge(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
     const struct train_options *o = t->o;
     const int batch = (int)o->dataset_builder.batch_size;
@@ -242,12 +247,14 @@ static enum status judge(struct trainer *t, struct rollout *r, struct rollout_ti
         st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
     }
     free(problems);
-    return st;
+    p = params_of(t, t->step);
+    return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
 static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
     TRY(run_traces(t->run, t->step, r, e));
+    TRY(roles_traces(&t->roles, t->run, t->step, e));
     struct metrics m = {0};
     const double elapsed = clock_now_s() - t->started_s;
     if (t->o->curriculum.enabled) {
@@ -255,6 +262,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
         metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
     }
     metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
+    if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -271,19 +279,22 @@ static enum status one_step(struct trainer *t, struct err *e) {
     struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
     struct update_stats u = {0};
     const double t0 = clock_now_s(), baseline = t->baseline;
-    TRY(sample_ahead(t, &times.rollout, e));
+    enum status st;
+    TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
-    TRY(judge(t, r, &times.rollout, e));
+    TRY_GOTO(judge(t, r, &times.rollout, e), out);
     times.staleness = pipeline_age(&t->ahead, t->opt_step);
     const double t1 = clock_now_s();
     const int constant = assign_advantages(t, r);
     const double t2 = clock_now_s();
     const int64_t opt_step = t->opt_step;
-    enum status st =
-        update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, r->group, r->n, &t->opt_step, &u, e);
+    int n_groups;
+    struct group *groups = roles_join(&t->roles, r, &n_groups);
+    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
+    free(groups);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);
-        return st;
+        goto out;
     }
     times.assemble_s = t2 - t1;
     times.train_s = clock_now_s() - t2;
@@ -294,6 +305,11 @@ static enum status one_step(struct trainer *t, struct err *e) {
     if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, r);
     st = write_step(t, r, constant, &u, &times, e);
     if (st == ST_OK) pipeline_pop(&t->ahead);
+out:
+    /* What a step that failed has sampled comes again, should the run go on from in front of it. */
+    while (st != ST_OK && t->ahead.n > 0 && t->ahead.batch[t->ahead.n - 1]->sampled_in == t->step)
+        pipeline_drop_last(&t->ahead);
+    roles_end(&t->roles, t->o, st == ST_OK);
     return st;
 }
 
@@ -370,6 +386,7 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
     if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
+    if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
     t->step = t->saved_step = c->next_step;
     t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
@@ -416,6 +433,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     t.space.lease = t.s.lease;
+    TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
@@ -428,6 +446,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
     pipeline_free(&t.ahead);
+    roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);
     adamw_free(t.opt);

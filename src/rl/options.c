@@ -259,6 +259,34 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT(T, curriculum.increment, "0.05", "(0,1]", "What a step adds to the share while the trigger is met."),
     KEY_FLOAT(T, curriculum.trigger, "0.4", "[0,1]", "Mean correct rate over the window that it takes."),
     KEY_INT(T, curriculum.window, "5", "[1,64]", "Steps whose correct rates are looked at."),
+    KEY_INT(
+        T, roles.verifier_samples, "0", "[0,64]",
+        "Predictions of its verdict that the model makes of an answer, and learns from (docs/training.md). 0: none."),
+    KEY_INT(T, roles.verifier_answers, "2", "[1,1024]",
+            "Answers of a problem that verdicts are predicted of, working and failing ones by turns."),
+    KEY_FLOAT(T, roles.verifier_weight, "1", "[0,)", "Factor on the predictions' advantages."),
+    KEY_INT(T, roles.corrector_samples, "0", "[0,64]",
+            "Repairs of a failed answer that the model writes, and learns from by what they gain. 0: none."),
+    KEY_INT(T, roles.corrector_answers, "1", "[1,1024]", "Failed answers of a problem that are repaired."),
+    KEY_FLOAT(T, roles.corrector_weight, "1", "[0,)", "Factor on the repairs' advantages."),
+    KEY_FLOAT(T, roles.judge_reward, "0", "[0,)",
+              "Weight, in an answer's score, of the comparisons it wins against its neighbours, the model itself being "
+              "the judge; right answers meet right ones, wrong meet wrong. 0: nobody compares."),
+    KEY_INT(T, roles.judge_samples, "1", "[1,64]", "Comparisons of two answers, in each order."),
+    KEY_FLOAT(
+        T, roles.judge_weight, "0", "[0,)",
+        "Factor on the advantages of the judge's comparisons, which earn 1 where they name the answer that scored "
+        "more. 0: the judge does not learn."),
+    KEY_INT(
+        T, roles.proposals, "0", "[0,64]",
+        "Problems that the model proposes in a step, of the generator's operators; those that are problems take the "
+        "place of as many of the batch (self-play). 0: none."),
+    KEY_FLOAT(T, roles.proposer_weight, "1", "[0,)", "Factor on the proposals' advantages."),
+    KEY_FLOAT(T, roles.proposer_trigger, "0.5", "[0,1]",
+              "Proposals get one operator longer when this share of the answers to them was right, on average ..."),
+    KEY_INT(T, roles.proposer_window, "4", "[1,64]", "... over so many steps of that length."),
+    KEY_INT(T, roles.answer_tokens, "64", "[1,131072]",
+            "Longest prediction, comparison and proposal in tokens, a think block included."),
     KEY_FLOAT(T, schedule.speed_from, "0", "[0,1]",
               "Share of the run in which speed is not rewarded; from there reward_speed_weight grows ..."),
     KEY_FLOAT(T, schedule.speed_until, "0", "[0,1]", "... to its full value at this share."),

@@ -84,6 +84,11 @@ struct train_options {
         double start_share, end_share, increment, trigger;
         int64_t window;
     } curriculum;
+    struct { /* roles.h */
+        int64_t verifier_samples, verifier_answers, corrector_samples, corrector_answers, judge_samples, proposals,
+            proposer_window, answer_tokens;
+        double verifier_weight, corrector_weight, judge_reward, judge_weight, proposer_weight, proposer_trigger;
+    } roles;
     struct { /* what changes over the run; shares of it */
         double speed_from, speed_until, partial_until, plan_weight_end;
     } schedule;

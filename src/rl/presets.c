@@ -171,6 +171,17 @@ static enum status check_staleness(const struct config *c, const T *o, struct er
         return config_reject(c, "refill_rounds", e,
                              "whom to refill is known from the verdicts, which max_staleness does not wait for: "
                              "expected 0");
+    if (o->max_staleness > 0 && o->roles.proposals > 0)
+        return config_reject(c, "roles.proposals", e, "a proposed problem lives for its step: max_staleness 0");
+    return ST_OK;
+}
+
+static enum status check_roles(const struct config *c, const T *o, struct err *e) {
+    if (o->roles.proposals > o->dataset_builder.batch_size)
+        return config_reject(c, "roles.proposals", e, "expected at most batch_size (%lld)",
+                             (long long)o->dataset_builder.batch_size);
+    if (o->roles.judge_reward > 0 && o->dataset_builder.group_size < 2)
+        return config_reject(c, "roles.judge_reward", e, "needs two answers to compare: group_size of at least 2");
     return ST_OK;
 }
 
@@ -190,5 +201,6 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
         return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
     TRY(check_ranges(c, o, e));
     TRY(check_staleness(c, o, e));
+    TRY(check_roles(c, o, e));
     return check_speed(c, o, e);
 }

@@ -34,6 +34,7 @@ struct reward_input {
 struct reward {
     double format, compile, correct, speed, think, length; /* parts before weighting */
     double overlong;                                       /* in [-1,0], before its penalty weight */
+    double preference;                                     /* comparisons won, of those it was in (roles.h) */
     double total;
     double plan, code; /* total split by who earned it: the speed part the plan, everything else the code */
 };

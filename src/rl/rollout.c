@@ -114,6 +114,12 @@ enum status rollout_prompt(const struct actor *a, const struct problem *p, struc
     return make_prompt(a, p, NULL, longest_prompt(a, 0), out, e);
 }
 
+enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
+                                  int max_tokens, struct ids *out, struct err *e) {
+    const struct trajectory t = {.n_turns = 1, .turn = {failed}};
+    return make_prompt(a, p, &t, longest_prompt(a, max_tokens), out, e);
+}
+
 /* ---- one turn -----------------------------------------------------------------------------------------------------*/
 
 static int64_t utf8_chars(const char *p, size_t n) {
@@ -142,7 +148,7 @@ static char *short_thought(const struct actor *a, struct slice thought) {
     return str_steal(&text);
 }
 
-static void decode_episode(const struct actor *a, struct episode *ep) {
+void rollout_decode(const struct actor *a, struct episode *ep) {
     struct str text = STR_INIT;
     int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
     tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
@@ -178,7 +184,7 @@ static void take_sample(struct turn *t, int i) {
     struct episode *ep = t->ep[i];
     ep->sample = t->samples[i];
     t->samples[i] = (struct sample){0};
-    decode_episode(t->a, ep);
+    rollout_decode(t->a, ep);
     judging_add(t->a->judging, &t->r->verdicts, t->problem[i], ep->kernel, &t->at[i], &ep->verdict);
     t->taken++;
 }
@@ -192,18 +198,24 @@ static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
     return !(t->a->cancel && *t->a->cancel);
 }
 
-static enum status sample_turn(struct turn *t, struct request *req, int n_req, struct rollout_times *times,
-                               struct err *e) {
-    const double from = clock_now_s();
-    lease_begin(t->a->lease);
-    enum status st = engine_run(t->a->engine, req, n_req, t->samples, on_progress, t, e);
-    lease_end(t->a->lease);
+enum status actor_run(const struct actor *a, const struct request *req, int n_req, struct sample *out,
+                      engine_progress_fn *progress, void *ctx, struct err *e) {
+    lease_begin(a->lease);
+    const enum status st = a->policy.fn ? a->policy.fn(a->policy.ctx, req, n_req, out, progress, ctx, e)
+                                        : engine_run(a->engine, req, n_req, out, progress, ctx, e);
+    lease_end(a->lease);
     char where[400];
-    if (st == ST_FAILED && model_find_nonfinite(t->a->model, FIND_WEIGHTS, where, sizeof where)) {
+    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
         const struct err first = *e;
         return FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
     }
-    TRY(st);
+    return st;
+}
+
+static enum status sample_turn(struct turn *t, struct request *req, int n_req, struct rollout_times *times,
+                               struct err *e) {
+    const double from = clock_now_s();
+    TRY(actor_run(t->a, req, n_req, t->samples, on_progress, t, e));
     if (t->a->cancel && *t->a->cancel) return FAIL(e, ST_CANCELLED, "interrupted");
     for (int i = 0; i < t->total; i++)
         if (t->samples[i].ids) take_sample(t, i);
@@ -347,19 +359,22 @@ enum status rollout_sample(const struct actor *a, const struct problem *const *p
 
 /* ---- scores -------------------------------------------------------------------------------------------------------*/
 
+struct reward rollout_reward(const struct rollout_params *p, const struct episode *ep) {
+    return reward_score(&p->weights, &(struct reward_input){.verdict = &ep->verdict,
+                                                            .format_ok = ep->format_ok,
+                                                            .thought_chars = ep->thought_chars,
+                                                            .kernel_chars = ep->kernel_chars,
+                                                            .tokens = ep->sample.n,
+                                                            .max_tokens = p->max_tokens});
+}
+
 static void score_trajectory(const struct rollout_params *p, struct trajectory *t) {
     double total[TURNS_MAX], plan[TURNS_MAX], code[TURNS_MAX];
     bool known = true;
     for (int i = 0; i < t->n_turns; i++) {
         struct episode *ep = t->turn[i];
         ep->present = outcome_class(ep->verdict.outcome) != 'I';
-        if (ep->present)
-            ep->reward = reward_score(&p->weights, &(struct reward_input){.verdict = &ep->verdict,
-                                                                          .format_ok = ep->format_ok,
-                                                                          .thought_chars = ep->thought_chars,
-                                                                          .kernel_chars = ep->kernel_chars,
-                                                                          .tokens = ep->sample.n,
-                                                                          .max_tokens = p->max_tokens});
+        if (ep->present) ep->reward = rollout_reward(p, ep);
         total[i] = ep->reward.total;
         plan[i] = ep->reward.plan;
         code[i] = ep->reward.code;
@@ -416,7 +431,7 @@ enum status rollout_restore(const struct actor *a, int64_t step, struct rollout 
         for (int j = 0; j < r->group[i].n; j++) {
             struct group *g = &r->group[i];
             const struct place at = place_of(&p, g, g->task, j);
-            decode_episode(a, &g->ep[j]);
+            rollout_decode(a, &g->ep[j]);
             judging_add(a->judging, &r->verdicts, g->problem, g->ep[j].kernel, &at, &g->ep[j].verdict);
         }
     return ST_OK;

@@ -14,10 +14,18 @@
 
 struct raicl;
 
+/* A stand-in for the engine: engine_run's arguments, less the engine. */
+struct actor_policy {
+    enum status (*fn)(void *ctx, const struct request *req, int n_req, struct sample *out, engine_progress_fn *progress,
+                      void *progress_ctx, struct err *e);
+    void *ctx;
+};
+
 /* The policy, its prompts and its judge; borrowed, nothing here is owned. */
 struct actor {
     struct model *model;
     struct engine *engine;
+    struct actor_policy policy; /* fn NULL: the engine samples */
     struct tokenizer *tok;
     struct verifier *verifier; /* knows the prototypes; NULL for backends without */
     enum chat_style style;
@@ -62,11 +70,14 @@ struct group { /* samples of one prompt: all first turns of a task, or one later
     struct ids prompt;
     struct episode *ep; /* [n] */
     int n;
-    int task;       /* number of its problem in the rollout */
-    int turn;       /* from 0 */
-    int first;      /* number of ep[0] among the task's samples */
-    int stale;      /* updates of the model since the samples were drawn */
-    bool continued; /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
+    int task;         /* number of its problem in the rollout */
+    int turn;         /* from 0 */
+    int first;        /* number of ep[0] among the task's samples */
+    int stale;        /* updates of the model since the samples were drawn */
+    const char *role; /* who sampled them; NULL: the solver, else roles.h */
+    bool judged;      /* of a role: its answers have verdicts */
+    int about[2];     /* of a role: samples of the task that its prompt shows; -1: none */
+    bool continued;   /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
 enum { TURNS_MAX = PROMPT_ATTEMPTS_MAX + 1 };
 struct trajectory { /* the turns of one sample of a task */
@@ -126,6 +137,17 @@ enum status rollout_restore(const struct actor *a, int64_t step, struct rollout 
 struct group *rollout_add_group(struct rollout *r, const struct problem *p, struct ids *prompt, int task, int turn,
                                 int first, int n);
 void groups_free(struct group *groups, int n); /* what they own, not the array */
+
+/* Samples as engine_run does, by the policy, while the lease is held; weights that are not finite are named. */
+enum status actor_run(const struct actor *a, const struct request *req, int n_req, struct sample *out,
+                      engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
+/* What the sample says: text, kernel, thought. The actor's backend decides which fences count. */
+void rollout_decode(const struct actor *a, struct episode *ep);
+/* The prompt of a turn behind the one attempt `failed`. ST_INVALID when it does not fit beside max_tokens. */
+enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
+                                  int max_tokens, struct ids *out, struct err *e) MUST_USE;
+/* The score of one turn with a verdict that is not missing. */
+struct reward rollout_reward(const struct rollout_params *p, const struct episode *ep);
 
 /* Token ids of a problem's prompt. */
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) MUST_USE;

@@ -466,6 +466,7 @@ static void put_reward(struct str *line, const struct episode *ep) {
     js_put_f64(line, "think", w->think);
     js_put_f64(line, "length", w->length);
     js_put_f64(line, "overlong", w->overlong);
+    if (w->preference > 0) js_put_f64(line, "preference", w->preference);
     js_end(line, '}');
 }
 
@@ -481,6 +482,15 @@ static void put_ids(struct str *line, const char *name, const int32_t *ids, size
     js_end(line, ']');
 }
 
+/* A sample of a role: its reward is one number, and only repairs have a verdict. */
+static void put_role(struct str *line, const struct group *g) {
+    js_put_str(line, "role", g->role);
+    js_begin(line, "about", '[');
+    for (int i = 0; i < 2; i++)
+        if (g->about[i] >= 0) js_put_i64(line, NULL, g->about[i]);
+    js_end(line, ']');
+}
+
 static void put_trace(struct str *line, int64_t step, const struct group *g, int index) {
     CLEANUP_STR struct str verdict = STR_INIT;
     const struct episode *ep = &g->ep[index];
@@ -489,18 +499,24 @@ static void put_trace(struct str *line, int64_t step, const struct group *g, int
     js_put_i64(line, "group", g->task);
     js_put_i64(line, "sample", g->first + index);
     js_put_i64(line, "turn", g->turn);
-    js_put_str(line, "problem", g->problem->key);
+    if (g->role) put_role(line, g);
+    js_put_str(line, "problem", g->problem ? g->problem->key : "");
     js_put_str(line, "text", ep->text);
     js_put_str(line, "stop", stop_reason_name(ep->sample.stop));
     js_put_i64(line, "tokens", ep->sample.n);
     js_put_bool(line, "format_ok", ep->format_ok);
     js_put_i64(line, "plan_tokens", ep->plan_tokens);
-    put_reward(line, ep);
-    js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
+    if (g->role)
+        js_put_f64(line, "reward", ep->present ? ep->reward.total : (double)NAN);
+    else
+        put_reward(line, ep);
+    if (!g->role) js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
     js_put_f64(line, "advantage", ep->advantage);
-    verdict_to_json(&ep->verdict, &verdict);
-    str_adds(line, ",\"verdict\":");
-    str_add(line, str_c(&verdict), verdict.len);
+    if (!g->role || g->judged) {
+        verdict_to_json(&ep->verdict, &verdict);
+        str_adds(line, ",\"verdict\":");
+        str_add(line, str_c(&verdict), verdict.len);
+    }
     if (index == 0) put_ids(line, "prompt_ids", g->prompt.p, g->prompt.len);
     put_ids(line, "ids", ep->sample.ids, (size_t)ep->sample.n);
     if (ep->sample.logp) put_numbers(line, "logp", ep->sample.logp, ep->sample.n);

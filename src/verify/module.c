@@ -349,34 +349,54 @@ static bool call(struct run *r, const int *slots, int n, const struct modset *se
     return request(r, &q, -1, timeout_s, where, reply, ns);
 }
 
-/* Address of output k of call i; 0 when it is no plain tensor. */
-static uint64_t pointer_of(const json_t *reply, int i, int k) {
+static const json_t *place_of(const json_t *reply, int i, int k) {
     const json_t *calls = json_object_get(reply, "pointers");
-    return (uint64_t)json_integer_value(json_array_get(json_array_get(calls, (size_t)i), (size_t)k));
+    return json_array_get(json_array_get(calls, (size_t)i), (size_t)k);
 }
 
-/* Copies the outputs of some calls while the process is stopped: at[i * n_outputs + k] into the result memory. */
-static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, bool *read) {
+/* Address of output k of call i; 0 when it is no plain tensor. */
+static uint64_t pointer_of(const json_t *reply, int i, int k) {
+    return (uint64_t)json_integer_value(json_array_get(place_of(reply, i, k), 0));
+}
+
+/* Bytes from the first to behind the last of its elements, when it is spread over more than it needs; that many more
+ * than its size are read, and no more. */
+static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int k) {
+    const json_t *shape = json_object_get(json_array_get(json_object_get(c->loaded, "outputs"), (size_t)k), "shape");
+    int64_t span = json_integer_value(json_array_get(place_of(reply, i, k), 1)), elements = 1,
+            bytes = c->output_bytes[k];
+    for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
+    if (span <= elements || elements == 0) return bytes;
+    return span > 8 * elements + 16384 ? 0 : span * (bytes / elements);
+}
+
+/* An output as it was when its call returned: where its bytes lie in the result memory. bytes 0: spread too far. */
+struct seen {
+    int64_t at, bytes;
+    bool read;
+};
+
+/* Copies the outputs of some calls, out[i * n_outputs + k], into the result memory while the process stands still: what
+ * is not there when a call returns does not count. */
+static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, struct seen *out) {
     const struct modcase *c = r->c;
+    struct err e = {0};
     int64_t at = 0;
     if (on_gpu(r->j)) return true;
     modrun_pause(&r->r);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < c->n_outputs; k++) {
-            uint64_t p = pointer_of(reply, calls[i], k);
-            read[i * c->n_outputs + k] =
-                c->output_bytes[k] == 0 ||
-                (p != 0 && modrun_read(&r->r, p, r->j->cases.result + at, (size_t)c->output_bytes[k]));
-            at += (c->output_bytes[k] + 255) / 256 * 256;
-        }
+    for (int i = 0; i < n * c->n_outputs; i++) {
+        out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, calls[i / c->n_outputs], i % c->n_outputs)};
+        at += (out[i].bytes + 255) / 256 * 256;
+    }
+    enum status st = modcase_result_room(&r->j->cases, at + 4096, &e);
+    for (int i = 0; i < n * c->n_outputs && st == ST_OK; i++) {
+        uint64_t p = pointer_of(reply, calls[i / c->n_outputs], i % c->n_outputs);
+        out[i].read = c->output_bytes[i % c->n_outputs] == 0 ||
+                      (p != 0 && modrun_read(&r->r, p, r->j->cases.result + out[i].at, (size_t)out[i].bytes));
+    }
     modrun_resume(&r->r);
-    return true;
-}
-
-static int64_t snapshot_bytes(const struct modcase *c, int calls) {
-    int64_t n = 0;
-    for (int k = 0; k < c->n_outputs; k++) n += (c->output_bytes[k] + 255) / 256 * 256;
-    return n * calls + 4096;
+    if (st != ST_OK) judge_trouble(r->out, ST_MEMORY, &e);
+    return st == ST_OK;
 }
 
 static void shape_text(const json_t *shape, char *text, size_t size) {
@@ -419,19 +439,9 @@ static int64_t span_of(const json_t *shape, const json_t *stride) {
     return span;
 }
 
-static bool is_contiguous(const json_t *shape, const json_t *stride) {
-    int64_t step = 1;
-    for (size_t d = json_array_size(shape); d-- > 0;) {
-        int64_t n = json_integer_value(json_array_get(shape, d));
-        if (n != 1 && json_integer_value(json_array_get(stride, d)) != step) return false;
-        step *= n > 0 ? n : 1;
-    }
-    return true;
-}
-
 /* Checks what the answer says about one output against what is expected, and puts it in the form the referee wants.
- * at: where its bytes are in the result memory (CPU). */
-static bool check_output(struct run *r, const json_t *said, int k, int64_t at, bool was_read, json_t *judged,
+ * seen: its bytes (CPU). */
+static bool check_output(struct run *r, const json_t *said, int k, const struct seen *seen, json_t *judged,
                          const char *where) {
     const struct modcase *c = r->c;
     const json_t *want = json_array_get(json_object_get(c->loaded, "outputs"), (size_t)k);
@@ -477,27 +487,14 @@ static bool check_output(struct run *r, const json_t *said, int k, int64_t at, b
         }
         return true;
     }
-    if (c->output_bytes[k] > 0 && !is_contiguous(shape, stride)) {
-        /* Other strides: read again, now that they are known. Elements times stride, so at most a few times as much. */
-        int64_t elements = 1;
-        for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
-        int64_t bytes = span_of(shape, stride) * (c->output_bytes[k] / elements);
-        struct err e = {0};
-        if (bytes > 8 * c->output_bytes[k] + 65536)
-            return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
-        at = (snapshot_bytes(c, CHECKED_CALLS) + 4095) / 4096 * 4096;
-        for (int before = 0; before < k; before++) at += 9 * c->output_bytes[before] + 65536 + 4096;
-        at = at / 4096 * 4096;
-        if (modcase_result_room(&r->j->cases, at + bytes, &e) != ST_OK) {
-            judge_trouble(r->out, ST_MEMORY, &e);
-            return false;
-        }
-        modrun_pause(&r->r);
-        was_read = modrun_read(&r->r, (uint64_t)integer(said, "pointer"), r->j->cases.result + at, (size_t)bytes);
-        modrun_resume(&r->r);
-    }
-    if (!was_read) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
-    json_object_set_new(one, "at", json_integer(at));
+    if (seen->bytes == 0 && c->output_bytes[k] > 0)
+        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
+    if (!seen->read) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
+    int64_t elements = 1;
+    for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
+    if (elements > 0 && span_of(shape, stride) * (c->output_bytes[k] / elements) > seen->bytes)
+        return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output's strides are not those of its call");
+    json_object_set_new(one, "at", json_integer(seen->at));
     return true;
 }
 
@@ -553,14 +550,10 @@ static bool note_judgement(struct run *r, const json_t *v, const struct modset *
 static bool check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
                         const struct modset *sets, const char *where) {
     struct modcase *c = r->c;
-    bool read[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {false};
+    struct seen seen[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {{0}};
     struct err e = {0};
-    enum status st = on_gpu(r->j) ? ST_OK : modcase_result_room(&r->j->cases, snapshot_bytes(c, n), &e);
-    if (st != ST_OK) {
-        judge_trouble(r->out, st, &e);
-        return false;
-    }
-    snapshot(r, reply, calls, n, read);
+    enum status st;
+    if (!snapshot(r, reply, calls, n, seen)) return false;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *said = NULL;
     open_request(&q, "describe");
@@ -571,7 +564,6 @@ static bool check_calls(struct run *r, const json_t *reply, const int *calls, in
     for (int i = 0; i < n_slots; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
     if (!request(r, &q, -1, r->j->o->run_timeout_s, where, &said, NULL)) return false;
-    int64_t at = 0;
     for (int i = 0; i < n; i++) {
         const json_t *one = json_array_get(json_object_get(said, "calls"), (size_t)i);
         const json_t *outputs = json_object_get(one, "outputs");
@@ -584,11 +576,9 @@ static bool check_calls(struct run *r, const json_t *reply, const int *calls, in
                      json_string_value(json_object_get(c->loaded, "structure")));
             return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
         }
-        for (int k = 0; k < c->n_outputs; k++) {
-            if (!check_output(r, json_array_get(outputs, (size_t)k), k, at, read[i * c->n_outputs + k], judged, where))
+        for (int k = 0; k < c->n_outputs; k++)
+            if (!check_output(r, json_array_get(outputs, (size_t)k), k, &seen[i * c->n_outputs + k], judged, where))
                 return false;
-            at += (c->output_bytes[k] + 255) / 256 * 256;
-        }
         st = modcase_judge(&r->j->cases, c, LANE_ANSWER, &sets[calls[i]], slots[calls[i]], judged, &verdict, &e);
         if (st != ST_OK) {
             judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);

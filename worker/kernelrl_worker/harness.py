@@ -41,6 +41,15 @@ def explain(error):
     return text[:6000]
 
 
+def place_of(t):
+    """(address, elements from the first to behind the last; 0 where that is their number)."""
+    if type(t) is not torch.Tensor or t.layout != torch.strided:
+        return 0, 0
+    if t.is_contiguous() or not t.numel():
+        return t.data_ptr(), 0
+    return t.data_ptr(), 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+
+
 class Harness:
     def __init__(self, channel, options):
         self.channel = channel
@@ -174,7 +183,7 @@ class Harness:
             for value in outputs:
                 flat = []
                 tensors.flatten(value, flat)
-                pointers.append([t.data_ptr() if type(t) is torch.Tensor else 0 for t in flat[:MAX_OUTPUTS]])
+                pointers.append([place_of(t) for t in flat[:MAX_OUTPUTS]])
         except Exception as error:
             gc.enable()
             return {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error), "nonce": nonce}

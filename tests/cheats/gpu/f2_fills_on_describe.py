@@ -28,7 +28,7 @@ class ModelNew(nn.Module):
                 H.count += 1
                 self.outputs = H.ring[: len(request["slots"])]
                 self.slots = request["slots"]
-                return {"nonce": request["nonce"], "pointers": [[t.data_ptr()] for t in self.outputs]}
+                return {"nonce": request["nonce"], "pointers": [[[t.data_ptr(), 0]] for t in self.outputs]}
 
             def describe(self, request, channel):
                 for t, slot in zip(self.outputs, self.slots):
