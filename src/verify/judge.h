@@ -18,11 +18,11 @@ struct judge {
 /* Runs the correctness trials in a process of its own and writes the verdict. Compilers of `beside` may run at the same
  * time; the time during which they do does not count against the answer's time limit. When they do not, a correct
  * answer is timed at once in the same process; when they do, true comes back: correct so far, judge_timing() is due
- * once the processors are free, with the *fastest_ns of the trials. */
+ * once the processors are free, with the *fastest_ns of the trials. Times are taken between o->quiet's calls. */
 bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
                  struct verdict *out, int64_t *fastest_ns) MUST_USE;
 /* Times n correct answers to one problem, each in a new process, and adds to their verdicts; time_s is the share of
- * each. Nothing else of the verifier may run. */
+ * each. A ratio above 10 is measured a second time, and the slower one counts. Nothing else of the verifier may run. */
 struct judge_timed {
     const struct compile_job *job;
     int64_t fastest_ns; /* from judge_tests() */

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
@@ -284,6 +285,16 @@ enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, cons
     }
     js_end(&q, ']');
     return ask(m, &q, -1, &reply, e);
+}
+
+enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_drain", c);
+    const double from = clock_now_s();
+    TRY(ask(m, &q, -1, &reply, e));
+    *seconds = clock_now_s() - from;
+    return ST_OK;
 }
 
 /* ---- judgement ---- */

@@ -75,6 +75,9 @@ uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
 /* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. */
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
                           int n, struct err *e) MUST_USE;
+/* GPU: a small piece of the referee's own work behind whatever the device still does, and a write over its cache.
+ * *seconds: how long that took. */
+enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) MUST_USE;
 /* Makes room for n bytes that the referee can read too, at m->result. */
 enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
 

@@ -151,6 +151,20 @@ enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **r
     return json_is_false(json_object_get(o, "ok")) ? MODRUN_FAILED : MODRUN_OK;
 }
 
+static void signal_to(int pidfd, int number) {
+    if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+}
+
+void modrun_pause(struct modrun *r) {
+    if (!r->stopped) signal_to(r->pidfd, SIGSTOP);
+    r->stopped = true;
+}
+
+void modrun_resume(struct modrun *r) {
+    if (r->stopped) signal_to(r->pidfd, SIGCONT);
+    r->stopped = false;
+}
+
 enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
                                int64_t *ns) {
     /* A reply to a call must echo a number that did not exist before: one that was prepared earlier cannot. 53 bits, so
@@ -160,6 +174,7 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
     js_end(request, '}');
     *reply = NULL;
     int64_t asked = clock_now_ns();
+    modrun_resume(r);
     if (!modrun_send(r, request, fd)) {
         r->dead = true;
         return MODRUN_DEAD;
@@ -175,6 +190,7 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
             n = ppoll(&pf, 1, &t, NULL);
         } while (n < 0 && errno == EINTR);
         *ns = clock_now_ns() - asked;
+        modrun_pause(r);
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
     const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;
@@ -187,13 +203,6 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
 }
 
 /* ---- its memory and its life ---- */
-
-static void signal_to(int pidfd, int number) {
-    if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
-}
-
-void modrun_pause(const struct modrun *r) { signal_to(r->pidfd, SIGSTOP); }
-void modrun_resume(const struct modrun *r) { signal_to(r->pidfd, SIGCONT); }
 
 bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n) {
     char *p = to;

@@ -29,6 +29,7 @@ struct modrun {
     uint64_t nonce;
     /* how the last request went, for messages */
     bool dead, late;
+    bool stopped; /* by modrun_pause(); the next request lets it go on */
     struct zygote *zygote;
 };
 
@@ -47,7 +48,8 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
 enum modrun_result { MODRUN_OK, MODRUN_FAILED, MODRUN_LATE, MODRUN_DEAD, MODRUN_FORGED };
 /* One request (an open JSON object that the call closes after adding a nonce) and its reply. MODRUN_OK, and
  * MODRUN_FAILED where the reply says "ok": false: *reply is its object, the caller json_decref's it. ns, when not NULL:
- * wall time between request and reply on our clock. */
+ * the request is timed. *ns is the wall time between request and reply on our clock; a process that was stopped goes on
+ * within that time, and is stopped again as soon as its reply is there. */
 enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
                                int64_t *ns);
 /* Sends a message outside of request and reply, and receives the next one: for what comes in between (builds). */
@@ -55,8 +57,8 @@ bool modrun_send(struct modrun *r, const struct str *message, int fd);
 enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply);
 
 /* Stops and continues all its threads. */
-void modrun_pause(const struct modrun *r);
-void modrun_resume(const struct modrun *r);
+void modrun_pause(struct modrun *r);
+void modrun_resume(struct modrun *r);
 /* Copies n bytes at `address` of its memory. False when they are not there. */
 bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n);
 /* Processes in the jail beside the answer's own two. */

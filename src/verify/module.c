@@ -10,34 +10,9 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "verify/judge.h"
-#include "verify/timing.h"
+#include "verify/modjudge.h"
 
-#define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
-
-enum { MAX_CALLS = 64, CHECKED_CALLS = 2, SHAPE_RANK = 12 };
-/* A timed request takes at least this long, so that the messages around it are a small part. */
-static const double request_s = 2e-3;
-static const int64_t large_output_bytes = 256 << 20;
-static const double min_rounds = 5, max_round_count = 15; /* TIMING_MAX_ROUNDS is 16 */
-
-/* One answer on its way. */
-struct run {
-    struct module_judge *j;
-    struct modcase *c;
-    struct verdict *out;
-    struct modrun r;
-    bool up;
-    double deadline_s;  /* of the correctness trials */
-    bool one_at_a_time; /* its calls write to the same memory: only the last one's output can be seen */
-    double call_s;      /* of one call, estimated */
-    int64_t empty_ns;   /* of a request for no calls */
-    uint64_t next_set;  /* timed sets used so far */
-    uint64_t random;    /* secret, for what is checked */
-    uint64_t random_step;
-};
-
-static bool hardened(const struct module_judge *j) { return j->o->scoring == SCORING_HARDENED; }
-static bool on_gpu(const struct module_judge *j) { return strncmp(j->o->device, "cuda", 4) == 0; }
+enum { SHAPE_RANK = 12 };
 
 /* ---- opening ---- */
 
@@ -80,7 +55,7 @@ enum status module_open(struct module_judge *j, const struct verify_options *o, 
     return st;
 }
 
-static void drop_reference(struct module_judge *j) {
+void module_drop_reference(struct module_judge *j) {
     if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
     if (j->current) modcase_close_lane(&j->cases, j->current, LANE_REFERENCE);
     j->current = NULL;
@@ -144,6 +119,7 @@ static void judge_failure(struct run *r, const json_t *reply, const char *where)
                  : strcmp(kind, "slow") == 0        ? OUTCOME_COMPILE_TIMEOUT
                  : strcmp(kind, "memory") == 0      ? OUTCOME_MEMORY_LIMIT
                  : strcmp(kind, "unavailable") == 0 ? OUTCOME_BACKEND_UNAVAILABLE
+                 : strcmp(kind, "trouble") == 0     ? OUTCOME_INFRASTRUCTURE
                                                     : OUTCOME_EXCEPTION;
     SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
 }
@@ -163,14 +139,14 @@ static bool request(struct run *r, struct str *q, int fd, double timeout_s, cons
     return false;
 }
 
-static bool simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where) {
+bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where) {
     json_t *reply = NULL;
     bool good = request(r, q, fd, timeout_s, where, &reply, NULL);
     json_decref(reply);
     return good;
 }
 
-static void open_request(struct str *q, const char *op) {
+void run_open_request(struct str *q, const char *op) {
     js_begin(q, NULL, '{');
     js_put_str(q, "op", op);
 }
@@ -180,7 +156,7 @@ static void open_request(struct str *q, const char *op) {
 static const char *entry_of(bool is_answer) { return is_answer ? "ModelNew" : "Model"; }
 
 static void put_load(struct str *q, const struct module_judge *j, const char *code, bool is_answer) {
-    open_request(q, "load");
+    run_open_request(q, "load");
     js_put_str(q, "code", code);
     js_put_str(q, "entry", entry_of(is_answer));
     js_put_str(q, "backend", is_answer ? backend_name(j->o->backend) : "torch_cpu");
@@ -230,7 +206,7 @@ static bool compile_native(struct run *r, const char *source, int *fd, struct st
 }
 
 /* The answer's module in memory: its code has run, and compilers have done their part. */
-static bool load_answer(struct run *r, const char *code, bool is_answer) {
+bool run_load(struct run *r, const char *code, bool is_answer) {
     CLEANUP_STR struct str q = STR_INIT;
     json_t *reply = NULL;
     double t0 = clock_now_s(), timeout_s = r->j->o->compile_timeout_s;
@@ -261,10 +237,10 @@ static bool load_answer(struct run *r, const char *code, bool is_answer) {
     return false;
 }
 
-static bool attach(struct run *r, enum modcase_lane lane) {
+bool run_attach(struct run *r, enum modcase_lane lane) {
     const struct modcase *c = r->c;
     CLEANUP_STR struct str q = STR_INIT;
-    open_request(&q, "attach");
+    run_open_request(&q, "attach");
     js_put_i64(&q, "bytes", c->lane_bytes);
     if (c->handle[lane]) {
         CLEANUP_JSON json_t *h = json_loads(c->handle[lane], 0, NULL);
@@ -280,22 +256,22 @@ static bool attach(struct run *r, enum modcase_lane lane) {
     js_put_i64(&q, "slot_base", 2 * c->param_bytes);
     js_put_i64(&q, "slot_stride", c->input_bytes);
     js_end(&q, '}');
-    return simple(r, &q, c->lane_fd[lane], r->j->o->run_timeout_s, "when it was started");
+    return run_simple(r, &q, c->lane_fd[lane], r->j->o->run_timeout_s, "when it was started");
 }
 
-static bool build(struct run *r, int param_set) {
+bool run_build(struct run *r, int param_set) {
     const struct modcase *c = r->c;
     CLEANUP_STR struct str q = STR_INIT;
-    open_request(&q, "build");
+    run_open_request(&q, "build");
     js_put_i64(&q, "param_set", param_set);
     js_put_i64(&q, "seed", (int64_t)c->init_seeds[param_set]);
     js_put_bool(&q, "disturbed", param_set > 0);
-    js_put_bool(&q, "adopt", hardened(r->j));
+    js_put_bool(&q, "adopt", is_hardened(r->j));
     js_put_json(&q, "init", json_object_get(c->loaded, "init"));
-    return simple(r, &q, -1, r->j->o->run_timeout_s, "in __init__()");
+    return run_simple(r, &q, -1, r->j->o->run_timeout_s, "in __init__()");
 }
 
-static enum status fork_run(struct run *r, struct err *e) {
+enum status run_fork(struct run *r, struct err *e) {
     const struct verify_options *o = r->j->o;
     bool gpu = on_gpu(r->j);
     struct modrun_options mo = {
@@ -313,30 +289,30 @@ static enum status fork_run(struct run *r, struct err *e) {
 
 /* ---- calls ---- */
 
-static bool ready(struct run *r, const int *slots, int n, const char *where) {
+bool run_ready(struct run *r, const int *slots, int n, const char *where) {
     CLEANUP_STR struct str q = STR_INIT;
-    open_request(&q, "ready");
+    run_open_request(&q, "ready");
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
-    return simple(r, &q, -1, r->j->o->run_timeout_s, where);
+    return run_simple(r, &q, -1, r->j->o->run_timeout_s, where);
 }
 
 static bool poison(struct run *r, int byte) {
     CLEANUP_STR struct str q = STR_INIT;
-    open_request(&q, "poison");
+    run_open_request(&q, "poison");
     js_put_i64(&q, "byte", byte);
     js_begin(&q, "sizes", '[');
     for (int i = 0; i < r->c->n_outputs; i++) js_put_i64(&q, NULL, r->c->output_bytes[i]);
     js_end(&q, ']');
-    return simple(r, &q, -1, r->j->o->run_timeout_s, "between calls");
+    return run_simple(r, &q, -1, r->j->o->run_timeout_s, "between calls");
 }
 
 /* Calls on slots, whose sets these are. The reply lists output addresses per call (caller json_decref's *reply). */
-static bool call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
-                 json_t **reply, int64_t *ns) {
+bool run_call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
+              json_t **reply, int64_t *ns) {
     CLEANUP_STR struct str q = STR_INIT;
-    open_request(&q, "call");
+    run_open_request(&q, "call");
     js_put_i64(&q, "param_set", sets[0].param_set);
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
@@ -355,7 +331,7 @@ static const json_t *place_of(const json_t *reply, int i, int k) {
 }
 
 /* Address of output k of call i; 0 when it is no plain tensor. */
-static uint64_t pointer_of(const json_t *reply, int i, int k) {
+uint64_t run_pointer(const json_t *reply, int i, int k) {
     return (uint64_t)json_integer_value(json_array_get(place_of(reply, i, k), 0));
 }
 
@@ -390,11 +366,10 @@ static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n
     }
     enum status st = modcase_result_room(&r->j->cases, at + 4096, &e);
     for (int i = 0; i < n * c->n_outputs && st == ST_OK; i++) {
-        uint64_t p = pointer_of(reply, calls[i / c->n_outputs], i % c->n_outputs);
+        uint64_t p = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
         out[i].read = c->output_bytes[i % c->n_outputs] == 0 ||
                       (p != 0 && modrun_read(&r->r, p, r->j->cases.result + out[i].at, (size_t)out[i].bytes));
     }
-    modrun_resume(&r->r);
     if (st != ST_OK) judge_trouble(r->out, ST_MEMORY, &e);
     return st == ST_OK;
 }
@@ -407,7 +382,7 @@ static void shape_text(const json_t *shape, char *text, size_t size) {
     if (n < size) snprintf(text + n, size - n, ")");
 }
 
-static bool wrong_kind(struct run *r, const char *where, enum outcome o, const char *what) {
+bool run_reject(struct run *r, const char *where, enum outcome o, const char *what) {
     r->out->outcome = o;
     SAY(r->out, "%s: %s", where, what);
     return false;
@@ -453,27 +428,27 @@ static bool check_output(struct run *r, const json_t *said, int k, const struct 
     if (!json_is_true(json_object_get(said, "plain"))) {
         const char *type = json_string_value(json_object_get(said, "type"));
         snprintf(text, sizeof text, "output %d is a %.60s, not a plain tensor", k, type ? type : "?");
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, text);
     }
-    if (!sane(shape, stride)) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "impossible strides");
+    if (!sane(shape, stride)) return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "impossible strides");
     if (!json_equal(shape, json_object_get(want, "shape"))) {
         shape_text(shape, a, sizeof a);
         shape_text(json_object_get(want, "shape"), b, sizeof b);
         snprintf(text, sizeof text, "output %d has shape %s, expected %s", k, a, b);
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, text);
     }
     if (!dtype || strcmp(dtype, wanted) != 0) {
         snprintf(text, sizeof text, "output %d has type %.40s, expected %s", k, dtype ? dtype : "?", wanted);
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, text);
     }
     if (!device || strncmp(r->j->o->device, device, strlen(device)) != 0) {
         snprintf(text, sizeof text, "output %d is on %.40s, expected %s", k, device ? device : "?", r->j->o->device);
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, text);
     }
     if (json_is_true(json_object_get(said, "conjugate")))
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is a lazily conjugated or negated view");
-    if (hardened(r->j) && !c->aliases && json_is_true(json_object_get(said, "aliases_input")))
-        return wrong_kind(r, where, OUTCOME_ALIASED_INPUT, "an output shares its memory with an input");
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, "an output is a lazily conjugated or negated view");
+    if (is_hardened(r->j) && !c->aliases && json_is_true(json_object_get(said, "aliases_input")))
+        return run_reject(r, where, OUTCOME_ALIASED_INPUT, "an output shares its memory with an input");
     json_t *one = json_object();
     json_object_set(one, "shape", (json_t *)(uintptr_t)shape);
     json_object_set(one, "stride", (json_t *)(uintptr_t)stride);
@@ -488,12 +463,12 @@ static bool check_output(struct run *r, const json_t *said, int k, const struct 
         return true;
     }
     if (seen->bytes == 0 && c->output_bytes[k] > 0)
-        return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
-    if (!seen->read) return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
+    if (!seen->read) return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
     int64_t elements = 1;
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
     if (elements > 0 && span_of(shape, stride) * (c->output_bytes[k] / elements) > seen->bytes)
-        return wrong_kind(r, where, OUTCOME_SANDBOX_VIOLATION, "an output's strides are not those of its call");
+        return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output's strides are not those of its call");
     json_object_set_new(one, "at", json_integer(seen->at));
     return true;
 }
@@ -547,8 +522,8 @@ static bool note_judgement(struct run *r, const json_t *v, const struct modset *
 }
 
 /* Looks at the outputs of some of the calls just made. */
-static bool check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
-                        const struct modset *sets, const char *where) {
+bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
+                     const struct modset *sets, const char *where) {
     struct modcase *c = r->c;
     struct seen seen[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {{0}};
     struct err e = {0};
@@ -556,7 +531,7 @@ static bool check_calls(struct run *r, const json_t *reply, const int *calls, in
     if (!snapshot(r, reply, calls, n, seen)) return false;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *said = NULL;
-    open_request(&q, "describe");
+    run_open_request(&q, "describe");
     js_begin(&q, "calls", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, calls[i]);
     js_end(&q, ']');
@@ -574,7 +549,7 @@ static bool check_calls(struct run *r, const json_t *reply, const int *calls, in
             const char *got = json_string_value(json_object_get(one, "structure"));
             snprintf(text, sizeof text, "returns %.100s, expected %.100s (T is a tensor)", got ? got : "?",
                      json_string_value(json_object_get(c->loaded, "structure")));
-            return wrong_kind(r, where, OUTCOME_WRONG_SHAPE, text);
+            return run_reject(r, where, OUTCOME_WRONG_SHAPE, text);
         }
         for (int k = 0; k < c->n_outputs; k++)
             if (!check_output(r, json_array_get(outputs, (size_t)k), k, &seen[i * c->n_outputs + k], judged, where))
@@ -606,11 +581,10 @@ static bool run_trial(struct run *r, int t) {
     }
     double left = r->deadline_s - clock_now_s();
     if (left < 0.05) left = 0.05;
-    bool good = poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) && ready(r, &slot, 1, where) &&
-                call(r, &slot, 1, &set, left, where, &reply, &ns) && poison(r, 0) &&
-                check_calls(r, reply, &(int){0}, 1, &slot, 1, &set, where);
+    bool good = poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) && run_ready(r, &slot, 1, where) &&
+                run_call(r, &slot, 1, &set, left, where, &reply, &ns) &&
+                run_check_calls(r, reply, &(int){0}, 1, &slot, 1, &set, where) && poison(r, 0);
     if (!good) return false;
-    if (t == 0 || (double)ns * 1e-9 < r->call_s) r->call_s = (double)ns * 1e-9;
     r->out->tests_passed++;
     return true;
 }
@@ -636,6 +610,16 @@ static bool is_own(const char *name, const json_t *own) {
     return false;
 }
 
+bool run_kernels(struct run *r, json_t **reply) {
+    CLEANUP_STR struct str q = STR_INIT;
+    run_open_request(&q, "kernels");
+    js_put_i64(&q, "param_set", 0);
+    js_begin(&q, "slots", '[');
+    js_put_i64(&q, NULL, 0);
+    js_end(&q, ']');
+    return request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", reply, NULL);
+}
+
 /* GPU backends: what share of the device time of a call is spent in kernels from the answer's own source. None, or next
  * to none, means that it has handed its work to somebody else. */
 static bool account_kernels(struct run *r) {
@@ -643,20 +627,13 @@ static bool account_kernels(struct run *r) {
     struct modset set = r->c->trials[0];
     int slot = 0;
     struct err e = {0};
-    CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
         return false;
     }
-    if (!ready(r, &slot, 1, "between calls")) return false;
-    open_request(&q, "kernels");
-    js_put_i64(&q, "param_set", 0);
-    js_begin(&q, "slots", '[');
-    js_put_i64(&q, NULL, slot);
-    js_end(&q, ']');
-    if (!request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", &reply, NULL)) return false;
+    if (!run_ready(r, &slot, 1, "between calls") || !run_kernels(r, &reply)) return false;
     const json_t *kernels = json_object_get(reply, "kernels"), *own = json_object_get(reply, "own");
     double all = 0, mine = 0;
     for (size_t i = 0; i < json_array_size(kernels); i++) {
@@ -674,221 +651,15 @@ static bool account_kernels(struct run *r) {
     return false;
 }
 
-/* ---- timing ---- */
-
-static bool empty_requests(struct run *r) {
-    r->empty_ns = INT64_MAX;
-    for (int i = 0; i < 9; i++) {
-        int64_t ns = 0;
-        CLEANUP_JSON json_t *reply = NULL;
-        if (!call(r, NULL, 0, &r->c->trials[0], r->j->o->run_timeout_s, "between calls", &reply, &ns)) return false;
-        /* The least: what more there was is somebody else's, and must not be taken off. */
-        if (ns < r->empty_ns) r->empty_ns = ns;
-    }
-    return true;
-}
-
-/* Fresh sets for both sides. */
-static bool stage_both(struct run *r, struct modset *sets, int n) {
-    int slots[MAX_CALLS];
-    struct err e = {0};
-    for (int i = 0; i < n; i++) {
-        sets[i] = modcase_timed_set(r->c, r->next_set++);
-        slots[i] = i;
-    }
-    enum status st = modcase_stage(&r->j->cases, r->c, true, sets, slots, n, &e);
-    if (st != ST_OK) judge_trouble(r->out, st, &e);
-    return st == ST_OK;
-}
-
-/* One side's turn: n calls on inputs that are staged. The answer's outputs are looked at, some of them, chosen
- * afterwards. */
-static bool turn(struct run *r, enum modcase_lane lane, const struct modset *sets, int n, double *seconds) {
-    int slots[MAX_CALLS];
-    int64_t ns = 0;
-    CLEANUP_JSON json_t *reply = NULL;
-    for (int i = 0; i < n; i++) slots[i] = i;
-    if (!ready(r, slots, n, "between calls") ||
-        !call(r, slots, n, &sets[0], r->j->o->run_timeout_s, "in a timed call", &reply, &ns))
-        return false;
-    *seconds = fmax((double)(ns - r->empty_ns), (double)n) * 1e-9 / n;
-    if (lane == LANE_REFERENCE) return true;
-    int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
-    /* Looking at gigabytes takes longer than making them: one call of four then, which four is decided only now. */
-    bool large = r->c->output_bytes[0] > large_output_bytes;
-    if (large && n == 1 && r->next_set > 4 && rng_u64(r->random, 8, ++r->random_step) % 4 != 0) checked = 0;
-    for (int i = 0; i < checked; i++) {
-        int pick = n <= CHECKED_CALLS ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
-        for (int later = n - 1; later > pick; later--)
-            if (pointer_of(reply, later, 0) == pointer_of(reply, pick, 0) && pointer_of(reply, pick, 0) != 0 &&
-                r->c->output_bytes[0] > 0) {
-                r->one_at_a_time = true; /* seen only now: this round does not count */
-                pick = later;
-            }
-        last_with[i] = pick;
-    }
-    if (checked > 0 && !check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
-        enum outcome o = r->out->outcome;
-        if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
-        return false;
-    }
-    if (modrun_children(&r->r) > 0)
-        return wrong_kind(r, "in a timed call", OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
-    return true;
-}
-
-static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
-    double sum = 0, square = 0;
-    out->min_ms = INFINITY;
-    for (int i = 0; i < n; i++) {
-        double ms = seconds[i] * 1e3;
-        sum += ms;
-        out->min_ms = fmin(out->min_ms, ms);
-        out->max_ms = fmax(out->max_ms, ms);
-    }
-    out->mean_ms = sum / n;
-    for (int i = 0; i < n; i++) square += (seconds[i] * 1e3 - out->mean_ms) * (seconds[i] * 1e3 - out->mean_ms);
-    out->std_ms = n > 1 ? sqrt(square / (n - 1)) : 0;
-    out->calls = calls;
-}
-
-/* The process that runs eager calls of the problem. */
-static bool reference_up(struct run *answer, struct run *ref, struct err *e, enum status *st) {
-    struct module_judge *j = answer->j;
-    *st = ST_OK;
-    if (j->current == answer->c && j->reference.outer > 0) {
-        ref->r = j->reference;
-        ref->up = true;
-        return true;
-    }
-    drop_reference(j);
-    *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
-    if (*st == ST_OK) *st = fork_run(ref, e);
-    if (*st != ST_OK) return false;
-    /* Module in training mode, parameters as initialised, as KernelBench times it. */
-    if (!load_answer(ref, answer->c->code, false) || !attach(ref, LANE_REFERENCE) || !build(ref, 0)) {
-        *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
-        if (ref->up) modrun_end(&ref->r, NULL, NULL, NULL, 0);
-        return false;
-    }
-    j->current = answer->c;
-    j->reference = ref->r;
-    return true;
-}
-
-static int calls_for(double seconds_per_call, int limit) {
-    double n = ceil(request_s / fmax(seconds_per_call, 1e-7));
-    return (int)fmax(1, fmin(n, limit));
-}
-
-/* No call can take less time than its output takes to be written. Inputs are not counted: what of them has to be read
- * is not known. 8 TB/s is more than any single GPU has; 400 GB/s more than two threads of a processor get. */
-static bool below_floor(struct run *r, double seconds) {
-    const double bytes_per_s = on_gpu(r->j) ? 8e12 : 4e11;
-    double bytes = 0;
-    for (int k = 0; k < r->c->n_outputs; k++) bytes += (double)r->c->output_bytes[k];
-    if (bytes < 64e6 || seconds >= bytes / bytes_per_s) return false; /* small outputs may stay in a cache */
-    r->out->outcome = OUTCOME_TOO_FAST;
-    SAY(r->out, "%.4g ms for a call that writes %.4g MB", seconds * 1e3, bytes * 1e-6);
-    return true;
-}
-
-/* Eager and the answer in turns. Warm-up first, then rounds until the calls asked for are made; on until the interval
- * is narrow, if that was asked for; never beyond the budget, but at least three rounds. */
-static void measure(struct run *r) {
-    struct module_judge *j = r->j;
-    struct verdict ignored = {.max_error = 0};
-    struct run ref = {.j = j, .c = r->c, .out = &ignored, .random = r->random};
-    struct err e = {0};
-    enum status st;
-    if (!reference_up(r, &ref, &e, &st)) {
-        judge_trouble(r->out, st, &e);
-        return;
-    }
-    double eager[TIMING_MAX_ROUNDS], mine[TIMING_MAX_ROUNDS], begun = clock_now_s();
-    bool good = empty_requests(r) && empty_requests(&ref);
-    double one[2] = {0, 0};
-    int limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
-    struct modset sets[MAX_CALLS];
-    /* Two warm-ups each, the second with as many calls as the first one's time suggests. */
-    int n = 1;
-    for (int w = 0; w < 3 && good; w++) {
-        good = stage_both(r, sets, n) && turn(&ref, LANE_REFERENCE, sets, n, &one[0]) &&
-               turn(r, LANE_ANSWER, sets, n, &one[1]);
-        if (r->one_at_a_time) limit = 1;
-        n = calls_for(fmin(one[0], one[1]), limit);
-        /* More calls than wanted in all are of no use for slow ones. */
-        if (n > 1 && fmax(one[0], one[1]) * n > 0.5) n = calls_for(fmax(one[0], one[1]), limit);
-    }
-    int wanted = j->o->timed_calls / n;
-    wanted = wanted < (int)min_rounds ? (int)min_rounds : wanted;
-    wanted = wanted > (int)max_round_count ? (int)max_round_count : wanted;
-    int rounds = 0, timed = 0;
-    struct timing_ratio ratio = {0};
-    /* With few calls a request, a round is several requests on either side. */
-    int repeats = (int)fmax(1, fmin(32, j->o->timed_calls / (double)(n * wanted)));
-    while (good && rounds < TIMING_MAX_ROUNDS) {
-        double sum[2] = {0, 0};
-        for (int k = 0; k < repeats && good; k++) {
-            bool answer_first = (rounds + k) % 2 == 1;
-            double s[2] = {0, 0};
-            good = stage_both(r, sets, n);
-            if (!good) break;
-            if (answer_first) good = turn(r, LANE_ANSWER, sets, n, &s[1]) && turn(&ref, LANE_REFERENCE, sets, n, &s[0]);
-            if (!answer_first)
-                good = turn(&ref, LANE_REFERENCE, sets, n, &s[0]) && turn(r, LANE_ANSWER, sets, n, &s[1]);
-            sum[0] += s[0];
-            sum[1] += s[1];
-        }
-        if (!good) break;
-        if (r->one_at_a_time && n > 1) { /* found out only now: begin again with single calls */
-            n = limit = 1;
-            rounds = timed = 0;
-            continue;
-        }
-        eager[rounds] = sum[0] / repeats;
-        mine[rounds] = sum[1] / repeats;
-        rounds++;
-        timed += n * repeats;
-        if (rounds < 3) continue;
-        ratio = timing_compare(eager, mine, rounds);
-        bool narrow = j->o->interval <= 0 || (ratio.high - ratio.low) <= j->o->interval * ratio.ratio;
-        if ((rounds >= wanted && narrow) || clock_now_s() - begun > j->o->timing_budget_s) break;
-    }
-    if (!ref.up || ref.r.outer == 0 || ref.out->outcome != OUTCOME_CORRECT) {
-        /* The reference failed where it had worked before. */
-        if (ref.r.dead || ref.r.late || !ref.up) {
-            j->reference = ref.r;
-            drop_reference(j);
-        }
-    }
-    if (!good) {
-        if (r->out->outcome == OUTCOME_CORRECT) {
-            r->out->outcome = OUTCOME_INFRASTRUCTURE;
-            SAY(r->out, "the reference failed while it was timed: %.600s", ref.out->message);
-        }
-        return;
-    }
-    struct verdict *v = r->out;
-    if (hardened(j) && below_floor(r, timing_median(mine, rounds))) return;
-    v->speedup = ratio.ratio;
-    v->speedup_low = ratio.low;
-    v->speedup_high = ratio.high;
-    v->eager_ms = timing_median(eager, rounds) * 1e3;
-    v->kernel_ms = timing_median(mine, rounds) * 1e3;
-    stats_of(eager, rounds, timed, &v->eager);
-    stats_of(mine, rounds, timed, &v->kernel);
-}
-
 /* ---- one answer ---- */
 
 static bool run_tests(struct run *r) {
-    bool good = attach(r, LANE_ANSWER) && build(r, 0);
+    bool good = run_attach(r, LANE_ANSWER) && run_build(r, 0);
     bool both = false;
     for (int t = 0; t < r->c->n_trials; t++) both |= r->c->trials[t].param_set == 1;
-    if (good && both) good = build(r, 1);
+    if (good && both) good = run_build(r, 1);
     for (int t = 0; t < r->c->n_trials && good; t++) good = run_trial(r, t);
-    if (good && hardened(r->j) && on_gpu(r->j)) good = account_kernels(r);
+    if (good && is_hardened(r->j) && on_gpu(r->j)) good = account_kernels(r);
     return good;
 }
 
@@ -903,7 +674,7 @@ static void judge_loaded(struct run *r) {
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
     if (good && j->o->measure) {
-        measure(r);
+        module_measure(r);
         out->time_s = clock_now_s() - t1;
     }
 }
@@ -914,7 +685,7 @@ static bool prepare_case(struct run *r, const struct problem *p) {
     struct err e = {0};
     enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
     if (st == ST_OK && r->c != j->current) {
-        drop_reference(j);
+        module_drop_reference(j);
         modcase_drop_others(&j->cases, r->c);
     }
     if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
@@ -936,14 +707,14 @@ static void init_run(struct run *r, struct module_judge *j, const char *source, 
     memcpy(lint, out->lint, sizeof lint);
     *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
     memcpy(out->lint, lint, sizeof lint);
-    *r = (struct run){.j = j, .out = out, .random = rng_u64(j->seed, hash_str(source), 2)};
+    *r = (struct run){.j = j, .out = out, .source = source, .random = rng_u64(j->seed, hash_str(source), 2)};
 }
 
 static void fork_and_load(struct run *r, const char *source) {
     struct err e = {0};
-    enum status st = fork_run(r, &e);
+    enum status st = run_fork(r, &e);
     if (st != ST_OK) judge_trouble(r->out, st, &e);
-    if (st == ST_OK && !load_answer(r, source, true) && r->up) {
+    if (st == ST_OK && !run_load(r, source, true) && r->up) {
         modrun_end(&r->r, NULL, NULL, NULL, 0);
         r->up = false;
     }
@@ -974,6 +745,8 @@ static void *load_main(void *v) {
         size_t i = l->next++;
         pthread_mutex_unlock(&l->lock);
         fork_and_load(&l->runs[i], l->items[i].source);
+        /* What its module has left running does not disturb those that are timed in front of it. */
+        if (l->runs[i].up) modrun_pause(&l->runs[i].r);
         pthread_mutex_lock(&l->lock);
         l->loaded[i] = true;
         pthread_cond_broadcast(&l->changed);

@@ -1,34 +1,80 @@
 #include "verify/timing.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-double timing_median(const double *x, int n) {
-    ASSERT(n >= 1 && n <= TIMING_MAX_ROUNDS);
-    double v[TIMING_MAX_ROUNDS];
-    memcpy(v, x, (size_t)n * sizeof *v);
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && v[j - 1] > v[j]; j--) {
-            double t = v[j];
-            v[j] = v[j - 1];
-            v[j - 1] = t;
-        }
-    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+struct timing_plan timing_plan_of(const struct verify_options *o) {
+    struct timing_plan p = {.calls = o->timed_calls, .trim = 0.5};
+    switch (o->timing_method) {
+    case TIMING_interleaved: break;
+    case TIMING_calibrated:
+        p = (struct timing_plan){
+            .calls = o->timed_calls, .warm_calls = 20, .trim = 0.1, .interval = 0.02, .single = true};
+        break;
+    /* KernelBench's. Its warm-ups are 3, its figure is the mean. */
+    case TIMING_cuda_event: p = (struct timing_plan){.calls = o->timed_calls, .warm_calls = 3, .single = true}; break;
+    case TIMING_do_bench: /* triton.testing.do_bench: 25 ms of warm-up, 100 ms of calls, whatever was asked for */
+        p = (struct timing_plan){.warm_calls = 3, .warm_s = 0.025, .rep_s = 0.1, .single = true};
+        break;
+    case TIMING_do_bench_impl: /* all calls are given out, then waited for once */
+        p = (struct timing_plan){.calls = o->timed_calls, .warm_calls = 3};
+        break;
+    case TIMING_host_time:
+        p = (struct timing_plan){.calls = o->timed_calls, .warm_calls = 3, .single = true, .whole = true};
+        break;
+    case TIMING_nsight_python_time:
+        p = (struct timing_plan){.calls = o->timed_calls, .warm_calls = 3, .single = true, .device = true};
+        break;
+    }
+    if (o->warm_calls > 0) p.warm_calls = o->warm_calls;
+    if (o->trim > 0) p.trim = o->trim;
+    if (o->interval > 0) p.interval = o->interval;
+    return p;
 }
 
-struct timing_ratio timing_compare(const double *eager, const double *candidate, int n) {
-    /* 97.5 % quantiles of Student's t with n - 1 degrees of freedom. */
-    static const double t975[TIMING_MAX_ROUNDS] = {0,     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
-                                                   2.306, 2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131};
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double timing_centre(const double *x, int n, double trim) {
+    ASSERT(n >= 1 && trim >= 0);
+    CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v);
+    memcpy(v, x, (size_t)n * sizeof *v);
+    qsort(v, (size_t)n, sizeof *v, ascending);
+    int drop = (int)fmin(floor(n * trim), (n - 1) / 2);
+    double sum = 0;
+    for (int i = drop; i < n - drop; i++) sum += v[i];
+    return sum / (n - 2 * drop);
+}
+
+double timing_quantile(const double *x, int n, double p) {
+    ASSERT(n >= 1 && p >= 0 && p <= 1);
+    CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v);
+    memcpy(v, x, (size_t)n * sizeof *v);
+    qsort(v, (size_t)n, sizeof *v, ascending);
+    return v[(int)fmax(ceil(p * n) - 1, 0)];
+}
+
+/* 97.5 % quantile of Student's t with d degrees of freedom: known values, then Cornish and Fisher's expansion. */
+static double t975(int d) {
+    static const double known[] = {0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+    return d < (int)ARRAY_LEN(known) ? known[d] : 1.960 + 2.372 / d + 2.823 / ((double)d * d);
+}
+
+struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim) {
     struct timing_ratio r;
-    double mean = 0, square = 0;
-    r.ratio = timing_median(eager, n) / timing_median(candidate, n);
-    for (int i = 0; i < n; i++) mean += log(eager[i] / candidate[i]) / n;
-    for (int i = 0; i < n; i++) {
-        double d = log(eager[i] / candidate[i]) - mean;
-        square += d * d;
+    int blocks = n < TIMING_BLOCKS ? n : TIMING_BLOCKS;
+    double logs[TIMING_BLOCKS], mean = 0, square = 0;
+    r.ratio = timing_centre(eager, n, trim) / timing_centre(candidate, n, trim);
+    for (int i = 0; i < blocks; i++) {
+        int from = (int)((int64_t)n * i / blocks), to = (int)((int64_t)n * (i + 1) / blocks);
+        logs[i] = log(timing_centre(eager + from, to - from, trim) / timing_centre(candidate + from, to - from, trim));
+        mean += logs[i] / blocks;
     }
-    double half = n > 1 ? t975[n - 1] * sqrt(square / (n - 1) / n) : 0;
+    for (int i = 0; i < blocks; i++) square += (logs[i] - mean) * (logs[i] - mean);
+    double half = blocks > 1 ? t975(blocks - 1) * sqrt(square / (blocks - 1) / blocks) : 0;
     r.low = fmin(exp(mean - half), r.ratio);
     r.high = fmax(exp(mean + half), r.ratio);
     return r;

@@ -1,19 +1,37 @@
-/* timing: from rounds of interleaved measurements to a ratio with an interval. */
+/* timing: what a timing method asks for, and how measurements become a ratio with an interval. */
 #ifndef KERNELRL_TIMING_H
 #define KERNELRL_TIMING_H
 
-#include "base/base.h"
+#include "verify/verify.h"
 
-enum { TIMING_MAX_ROUNDS = 16 };
+/* How a pair of answer and reference is timed. Whatever the method: our own clock, the two in turns, inputs that
+ * neither has seen, outputs checked. */
+struct timing_plan {
+    int calls;            /* timed calls of either side */
+    int warm_calls;       /* before them, at least */
+    double warm_s, rep_s; /* > 0: until the slower side has worked for so long, instead of counts */
+    double trim;          /* share of the times that is dropped at either end before the mean; 0.5: the median */
+    double interval;      /* go on until the 95 % interval is this narrow, as a share of the ratio; 0: do not */
+    bool single;          /* one call a request, each timed by itself; else as many as take two milliseconds */
+    bool whole;           /* what an empty request costs is not taken off */
+    bool device;          /* the ratio is that of device times in kernels */
+};
+/* o's method, with what o sets by itself in the place of the method's own. o->timed_calls > 0. */
+struct timing_plan timing_plan_of(const struct verify_options *o);
 
-/* Median; sorts a copy. n in [1, TIMING_MAX_ROUNDS]. */
-double timing_median(const double *x, int n);
+/* Mean of n >= 1 values without the floor(n * trim) smallest and as many of the largest; trim 0 is the mean, from 0.5
+ * on the median. */
+double timing_centre(const double *x, int n, double trim);
+#define timing_median(x, n) timing_centre(x, n, 0.5)
+/* The smallest value that a share p of n >= 1 values does not exceed; p in [0, 1]. */
+double timing_quantile(const double *x, int n, double p);
 
+enum { TIMING_BLOCKS = 15 };
 struct timing_ratio {
-    double ratio;     /* median eager over median candidate */
-    double low, high; /* 95 %: Student's t over the rounds' log ratios, widened to contain the ratio */
+    double ratio;     /* centre of eager over centre of candidate */
+    double low, high; /* 95 %: Student's t over the log ratios of up to TIMING_BLOCKS blocks, widened to the ratio */
 };
 /* eager[i] and candidate[i], i < n, were measured one after the other; all > 0. */
-struct timing_ratio timing_compare(const double *eager, const double *candidate, int n);
+struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim);
 
 #endif

@@ -367,11 +367,50 @@ static void test_timing(void **state) {
     double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2};
     assert_true(timing_median(odd, 3) == 3 && timing_median(even, 4) == 2.5);
     double eager[] = {2, 2, 2, 2, 2, 2, 2}, mine[] = {1, 1, 1, 1, 1, 1, 1};
-    struct timing_ratio r = timing_compare(eager, mine, 7);
+    struct timing_ratio r = timing_compare(eager, mine, 7, 0.5);
     assert_true(fabs(r.ratio - 2) < 1e-12 && fabs(r.low - 2) < 1e-12 && fabs(r.high - 2) < 1e-12);
     double noisy[] = {1.1, 0.9, 1.05, 0.95, 1, 1.02, 0.98};
-    r = timing_compare(eager, noisy, 7);
+    r = timing_compare(eager, noisy, 7, 0.5);
     assert_true(r.low < 2 && r.high > 2 && r.low > 1.8 && r.high < 2.2 && r.low <= r.ratio && r.ratio <= r.high);
+    /* Ten values: the mean of all, of eight, of the middle two. */
+    double ten[] = {100, 1, 2, 3, 4, 5, 6, 7, 8, 0};
+    assert_true(fabs(timing_centre(ten, 10, 0) - 13.6) < 1e-12 && fabs(timing_centre(ten, 10, 0.1) - 4.5) < 1e-12);
+    assert_true(timing_quantile(ten, 10, 0.25) == 2 && timing_quantile(ten, 10, 1) == 100);
+    assert_true(timing_quantile(ten, 10, 0) == 0);
+    assert_true(timing_centre(ten, 10, 0.5) == 4.5 && timing_centre(ten, 1, 0.5) == 100);
+    /* An outlier that the median does not see; with the mean it is half of everything. */
+    double spiked[40], steady[40];
+    for (int i = 0; i < 40; i++) {
+        spiked[i] = i == 7 ? 41 : 1;
+        steady[i] = 1;
+    }
+    assert_true(timing_compare(spiked, steady, 40, 0.5).ratio == 1);
+    r = timing_compare(spiked, steady, 40, 0);
+    assert_true(fabs(r.ratio - 2) < 1e-12 && r.low < 1 && r.high >= 2);
+}
+
+static void test_timing_plans(void **state) {
+    (void)state;
+    struct verify_options o = {.timed_calls = 50};
+    struct timing_plan p = timing_plan_of(&o);
+    assert_true(p.calls == 50 && p.trim == 0.5 && !p.single && p.interval == 0);
+    for (int m = 0; m <= TIMING_nsight_python_time; m++) {
+        enum timing_method back;
+        assert_true(timing_method_from_name(timing_method_name((enum timing_method)m), &back) && (int)back == m);
+    }
+    o.timing_method = TIMING_calibrated;
+    p = timing_plan_of(&o);
+    assert_true(p.calls == 50 && p.warm_calls == 20 && p.trim == 0.1 && p.interval == 0.02 && p.single);
+    o.warm_calls = 7;
+    o.trim = 0.25;
+    o.interval = 0.1;
+    p = timing_plan_of(&o);
+    assert_true(p.warm_calls == 7 && p.trim == 0.25 && p.interval == 0.1);
+    o = (struct verify_options){.timed_calls = 50, .timing_method = TIMING_do_bench};
+    p = timing_plan_of(&o);
+    assert_true(p.warm_s == 0.025 && p.rep_s == 0.1 && p.trim == 0 && p.single);
+    enum timing_method none;
+    assert_false(timing_method_from_name("events", &none));
 }
 
 static void test_verdict_json(void **state) {
@@ -424,7 +463,8 @@ int main(void) {
         cmocka_unit_test(test_spec_refuses),  cmocka_unit_test(test_compare_floats),
         cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
         cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
-        cmocka_unit_test(test_verdict_json),  cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_timing_plans),  cmocka_unit_test(test_verdict_json),
+        cmocka_unit_test(test_replies),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }

@@ -24,6 +24,23 @@ static const char *const backend_names[] = {
 #undef X
 };
 
+static const char *const method_names[] = {
+#define X(name) #name,
+    TIMING_LIST(X)
+#undef X
+};
+
+const char *timing_method_name(enum timing_method m) { return method_names[m]; }
+
+bool timing_method_from_name(const char *name, enum timing_method *out) {
+    for (size_t m = 0; m < ARRAY_LEN(method_names); m++)
+        if (strcmp(method_names[m], name) == 0) {
+            *out = (enum timing_method)m;
+            return true;
+        }
+    return false;
+}
+
 const char *backend_name(enum verify_backend b) { return backend_names[b]; }
 
 bool backend_from_name(const char *name, enum verify_backend *out) {
@@ -106,6 +123,7 @@ void verdict_to_json(const struct verdict *v, struct str *out) {
     if (v->lint[0]) js_put_str(out, "lint", v->lint);
     put_stats(out, "kernel_stats", &v->kernel);
     put_stats(out, "eager_stats", &v->eager);
+    if (v->remeasured) js_put_bool(out, "remeasured", true);
     js_put_bool(out, "cached", v->cached);
     js_put_str(out, "message", v->message);
     js_end(out, '}');
@@ -151,6 +169,7 @@ enum status verdict_from_json(const json_t *o, const char *where, struct verdict
     snprintf(out->lint, sizeof out->lint, "%s", lint);
     TRY(read_stats(o, where, "kernel_stats", &out->kernel, e));
     TRY(read_stats(o, where, "eager_stats", &out->eager, e));
+    out->remeasured = json_is_true(json_object_get(o, "remeasured"));
     TRY(js_get_bool(o, where, "cached", &out->cached, e));
     TRY(js_get_str(o, where, "message", &message, e));
     /* U+FFFD takes more room than the byte it stands for: cut between characters, so that the next way back is equal.

@@ -83,6 +83,11 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         st = FAIL(e, ST_IO, "getrandom: %s", strerror(errno));
         goto fail;
     }
+    if (v->o.timing_method == TIMING_nsight_python_time && v->o.measure && !gpu) {
+        st = FAIL(e, ST_CONFIG, "timing_method nsight_python_time: it times a GPU's kernels, answers run on %s",
+                  v->o.device);
+        goto fail;
+    }
     if (!find_runner(v->runner, sizeof v->runner)) {
         st = FAIL(e, ST_IO, "kernelrl-runner: not found beside the program (run make)");
         goto fail;

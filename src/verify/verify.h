@@ -69,6 +69,7 @@ struct verdict {
     double compile_s, run_s, time_s;  /* wall time of each stage */
     double own_share;                 /* GPU: device time in kernels of the answer's own; 0 when not looked at */
     struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
+    bool remeasured;                  /* hard to believe, and measured again in a fresh process before it counted */
     bool cached;                      /* taken from the verdict cache */
     char lint[300];                   /* what static_check.h found, as text; advice */
     char message[2000];               /* compiler text, or what differs; for feedback */
@@ -97,6 +98,24 @@ bool backend_from_name(const char *name, enum verify_backend *out);
 
 enum scoring { SCORING_HARDENED, SCORING_COMPAT };
 
+/* How ModelNew answers are timed (timing.h): our own methods, then those that KernelBench knows by these names. */
+#define TIMING_LIST(X) \
+    X(interleaved)     \
+    X(calibrated)      \
+    X(cuda_event)      \
+    X(do_bench)        \
+    X(do_bench_impl)   \
+    X(host_time)       \
+    X(nsight_python_time)
+enum timing_method {
+#define X(name) TIMING_##name,
+    TIMING_LIST(X)
+#undef X
+};
+const char *timing_method_name(enum timing_method m);
+/* False when there is no such method. */
+bool timing_method_from_name(const char *name, enum timing_method *out);
+
 struct verify_options {
     enum verify_backend backend;
     enum scoring scoring;   /* ModelNew backends; c is always hardened */
@@ -105,9 +124,14 @@ struct verify_options {
     bool compat_cpu_inputs; /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */
     bool lint_strict;       /* reject what static_check.h finds strict; else it is advice */
     bool allow_library;     /* do not ask for kernels of the answer's own (GPU backends) */
-    int timed_calls;        /* ModelNew backends; 0: 100 */
-    double timing_budget_s; /* ModelNew backends: stop timing after this long; 0: 20 */
-    double interval;       /* go on timing until the 95 % interval is this narrow, as a share of the ratio; 0: do not */
+    /* ModelNew backends */
+    enum timing_method timing_method;
+    int timed_calls;        /* 0: 100 */
+    int warm_calls;         /* before them; 0: the method's */
+    double trim;            /* share of the times dropped at either end; 0: the method's; 0.5: the median */
+    double timing_budget_s; /* stop timing after this long; 0: 20 */
+    double interval;        /* on until the 95 % interval is this narrow, as a share of the ratio; 0: the method's */
+    /* all backends */
     const char *python;    /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
     const char *cache_dir; /* compiled objects, at most 512 MiB; NULL: no cache on disk */
     int threads;           /* threads for eager and candidate alike; 0: all CPUs */

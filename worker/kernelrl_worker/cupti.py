@@ -6,10 +6,12 @@ import ctypes
 import glob
 import os
 import sys
+import time
 
 KIND_CONCURRENT_KERNEL = 10
 START, END, NAME = 16, 24, 104
 BUFFER_BYTES = 4 << 20
+NOT_INITIALIZED = 15
 
 _lib = None
 
@@ -71,7 +73,12 @@ class Trace:
                     )
 
         self.callbacks = (request, complete)
-        self._check(lib.cuptiActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks")
+        for _ in range(20):
+            result = lib.cuptiActivityRegisterCallbacks(request, complete)
+            if result != NOT_INITIALIZED:
+                break
+            time.sleep(0.05)  # seen now and then in a young process
+        self._check(result, "cuptiActivityRegisterCallbacks")
         self._check(lib.cuptiActivityEnable(KIND_CONCURRENT_KERNEL), "cuptiActivityEnable")
 
     @staticmethod

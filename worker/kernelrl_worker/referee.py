@@ -467,6 +467,7 @@ class Referee:
     def __init__(self):
         self.cases = {}
         self.cuda = None
+        self.scratch = None  # memory larger than a GPU's cache
         self.result = None  # memory into which the verifier copies a CPU answer's outputs
 
     def handle(self, op, request, channel):
@@ -565,6 +566,16 @@ class Referee:
 
     def do_stage(self, request, _):
         self.cases[request["problem"]].stage(request["lanes"], request["slots"])
+        return {}
+
+    def do_drain(self, request, _):
+        """A write over the device's cache, behind everything that the device has been given."""
+        device = self.cases[request["problem"]].device
+        if self.scratch is None:
+            size = 2 * getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 << 20)
+            self.scratch = torch.empty(size, dtype=torch.uint8, device=device)
+        self.scratch.fill_(7)
+        torch.cuda.synchronize()
         return {}
 
     def do_result(self, request, channel):

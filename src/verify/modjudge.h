@@ -1,0 +1,67 @@
+/* modjudge: one ModelNew answer on its way, as module.c (trials) and modtime.c (times) share it. Inner to these two. */
+#ifndef KERNELRL_MODJUDGE_H
+#define KERNELRL_MODJUDGE_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "verify/module.h"
+
+#define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
+
+enum { MAX_CALLS = 64, CHECKED_CALLS = 2 };
+
+struct run {
+    struct module_judge *j;
+    struct modcase *c;
+    struct verdict *out;
+    const char *source;
+    struct modrun r;
+    bool up;
+    double deadline_s;  /* of the correctness trials */
+    bool one_at_a_time; /* its calls write to the same memory: only the last one's output can be seen */
+    double drain_s;     /* GPU: of a piece of our own work when the device has nothing else to do */
+    uint64_t next_set;  /* timed sets used so far */
+    uint64_t random;    /* secret, for what is checked */
+    uint64_t random_step;
+};
+
+static inline bool is_hardened(const struct module_judge *j) { return j->o->scoring == SCORING_HARDENED; }
+static inline bool on_gpu(const struct module_judge *j) { return strncmp(j->o->device, "cuda", 4) == 0; }
+
+/* All of these: false when a verdict is there (in r->out), or the answer's process is gone. */
+
+/* A fresh jailed process for r. */
+enum status run_fork(struct run *r, struct err *e) MUST_USE;
+/* Executes `code` in it; compilers do their part. is_answer: class ModelNew, else the problem's Model. */
+bool run_load(struct run *r, const char *code, bool is_answer);
+bool run_attach(struct run *r, enum modcase_lane lane);
+/* The module with parameter set 0 or 1. */
+bool run_build(struct run *r, int param_set);
+/* An open request of this name, and one whose reply says nothing more. */
+void run_open_request(struct str *q, const char *op);
+bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where);
+/* Tensor objects for n slots. */
+bool run_ready(struct run *r, const int *slots, int n, const char *where);
+/* Calls on slots, which hold these sets. The reply lists output addresses per call (caller json_decref's *reply). The
+ * process stands still afterwards. */
+bool run_call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
+              json_t **reply, int64_t *ns);
+/* Address of output k of call i; 0 when it is no plain tensor. */
+uint64_t run_pointer(const json_t *reply, int i, int k);
+/* Device times in ns of the kernels of one call on slot 0; on a GPU only. The caller json_decref's *reply. */
+bool run_kernels(struct run *r, json_t **reply);
+/* Looks at the outputs of n of the calls just made. */
+bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
+                     const struct modset *sets, const char *where);
+/* Sets the verdict; always false. */
+bool run_reject(struct run *r, const char *where, enum outcome o, const char *what);
+
+/* Ends the process that runs the reference. */
+void module_drop_reference(struct module_judge *j);
+
+/* modtime.c: times a correct answer against the reference, with the machine to itself. The ratio, or another outcome,
+ * goes into the verdict. A ratio that is hard to believe is measured again in a fresh process before it counts. */
+void module_measure(struct run *r);
+
+#endif

@@ -1,0 +1,174 @@
+/* The clock of ModelNew answers on known times: waits of known ratios, hidden work, and what each timing method
+ * changes. Other programs may keep this machine busy, so that times are compared by their smallest: waiting never takes
+ * less than it says. Needs PyTorch and a sandbox; says so and skips where they are missing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "verify/verify.h"
+
+static const char head[] = "import threading\nimport time\nimport torch\nimport torch.nn as nn\n\n\n"
+                           "def wait(seconds):\n    end = time.perf_counter() + seconds\n    while time.perf_counter() "
+                           "< end:\n        pass\n\n\n";
+static const char tail[] =
+    "\n\ndef get_inputs():\n    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
+
+static int quiet_calls, quiet_depth;
+static void note_quiet(void *ctx, bool on) {
+    (void)ctx;
+    quiet_calls += on;
+    quiet_depth += on ? 1 : -1;
+    assert_true(quiet_depth == 0 || quiet_depth == 1);
+}
+
+static struct verifier *opened(struct verify_options o) {
+    struct verifier *v = NULL;
+    struct err e = {0};
+    o.backend = BACKEND_torch_cpu;
+    o.threads = 1;
+    o.seed = 5;
+    o.measure = true;
+    enum status st = verifier_open(&o, &v, &e);
+    if (st == ST_WORKER || st == ST_SANDBOX) {
+        printf("skipped: %s\n", e.msg);
+        skip();
+    } else if (st != ST_OK)
+        fail_msg("%s", e.msg);
+    return v;
+}
+
+/* The reference waits for eager_s; `answer` is ModelNew's module after `head`. */
+static struct verdict judged(struct verifier *v, double eager_s, const char *answer) {
+    struct str code = STR_INIT, source = STR_INIT;
+    struct err e = {0};
+    str_addf(&code,
+             "%sclass Model(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n%s",
+             head, eager_s, tail);
+    str_addf(&source, "%s%s", head, answer);
+    struct problem p = {.key = "wait", .name = "wait", .code = str_c(&code)};
+    struct verify_item it = {.problem = &p, .source = str_c(&source)};
+    if (verify_batch(v, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    str_free(&code);
+    str_free(&source);
+    return it.verdict;
+}
+
+static struct verdict waiting(struct verifier *v, double eager_s, double answer_s) {
+    char text[300];
+    snprintf(text, sizeof text,
+             "class ModelNew(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n",
+             answer_s);
+    struct verdict d = judged(v, eager_s, text);
+    if (d.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(d.outcome), d.message);
+    assert_true(d.speedup_low <= d.speedup && d.speedup <= d.speedup_high && d.speedup_low > 0);
+    return d;
+}
+
+static void test_known_ratios(void **state) {
+    (void)state;
+    struct verifier *v = opened((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
+    static const double ratios[] = {0.5, 1, 2, 5};
+    quiet_calls = quiet_depth = 0;
+    for (size_t i = 0; i < ARRAY_LEN(ratios); i++) {
+        struct verdict d = waiting(v, 10e-3, 10e-3 / ratios[i]);
+        double best = d.eager.min_ms / d.kernel.min_ms;
+        printf("ratio %g: %.3f by medians, %.3f by the smallest times\n", ratios[i], d.speedup, best);
+        assert_true(best > 0.85 * ratios[i] && best < 1.1 * ratios[i]); /* alone on its machine within 5 % */
+        assert_true(d.kernel.calls >= 20 && d.eager.calls == d.kernel.calls && !d.remeasured);
+        assert_true(d.kernel.min_ms <= d.kernel.mean_ms && d.kernel.mean_ms <= d.kernel.max_ms);
+    }
+    assert_true(quiet_calls == (int)ARRAY_LEN(ratios) && quiet_depth == 0); /* the machine to itself, and back */
+    struct verdict d = waiting(v, 10e-3, 5e-4); /* twenty times: in a second process, before it counts */
+    assert_true(d.remeasured && d.speedup > 0);
+    assert_true(quiet_calls == 1 + (int)ARRAY_LEN(ratios) && quiet_depth == 0);
+    verifier_close(v);
+}
+
+/* Work that is hidden from the clock costs its time all the same, or the answer. */
+static void test_hidden_work(void **state) {
+    (void)state;
+    static const struct {
+        const char *what, *answer;
+    } answers[] = {
+        {"a thread", "class ModelNew(nn.Module):\n    def forward(self, x):\n"
+                     "        threading.Thread(target=wait, args=(2e-3,)).start()\n        return torch.relu(x)\n"},
+        {"slow when asked for nothing, so that more is taken off",
+         "from kernelrl_worker import harness\n\nreal = harness.Harness.call\n\n\n"
+         "def call(self, request, rest):\n    if not request['slots']:\n        time.sleep(0.05)\n"
+         "    return real(self, request, rest)\n\n\nharness.Harness.call = call\n\n\n"
+         "class ModelNew(nn.Module):\n    def forward(self, x):\n        wait(2e-3)\n        return torch.relu(x)\n"},
+        {"in front of the call, as soon as inputs are there",
+         "from kernelrl_worker import harness\n\nreal = harness.Harness.ready\nKNOWN = {}\n\n\n"
+         "def ready(self, request, rest):\n    reply = real(self, request, rest)\n    KNOWN.clear()\n"
+         "    for x in self.inputs.values():\n        wait(2e-3)\n        KNOWN[x[0].data_ptr()] = torch.relu(x[0])\n"
+         "    return reply\n\n\nharness.Harness.ready = ready\n\n\n"
+         "class ModelNew(nn.Module):\n    def forward(self, x):\n        return KNOWN[x.data_ptr()]\n"},
+        {"between the first byte of a reply and the others",
+         "from kernelrl_worker import channel\n\n\n"
+         "class Slow:\n    def __init__(self, socket):\n        self.socket = socket\n\n"
+         "    def __getattr__(self, name):\n        return getattr(self.socket, name)\n\n"
+         "    def sendall(self, data):\n        self.socket.send(data[:1])\n        wait(2e-3)\n"
+         "        self.socket.sendall(data[1:])\n\n\n"
+         "def send(self, message, real=channel.Channel.send):\n    if 'pointers' in message and 'nonce' in message:\n"
+         "        self.socket = Slow(self.socket)\n    real(self, message)\n\n\nchannel.Channel.send = send\n\n\n"
+         "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"},
+    };
+    struct verifier *v = opened((struct verify_options){.timed_calls = 10, .run_timeout_s = 3});
+    for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
+        struct verdict d = judged(v, 2e-3, answers[i].answer);
+        printf("%s: %s, at least %.3f ms\n", answers[i].what, outcome_name(d.outcome), d.kernel.min_ms);
+        assert_true(d.outcome != OUTCOME_INFRASTRUCTURE && d.outcome != OUTCOME_PROBLEM_ERROR);
+        if (d.outcome == OUTCOME_CORRECT && d.kernel.min_ms < 1.9) fail_msg("%s: not charged", answers[i].what);
+    }
+    verifier_close(v);
+}
+
+/* Each method changes what it says. */
+static void test_methods(void **state) {
+    (void)state;
+    struct verifier *v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
+    struct verdict event = waiting(v, 2e-4, 2e-4);
+    verifier_close(v);
+    v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
+    struct verdict host = waiting(v, 2e-4, 2e-4);
+    verifier_close(v);
+    printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
+    assert_int_equal(event.kernel.calls, 60);
+    assert_int_equal(host.kernel.calls, 60);
+    assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
+    v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
+    struct verdict bench = waiting(v, 1e-3, 1e-3);
+    verifier_close(v);
+    assert_true(bench.kernel.calls > 12 && bench.kernel.mean_ms * bench.kernel.calls >= 50); /* 100 ms, not 12 calls */
+    /* Several calls a request, and six requests at least. */
+    v = opened((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
+    struct verdict queued = waiting(v, 2e-5, 2e-5);
+    verifier_close(v);
+    assert_true(queued.kernel.calls > 6);
+    /* No interval is a millionth wide: on until the budget is spent. */
+    v = opened((struct verify_options){
+        .timed_calls = 6, .timing_method = TIMING_calibrated, .interval = 1e-6, .timing_budget_s = 0.5});
+    struct verdict calibrated = waiting(v, 1e-3, 1e-3);
+    verifier_close(v);
+    assert_true(calibrated.kernel.calls > 12 && calibrated.time_s >= 0.5);
+    struct verify_options o = {
+        .backend = BACKEND_torch_cpu, .device = "cpu", .measure = true, .timing_method = TIMING_nsight_python_time};
+    struct err e = {0};
+    assert_int_equal(verifier_open(&o, &v, &e), ST_CONFIG); /* there are no kernels to list on a CPU */
+    assert_non_null(strstr(e.msg, "nsight_python_time"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_ratios),
+        cmocka_unit_test(test_hidden_work),
+        cmocka_unit_test(test_methods),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
