@@ -19,6 +19,11 @@ static const char head[] = "import threading\nimport time\nimport torch\nimport 
 static const char tail[] =
     "\n\ndef get_inputs():\n    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
 
+/* Right for what torch.rand makes, and wherever nothing is below zero. */
+static const char identity[] = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.clone()\n";
+static const char identity_c[] = "void kernel(const float *restrict x, float *restrict out) {\n"
+                                 "    for (long i = 0; i < X_N; i++) out[i] = x[i];\n}\n";
+
 static int quiet_calls, quiet_depth;
 static void note_quiet(void *ctx, bool on) {
     (void)ctx;
@@ -27,13 +32,11 @@ static void note_quiet(void *ctx, bool on) {
     assert_true(quiet_depth == 0 || quiet_depth == 1);
 }
 
-static struct verifier *opened(struct verify_options o) {
+static struct verifier *opened_as_is(struct verify_options o) {
     struct verifier *v = NULL;
     struct err e = {0};
-    o.backend = BACKEND_torch_cpu;
     o.threads = 1;
     o.seed = 5;
-    o.measure = true;
     enum status st = verifier_open(&o, &v, &e);
     if (st == ST_WORKER || st == ST_SANDBOX) {
         printf("skipped: %s\n", e.msg);
@@ -43,6 +46,12 @@ static struct verifier *opened(struct verify_options o) {
     return v;
 }
 
+static struct verifier *opened(struct verify_options o) {
+    o.backend = BACKEND_torch_cpu;
+    o.measure = true;
+    return opened_as_is(o);
+}
+
 /* The reference waits for eager_s; `answer` is ModelNew's module after `head`. */
 static struct verdict judged(struct verifier *v, double eager_s, const char *answer) {
     struct str code = STR_INIT, source = STR_INIT;
@@ -50,7 +59,8 @@ static struct verdict judged(struct verifier *v, double eager_s, const char *ans
     str_addf(&code,
              "%sclass Model(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n%s",
              head, eager_s, tail);
-    str_addf(&source, "%s%s", head, answer);
+    bool native = str_has_prefix(answer, "void");
+    str_addf(&source, "%s%s", native ? "" : head, answer);
     struct problem p = {.key = "wait", .name = "wait", .code = str_c(&code)};
     struct verify_item it = {.problem = &p, .source = str_c(&source)};
     if (verify_batch(v, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -84,7 +94,7 @@ static void test_known_ratios(void **state) {
         assert_true(d.kernel.min_ms <= d.kernel.mean_ms && d.kernel.mean_ms <= d.kernel.max_ms);
     }
     assert_true(quiet_calls == (int)ARRAY_LEN(ratios) && quiet_depth == 0); /* the machine to itself, and back */
-    struct verdict d = waiting(v, 10e-3, 5e-4); /* twenty times: in a second process, before it counts */
+    struct verdict d = waiting(v, 20e-3, 5e-5); /* hundreds of times: in a second process, before it counts */
     assert_true(d.remeasured && d.speedup > 0);
     assert_true(quiet_calls == 1 + (int)ARRAY_LEN(ratios) && quiet_depth == 0);
     verifier_close(v);
@@ -164,11 +174,58 @@ static void test_methods(void **state) {
     assert_non_null(strstr(e.msg, "nsight_python_time"));
 }
 
+static struct verdict judged_with(struct verify_options o, const char *answer) {
+    struct verifier *v = opened_as_is(o);
+    struct verdict d = judged(v, 0, answer);
+    verifier_close(v);
+    return d;
+}
+
+static void stage_is(const struct verdict *v, const char *stage) {
+    CLEANUP_STR struct str s = STR_INIT;
+    char wanted[60];
+    verdict_to_json(v, &s);
+    snprintf(wanted, sizeof wanted, "\"passed_stage\":\"%s\"", stage);
+    if (!strstr(str_c(&s), wanted)) fail_msg("no %s in %s", wanted, str_c(&s));
+}
+
+/* `staged`: how far an answer goes after it has failed. `single_input`: what it is tried on. */
+static void test_staging_and_inputs(void **state) {
+    (void)state;
+    const struct verify_options python = {.backend = BACKEND_torch_cpu}, c = {.backend = BACKEND_c};
+    struct verify_options o = python;
+    struct verdict d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 1 && d.tests_total == 5);
+    stage_is(&d, "run");
+    o.staged = STAGED_OFF; /* among four other families some are never negative where it shows */
+    d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed > 1 && d.tests_passed < 5);
+    assert_non_null(strstr(d.message, "test 2 of 5"));
+    o = python;
+    o.single_input = true;
+    d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_CORRECT && d.tests_passed == 5);
+    stage_is(&d, "correct"); /* not timed */
+    /* Shipped, signed, shipped, scaled, signed: two of five, or the one in front of the first failure. */
+    o = c;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 2);
+    o.staged = STAGED_ON;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 1);
+    o = c;
+    o.single_input = o.measure = true;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_CORRECT && d.tests_passed == 5 && d.speedup > 0);
+    stage_is(&d, "timed");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_ratios),
         cmocka_unit_test(test_hidden_work),
         cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_staging_and_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
