@@ -10,7 +10,7 @@
 struct corpus_args {
     const char *from, *output, *python, *index;
     int64_t seed, answers;
-    double think, refine, examples, retrieved;
+    double think, refine, examples, retrieved, verdicts, proposals;
 };
 #define T struct corpus_args
 static const struct config_key keys[] = {
@@ -26,6 +26,9 @@ static const struct config_key keys[] = {
                    "Folder of an index (build-rag-index --model lexical) that rows with retrieved examples take them "
                    "from. null: no such rows."),
     KEY_FLOAT(T, retrieved, "1", "[0,32]", "index: rows with one to three retrieved examples per problem."),
+    KEY_FLOAT(T, verdicts, "0", "[0,1]",
+              "Chance per problem of a row of the verifier: what the test found of an answer."),
+    KEY_FLOAT(T, proposals, "0", "[0,1]", "Chance per problem of a row of the proposer: its operators."),
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
@@ -44,10 +47,15 @@ static enum status run(const struct corpus_args *a, struct err *e) {
                                .refine = a->refine,
                                .examples = a->examples,
                                .index = a->index && *a->index ? a->index : NULL,
-                               .retrieved = a->retrieved};
+                               .retrieved = a->retrieved,
+                               .verdicts = a->verdicts,
+                               .proposals = a->proposals};
     struct row_counts n = {0};
     enum status st = corpus_build(&o, v, &n, e);
     verifier_close(v);
+    if (st == ST_OK && n.verdicts + n.proposals > 0)
+        log_info("%s: %lld rows of the verifier, %lld of the proposer", a->output, (long long)n.verdicts,
+                 (long long)n.proposals);
     if (st == ST_OK && o.index)
         log_info("%s: %lld rows with %lld retrieved examples, %lld of them of the answer's own plan", a->output,
                  (long long)n.retrieved, (long long)n.shown, (long long)n.shown_same);

@@ -9,9 +9,10 @@
 #include "base/rng.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "problem/generator.h"
 #include "rag/rag.h"
 #include "rl/feedback.h"
-#include "rl/prompt.h"
+#include "rl/roles_text.h"
 
 enum { ROW_MAX = 4 << 20, ANSWERS_MAX = 32, CANDIDATES = 16 /* that examples are chosen from */ };
 
@@ -33,6 +34,7 @@ struct builder {
     struct entry *entries; /* one a problem */
     struct jsonl_writer *out;
     struct rag_index *index; /* NULL: no retrieved rows */
+    struct generator *generator;
     struct rng rng;
     struct row_counts n;
 };
@@ -119,14 +121,9 @@ static void thought(const struct entry *en, const struct answer *a, struct str *
     str_adds(out, "\n</think>\n\n");
 }
 
-static enum status write_row(struct builder *b, const struct prompt_input *in, const struct entry *en,
-                             const struct answer *a, struct err *e) {
-    struct arena tmp = ARENA_INIT;
-    struct chat_message m[2];
-    struct str line = STR_INIT, completion = STR_INIT;
-    prompt_build(in, &tmp, m);
-    if (in->think) thought(en, a, &completion);
-    prompt_answer(NULL, a->source, &completion);
+static enum status put_row(struct builder *b, const struct chat_message m[2], const char *completion, bool think,
+                           struct err *e) {
+    CLEANUP_STR struct str line = STR_INIT;
     js_begin(&line, NULL, '{');
     js_begin(&line, "prompt", '[');
     for (int i = 0; i < 2; i++) {
@@ -136,12 +133,21 @@ static enum status write_row(struct builder *b, const struct prompt_input *in, c
         js_end(&line, '}');
     }
     js_end(&line, ']');
-    js_put_str(&line, "completion", str_c(&completion));
-    js_put_str(&line, "renderer", in->think ? "qwen3" : "qwen3_disable_thinking");
+    js_put_str(&line, "completion", completion);
+    js_put_str(&line, "renderer", think ? "qwen3" : "qwen3_disable_thinking");
     js_end(&line, '}');
-    enum status st = jsonl_append(b->out, line.p, line.len, e);
-    str_free(&line);
-    str_free(&completion);
+    return jsonl_append(b->out, line.p, line.len, e);
+}
+
+static enum status write_row(struct builder *b, const struct prompt_input *in, const struct entry *en,
+                             const struct answer *a, struct err *e) {
+    struct arena tmp = ARENA_INIT;
+    struct chat_message m[2];
+    CLEANUP_STR struct str completion = STR_INIT;
+    prompt_build(in, &tmp, m);
+    if (in->think) thought(en, a, &completion);
+    prompt_answer(NULL, a->source, &completion);
+    const enum status st = put_row(b, m, str_c(&completion), in->think, e);
     arena_free(&tmp);
     return st;
 }
@@ -263,6 +269,47 @@ static enum status rows_refine(struct builder *b, const struct entry *en, struct
     return st;
 }
 
+/* What the test found of an answer, right and broken ones alike often. */
+static enum status row_verdict(struct builder *b, const struct entry *en, struct err *e) {
+    const bool broken = en->n_bad > 0 && (en->n_good == 0 || chance(b, 0.5));
+    const struct answer *a = broken ? any(b, en->bad, en->n_bad) : any(b, en->good, en->n_good);
+    struct arena tmp = ARENA_INIT;
+    struct chat_message m[2];
+    char said[64];
+    role_prompt_build(&(struct role_prompt){.role = ROLE_VERIFIER, .problem = en->problem, .kernel = {a->source}}, &tmp,
+                      m);
+    snprintf(said, sizeof said, "<VERDICT>%s</VERDICT>", prediction_names[prediction_of(&a->verdict)]);
+    const enum status st = put_row(b, m, said, false, e);
+    b->n.verdicts++;
+    arena_free(&tmp);
+    return st;
+}
+
+/* The problem's own operators behind the first shape that they fit; none when they fit none. */
+static enum status row_proposal(struct builder *b, const struct entry *en, struct err *e) {
+    static const char *const shapes[] = {"rows", "image", "signal", "seq"};
+    struct role_prompt in = {.role = ROLE_PROPOSER, .length = 1, .solved = 0.05 * (double)rng_below(&b->rng, 21)};
+    if (!en->problem->ops) return ST_OK;
+    for (const char *p = en->problem->ops; *p; p++) in.length += *p == ' ';
+    if (chance(b, 0.2)) in.solved = NAN;
+    in.n_operators = generator_operators(&in.operators);
+    struct arena tmp = ARENA_INIT;
+    enum status st = ST_OK;
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct gen_item item;
+        struct err unfit;
+        struct chat_message m[2];
+        const char *text = arena_printf(&tmp, "%s %s", shapes[i], en->problem->ops);
+        if (generator_compose(b->generator, text, 0, &tmp, &item, &unfit) != ST_OK) continue;
+        role_prompt_build(&in, &tmp, m);
+        st = put_row(b, m, arena_printf(&tmp, "<PROBLEM>%s</PROBLEM>", text), false, e);
+        b->n.proposals++;
+        break;
+    }
+    arena_free(&tmp);
+    return st;
+}
+
 static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     if (en->n_good == 0) return ST_OK;
     struct prompt_input in = {.problem = en->problem};
@@ -277,6 +324,8 @@ static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
         const int rows = (int)share + chance(b, share - floor(share));
         for (int i = 0; i < rows; i++) TRY(rows_retrieved(b, en, in, e));
     }
+    if (b->o->verdicts > 0 && chance(b, b->o->verdicts)) TRY(row_verdict(b, en, e));
+    if (b->o->proposals > 0 && chance(b, b->o->proposals)) TRY(row_proposal(b, en, e));
     if (chance(b, b->o->think)) {
         in.think = true;
         b->n.think++;
@@ -292,6 +341,7 @@ enum status corpus_build(const struct corpus_options *o, struct verifier *v, str
     if (st == ST_OK && b.index && strcmp(rag_index_model(b.index), RAG_LEXICAL) != 0)
         st = FAIL(e, ST_INVALID, "%s: built with %s; rows take an index built with --model " RAG_LEXICAL, o->index,
                   rag_index_model(b.index));
+    if (st == ST_OK && o->proposals > 0) st = generator_open(NULL, &b.generator, e);
     if (st == ST_OK) st = jsonl_append_open(o->output, &b.out, NULL, e);
     for (size_t i = 0; st == ST_OK && i < b.set.count; i++) {
         if (i % 100 == 0) log_progress("corpus: %zu of %zu problems", i, b.set.count);
@@ -300,6 +350,7 @@ enum status corpus_build(const struct corpus_options *o, struct verifier *v, str
     log_progress_end();
     jsonl_append_close(b.out);
     rag_index_close(b.index);
+    generator_close(b.generator);
     problem_set_free(&b.set);
     arena_free(&b.arena);
     *out = b.n;

@@ -1,7 +1,7 @@
 /* corpus: verified answers of the generator -> supervised rows {prompt, completion, renderer} in the formats that
  * reinforcement learning uses: single answers, think + answer, refinement after each kind of failure and after slow
  * answers, and prompts with one to three examples, drawn at random or retrieved from an index as prompt_option: raicl
- * does. */
+ * does; and of the roles beside the solver, predicted verdicts and proposed problems. */
 #ifndef KERNELRL_CORPUS_H
 #define KERNELRL_CORPUS_H
 
@@ -15,9 +15,10 @@ struct corpus_options {
     double think, refine, examples; /* shares: chance per problem of rows of that kind */
     const char *index;              /* folder of build-rag-index, by the lexical embedding; NULL: no retrieved rows */
     double retrieved;               /* rows with retrieved examples a problem; the fraction comes by chance */
+    double verdicts, proposals;     /* chance per problem of a verifier's and a proposer's row (roles_text.h) */
 };
 struct row_counts {
-    int64_t problems, single, think, refine, examples, retrieved, skipped;
+    int64_t problems, single, think, refine, examples, retrieved, verdicts, proposals, skipped;
     int64_t shown, shown_same; /* retrieved examples in prompts, and those of the answer's own plan */
 };
 /* The verifier gives each problem's prototype. */

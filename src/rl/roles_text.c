@@ -11,7 +11,7 @@ enum { ANSWER_MAX_BYTES = 400 };
 
 /* ---- prompts ------------------------------------------------------------------------------------------------------*/
 
-static const char *const words[PREDICTIONS] = {"correct", "wrong", "crash", "compile", "cheat"};
+const char *const prediction_names[PREDICTIONS] = {"correct", "wrong", "crash", "compile", "cheat"};
 
 static const char verifier_text[] =
     "You judge kernels. Given a PyTorch module and a kernel for it, predict what a test will find: correct; wrong (it "
@@ -114,7 +114,7 @@ bool role_answer(enum role role, const char *text, size_t n, struct str *out) {
 
 enum prediction role_prediction(const char *answer) {
     for (int i = 0; i < PREDICTIONS; i++)
-        if (strcasecmp(answer, words[i]) == 0) return (enum prediction)i;
+        if (strcasecmp(answer, prediction_names[i]) == 0) return (enum prediction)i;
     return PREDICT_NONE;
 }
 

@@ -11,7 +11,8 @@ extern const char *const role_names[ROLES]; /* "verifier" */
 
 /* What a verifier may say of a kernel. */
 enum prediction { PREDICT_CORRECT, PREDICT_WRONG, PREDICT_CRASH, PREDICT_COMPILE, PREDICT_CHEAT, PREDICTIONS };
-#define PREDICT_NONE PREDICTIONS /* nothing that can be read */
+extern const char *const prediction_names[PREDICTIONS]; /* "correct" */
+#define PREDICT_NONE PREDICTIONS                        /* nothing that can be read */
 /* What would have been right. The verdict must be of an answer with a kernel, and not missing. */
 enum prediction prediction_of(const struct verdict *v);
 

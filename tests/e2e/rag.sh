@@ -26,6 +26,60 @@ check "a problem of the corpus finds itself when asked to" grep -qE '"id":0,"sco
 query --index "$tmp/gen" --problem "$tmp/1_Own.py" -k 3 >"$tmp/got"
 check "and not otherwise" sh -c "! grep -q '\"id\":0,' '$tmp/got'"
 
+# Rows for supervised training, with examples that an index finds. The answers are taken as if they had been judged.
+"$KRL" problems generate --count 40 --seed 9 --answers --per-problem 4 --broken --out "$tmp/pairs" >"$tmp/said" 2>&1
+python3 - "$tmp/pairs/answers.jsonl" <<'PY'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+with open(sys.argv[1], "w") as out:
+    for r in rows:
+        r.update(outcome="wrong_output" if r["broken"] else "correct", message="row 3", speedup=0 if r["broken"] else 1.5)
+        out.write(json.dumps(r) + "\n")
+PY
+check "an index of judged answers" "${build[@]}" --output "$tmp/judged" --corpus "$tmp/pairs"
+corpus=("$KRL" corpus from="$tmp/pairs" answers=1 think=0 refine=0 examples=0 seed=4)
+check "rows with retrieved examples, verdicts and proposals" \
+    "${corpus[@]}" output="$tmp/rows.jsonl" index="$tmp/judged" retrieved=1.5 verdicts=1 proposals=1
+check "hold what they should" python3 - "$tmp/pairs" "$tmp/rows.jsonl" <<'PY'
+import json, re, sys
+answers = [json.loads(line) for line in open(sys.argv[1] + "/answers.jsonl")]
+problems = [json.loads(line) for line in open(sys.argv[1] + "/problems.jsonl")]
+broken = {a["source"].strip() for a in answers if a["broken"]}
+ops = {p["ops"] for p in problems}
+count = dict(plain=0, shown=0, verdict=0, proposal=0)
+plan = lambda text: re.search("// plan: (.*)", text).group(1)
+said, same, total = set(), 0, 0
+for row in map(json.loads, open(sys.argv[2])):
+    user, done = row["prompt"][1]["content"], row["completion"]
+    if done.startswith("<VERDICT>"):
+        count["verdict"] += 1
+        kernel = user.split("```c\n")[1].split("\n```")[0].strip()
+        assert done == "<VERDICT>%s</VERDICT>" % ("wrong" if kernel in broken else "correct")
+        said.add(done)
+    elif done.startswith("<PROBLEM>"):
+        count["proposal"] += 1
+        shape, rest = done[9:-10].split(" ", 1)
+        assert shape in ("rows", "image", "signal", "seq") and rest in ops
+        assert "a problem of %d operator" % (rest.count(" ") + 1) in user
+    elif "Example 1:" in user:
+        count["shown"] += 1
+        modules = re.findall("```python\n(.*?)\n```", user, re.S)
+        kernels = re.findall("<KERNEL>\n```c\n(.*?)\n```", user, re.S)
+        assert 2 <= len(modules) <= 4 and len(kernels) == len(modules) - 1
+        assert len(set(modules)) == len(modules)  # its own module is no example
+        assert not broken & {k.strip() for k in kernels}
+        total += len(kernels)
+        same += sum(plan(k) == plan(done) for k in kernels)
+    else:
+        count["plain"] += 1
+assert count["plain"] == count["verdict"] == 40 and len(said) == 2, (count, said)
+assert 40 <= count["shown"] <= 80 and 20 <= count["proposal"] <= 40, count
+assert same > total / 2, (same, total)
+PY
+check "the same rows again" "${corpus[@]}" output="$tmp/again.jsonl" index="$tmp/judged" retrieved=1.5 verdicts=1 proposals=1
+check "byte for byte" cmp "$tmp/rows.jsonl" "$tmp/again.jsonl"
+refuses "rows from an index that is none" 1 'no index here' "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp/pairs"
+
 if [ -n "$python" ]; then
     check "FAISS reads the index and finds the same" "$python" - "$tmp/gen" "$KRL" <<'PY'
 import json, subprocess, sys
@@ -96,6 +150,8 @@ wait "$SERVER_PID"
 if [ -f models/tiny/model.safetensors ]; then
     check "an index by a model" "$KRL" build-rag-index --output "$tmp/neural" --model models/tiny --corpus generator \
         --count 8 --no-verify --batch-size 3
+    refuses "rows take no index of a model" 1 'rows take an index built with --model lexical' \
+        "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp/neural"
     check "is asked by it" query --index "$tmp/neural" --problem 1/1 -k 2
     train=("$KRL" train model_name=models/tiny max_steps=1 max_tokens=16 group_size=2 batch_size=2 measure_performance=false
         num_correct_trials=1 lora_rank=0 prompt_option=raicl)
