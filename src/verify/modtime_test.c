@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "verify/verify.h"
+#include "verify/verify.c" /* for its options */
 
 static const char head[] = "import threading\nimport time\nimport torch\nimport torch.nn as nn\n\n\n"
                            "def wait(seconds):\n    end = time.perf_counter() + seconds\n    while time.perf_counter() "
@@ -32,30 +32,51 @@ static void note_quiet(void *ctx, bool on) {
     assert_true(quiet_depth == 0 || quiet_depth == 1);
 }
 
-static struct verifier *opened_as_is(struct verify_options o) {
-    struct verifier *v = NULL;
+static struct verifier *verifiers[2]; /* c, torch_cpu */
+
+/* The backend's verifier with these options. */
+static struct verifier *with(struct verify_options o) {
+    struct verifier **v = &verifiers[o.backend == BACKEND_torch_cpu];
     struct err e = {0};
     o.threads = 1;
     o.seed = 5;
-    enum status st = verifier_open(&o, &v, &e);
+    enum status st = *v ? ST_OK : verifier_open(&o, v, &e);
     if (st == ST_WORKER || st == ST_SANDBOX) {
         printf("skipped: %s\n", e.msg);
         skip();
     } else if (st != ST_OK)
         fail_msg("%s", e.msg);
-    return v;
+    struct verify_options *now = &(*v)->o;
+    now->measure = o.measure;
+    now->timed_calls = o.timed_calls ? o.timed_calls : 100;
+    now->timing_method = o.timing_method;
+    now->interval = o.interval;
+    now->timing_budget_s = o.timing_budget_s > 0 ? o.timing_budget_s : 20;
+    now->run_timeout_s = o.run_timeout_s > 0 ? o.run_timeout_s : 10;
+    now->quiet = o.quiet;
+    now->staged = o.staged;
+    now->single_input = (*v)->references.single_input = o.single_input;
+    return *v;
 }
 
-static struct verifier *opened(struct verify_options o) {
+static struct verifier *timed_with(struct verify_options o) {
     o.backend = BACKEND_torch_cpu;
     o.measure = true;
-    return opened_as_is(o);
+    return with(o);
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(verifiers); i++) verifier_close(verifiers[i]);
+    return 0;
 }
 
 /* The reference waits for eager_s; `answer` is ModelNew's module after `head`. */
 static struct verdict judged(struct verifier *v, double eager_s, const char *answer) {
     struct str code = STR_INIT, source = STR_INIT;
     struct err e = {0};
+    static int serial; /* no verdict is taken from an equal answer judged otherwise */
+    str_addf(&code, "# %d\n", ++serial);
     str_addf(&code,
              "%sclass Model(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n%s",
              head, eager_s, tail);
@@ -82,7 +103,7 @@ static struct verdict waiting(struct verifier *v, double eager_s, double answer_
 
 static void test_known_ratios(void **state) {
     (void)state;
-    struct verifier *v = opened((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
     static const double ratios[] = {0.5, 1, 2, 5};
     quiet_calls = quiet_depth = 0;
     for (size_t i = 0; i < ARRAY_LEN(ratios); i++) {
@@ -97,7 +118,6 @@ static void test_known_ratios(void **state) {
     struct verdict d = waiting(v, 20e-3, 5e-5); /* hundreds of times: in a second process, before it counts */
     assert_true(d.remeasured && d.speedup > 0);
     assert_true(quiet_calls == 1 + (int)ARRAY_LEN(ratios) && quiet_depth == 0);
-    verifier_close(v);
 }
 
 /* Work that is hidden from the clock costs its time all the same, or the answer. */
@@ -129,43 +149,37 @@ static void test_hidden_work(void **state) {
          "        self.socket = Slow(self.socket)\n    real(self, message)\n\n\nchannel.Channel.send = send\n\n\n"
          "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"},
     };
-    struct verifier *v = opened((struct verify_options){.timed_calls = 10, .run_timeout_s = 3});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 10, .run_timeout_s = 3});
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
         struct verdict d = judged(v, 2e-3, answers[i].answer);
         printf("%s: %s, at least %.3f ms\n", answers[i].what, outcome_name(d.outcome), d.kernel.min_ms);
         assert_true(d.outcome != OUTCOME_INFRASTRUCTURE && d.outcome != OUTCOME_PROBLEM_ERROR);
         if (d.outcome == OUTCOME_CORRECT && d.kernel.min_ms < 1.9) fail_msg("%s: not charged", answers[i].what);
     }
-    verifier_close(v);
 }
 
 /* Each method changes what it says. */
 static void test_methods(void **state) {
     (void)state;
-    struct verifier *v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
     struct verdict event = waiting(v, 2e-4, 2e-4);
-    verifier_close(v);
-    v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
+    v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
     struct verdict host = waiting(v, 2e-4, 2e-4);
-    verifier_close(v);
     printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
     assert_int_equal(event.kernel.calls, 60);
     assert_int_equal(host.kernel.calls, 60);
     assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
-    v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
+    v = timed_with((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
     struct verdict bench = waiting(v, 1e-3, 1e-3);
-    verifier_close(v);
     assert_true(bench.kernel.calls > 12 && bench.kernel.mean_ms * bench.kernel.calls >= 50); /* 100 ms, not 12 calls */
     /* Several calls a request, and six requests at least. */
-    v = opened((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
+    v = timed_with((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
     struct verdict queued = waiting(v, 2e-5, 2e-5);
-    verifier_close(v);
     assert_true(queued.kernel.calls > 6);
     /* No interval is a millionth wide: on until the budget is spent. */
-    v = opened((struct verify_options){
+    v = timed_with((struct verify_options){
         .timed_calls = 6, .timing_method = TIMING_calibrated, .interval = 1e-6, .timing_budget_s = 0.5});
     struct verdict calibrated = waiting(v, 1e-3, 1e-3);
-    verifier_close(v);
     assert_true(calibrated.kernel.calls > 12 && calibrated.time_s >= 0.5);
     struct verify_options o = {
         .backend = BACKEND_torch_cpu, .device = "cpu", .measure = true, .timing_method = TIMING_nsight_python_time};
@@ -174,12 +188,7 @@ static void test_methods(void **state) {
     assert_non_null(strstr(e.msg, "nsight_python_time"));
 }
 
-static struct verdict judged_with(struct verify_options o, const char *answer) {
-    struct verifier *v = opened_as_is(o);
-    struct verdict d = judged(v, 0, answer);
-    verifier_close(v);
-    return d;
-}
+static struct verdict judged_with(struct verify_options o, const char *answer) { return judged(with(o), 0, answer); }
 
 static void stage_is(const struct verdict *v, const char *stage) {
     CLEANUP_STR struct str s = STR_INIT;
@@ -227,5 +236,5 @@ int main(void) {
         cmocka_unit_test(test_methods),
         cmocka_unit_test(test_staging_and_inputs),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, close_all);
 }
