@@ -160,6 +160,7 @@ static enum status build(struct build_args *a, struct err *e) {
     if (!lexical) TRY_GOTO(raicl_embedder(a->model, a->prefix, a->device, pool, a->cancel, &em, e), out);
     TRY_GOTO(fs_mkdirs(a->output, e), out);
     TRY_GOTO(rag_builder_open(a->output, id, &b, &gathered, e), out);
+    rag_builder_query_prefix(b, lexical ? NULL : a->prefix);
     if (!gathered) TRY_GOTO(gather(a, b, e), out);
     st = rag_builder_finish(b, a->model, lexical ? NULL : &em, (int)a->batch, a->cancel, &n, e);
     if (st == ST_OK)
@@ -332,7 +333,7 @@ static enum status query(const struct query_args *a, struct err *e) {
     TRY_GOTO(rag_index_open(a->index, pool, &x, e), out);
     if (strcmp(rag_index_model(x), RAG_LEXICAL) != 0) {
         struct rag_embedder em;
-        TRY_GOTO(raicl_embedder(rag_index_model(x), NULL, a->device, pool, NULL, &em, e), out);
+        TRY_GOTO(raicl_embedder(rag_index_model(x), rag_index_query_prefix(x), a->device, pool, NULL, &em, e), out);
         TRY_GOTO(rag_index_embedder(x, em, e), out);
     }
     struct rag_example *found = arena_array(&ar, struct rag_example, a->k);

@@ -126,7 +126,10 @@ struct rag_builder {
     uint64_t *seen;     /* hash set of the pairs written, 0 free */
     size_t seen_cap;
     struct rag_build_counts n;
+    const char *query_prefix; /* NULL: the model's known one */
 };
+
+void rag_builder_query_prefix(struct rag_builder *b, const char *text) { b->query_prefix = text; }
 
 static enum status fail_io(const char *path, struct err *e) { return FAIL(e, ST_IO, "%s: %s", path, strerror(errno)); }
 
@@ -298,6 +301,7 @@ static enum status put_in_place(const struct rag_builder *b, const char *model_n
     js_put_str(&s, "model_name", model_name);
     js_put_i64(&s, "num_examples", b->n.records);
     js_put_i64(&s, "dim", dim);
+    if (b->query_prefix) js_put_str(&s, "query_prefix", b->query_prefix);
     js_end(&s, '}');
     str_addc(&s, '\n');
     TRY(fs_remove(metadata, e));
@@ -344,7 +348,7 @@ enum status rag_builder_finish(struct rag_builder *b, const char *model_name, st
 /* ---- asking -------------------------------------------------------------------------------------------------------*/
 
 struct rag_index {
-    char *dir, *model;
+    char *dir, *model, *query_prefix; /* the last may be NULL */
     struct flat *flat;
     struct records records;
     struct rag_embedder embedder; /* embed NULL: not there yet */
@@ -355,7 +359,7 @@ struct rag_index {
 static enum status read_metadata(struct rag_index *x, int64_t *n, int64_t *dim, struct err *e) {
     CLEANUP_FREE char *path = in_dir(x->dir, metadata_file);
     CLEANUP_JSON json_t *j = NULL;
-    const char *model;
+    const char *model, *prefix = NULL;
     int64_t version;
     if (!fs_is_file(path))
         return FAIL(e, ST_IO, "%s: no index here (%s is missing); build-rag-index makes one", x->dir, metadata_file);
@@ -368,7 +372,9 @@ static enum status read_metadata(struct rag_index *x, int64_t *n, int64_t *dim, 
     TRY(js_get_str(j, path, "model_name", &model, e));
     TRY(js_get_i64(j, path, "num_examples", n, e));
     TRY(js_get_i64(j, path, "dim", dim, e));
+    TRY(js_opt_str(j, path, "query_prefix", &prefix, e));
     x->model = xstrdup(model);
+    x->query_prefix = prefix ? xstrdup(prefix) : NULL;
     return ST_OK;
 }
 
@@ -415,12 +421,14 @@ void rag_index_close(struct rag_index *x) {
     free(x->allowed_for);
     free(x->dir);
     free(x->model);
+    free(x->query_prefix);
     free(x);
 }
 
 int64_t rag_index_count(const struct rag_index *x) { return x->records.n; }
 int rag_index_dim(const struct rag_index *x) { return flat_dim(x->flat); }
 const char *rag_index_model(const struct rag_index *x) { return x->model; }
+const char *rag_index_query_prefix(const struct rag_index *x) { return x->query_prefix; }
 
 enum status rag_index_embedder(struct rag_index *x, struct rag_embedder embedder, struct err *e) {
     x->embedder = embedder;

@@ -41,6 +41,9 @@ enum status rag_builder_open(const char *dir, const char *identity, struct rag_b
                              struct err *e) MUST_USE;
 /* A corpus_fn: ctx is the builder. */
 enum status rag_builder_add(void *builder, const struct rag_record *r, struct err *e) MUST_USE;
+/* The instruction that belongs in front of what this index is asked about, where it is not the one that the embedder's
+ * name is known for; kept in the metadata. text is borrowed until rag_builder_finish. */
+void rag_builder_query_prefix(struct rag_builder *b, const char *text);
 /* Embeds the records, `batch` at a time, and puts the index in place. model_name is what the embedder is called; NULL
  * embedder: the lexical one. Interrupted (ST_CANCELLED) or killed it goes on where it was; the files it ends with are
  * those of an uninterrupted build, bit for bit. ST_INVALID when there is no record. */
@@ -58,6 +61,8 @@ void rag_index_close(struct rag_index *x); /* closes the embedder, too; NULL is 
 int64_t rag_index_count(const struct rag_index *x);
 int rag_index_dim(const struct rag_index *x);
 const char *rag_index_model(const struct rag_index *x); /* "lexical", "BAAI/bge-code-v1" */
+/* The instruction the index was built for; NULL: the one its model is known for. */
+const char *rag_index_query_prefix(const struct rag_index *x);
 /* Hands over the embedder that the index was built with. ST_INVALID when its vectors have another length. */
 enum status rag_index_embedder(struct rag_index *x, struct rag_embedder embedder, struct err *e) MUST_USE;
 

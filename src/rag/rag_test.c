@@ -1,6 +1,7 @@
 /* Retrieval: what is read of a module, the lexical embedding, exact search, corpora, and an index from end to end. */
 #include "rag/rag.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,9 +18,12 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "io/json.h"
+#include "model/model.h"
 #include "rag/embedder.h"
 #include "rag/flat.h"
 #include "rag/lexical.h"
+#include "tensor/backend.h"
+#include "text/tokenizer.h"
 
 static struct err e;
 static char dir[] = "/tmp/kernelrl_rag_XXXXXX";
@@ -517,6 +521,57 @@ static void embeddings(void **state) {
     ok(em.embed(em.ctx, &codes[1], 1, true, one, &e)); /* no instruction is known for this name */
     assert_memory_equal(one, all + em.dim, (size_t)em.dim * sizeof *one);
     em.close(em.ctx);
+
+    /* Against what the definition says, computed apart: each text alone through the model, the last token behind the
+     * final norm, of length 1. */
+    struct backend *be;
+    struct model *m;
+    struct tokenizer *tok;
+    ok(backend_open("cpu", NULL, &be, &e));
+    ok(model_load(tiny, &(struct model_options){.dtype = "f32", .frozen = true}, be, &m, &e));
+    ok(tokenizer_open(tiny, &tok, &e));
+    for (int i = 0; i < 2; i++) {
+        struct ids ids = {0};
+        tokenizer_encode(tok, codes[i], strlen(codes[i]), false, &ids);
+        if (ids.len > 64) ids.len = 64; /* max_tokens */
+        const struct segment whole = {0, (int64_t)ids.len, -1};
+        const struct train_batch b = {
+            .ids = ids.p, .T = (int64_t)ids.len, .seg = &whole, .n_seg = 1, .forward_only = true};
+        CLEANUP_FREE float *hidden = xcalloc(ids.len * (size_t)em.dim, sizeof *hidden);
+        ok(model_forward(m, &b, NULL, NULL, hidden, &e));
+        const float *last = hidden + (ids.len - 1) * (size_t)em.dim;
+        double norm = 0;
+        for (int k = 0; k < em.dim; k++) norm += (double)last[k] * (double)last[k];
+        for (int k = 0; k < em.dim; k++)
+            assert_true(fabs((double)last[k] / sqrt(norm) - (double)all[i * em.dim + k]) < 1e-6);
+        ids_free(&ids);
+    }
+    tokenizer_close(tok);
+    model_free(m);
+    be->close(be);
+
+    /* The instructions of known models, as their cards have them, stand in front of questions alone. */
+    static const char *const known[][2] = {
+        {"BAAI/bge-code-v1",
+         "<instruct>Given a PyTorch module, retrieve modules that compute similar things.\n<query>x"},
+        {"Qwen/Qwen3-Embedding-0.6B",
+         "Instruct: Given a PyTorch module, retrieve modules that compute similar things.\nQuery:x"},
+        {"nomic-ai/nomic-embed-code", "Represent this query for searching relevant code: x"}};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        CLEANUP_FREE float *asked = xcalloc((size_t)em.dim, sizeof *asked);
+        o.name = known[i][0];
+        o.max_tokens = 0;
+        ok(embedder_open(&o, &em, &e));
+        ok(em.embed(em.ctx, &codes[1], 1, true, asked, &e));
+        ok(em.embed(em.ctx, &known[i][1], 1, false, one, &e));
+        assert_memory_equal(one, asked, (size_t)em.dim * sizeof *one);
+        ok(em.embed(em.ctx, &codes[1], 1, false, one, &e));
+        assert_memory_equal(one, all + em.dim, (size_t)em.dim * sizeof *one);
+        assert_memory_not_equal(one, asked, (size_t)em.dim * sizeof *one);
+        em.close(em.ctx);
+    }
+    o.name = "org/tiny";
+    o.max_tokens = 64;
 
     o.prefix = "Represent: ";
     ok(embedder_open(&o, &em, &e));

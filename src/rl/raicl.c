@@ -60,7 +60,9 @@ enum status raicl_open(const struct raicl_options *o, struct raicl **out, struct
     }
     if (strcmp(rag_index_model(r->index), RAG_LEXICAL) != 0) {
         struct rag_embedder em;
-        TRY_GOTO(raicl_embedder(rag_index_model(r->index), NULL, o->device, o->pool, o->cancel, &em, e), out);
+        TRY_GOTO(raicl_embedder(rag_index_model(r->index), rag_index_query_prefix(r->index), o->device, o->pool,
+                                o->cancel, &em, e),
+                 out);
         TRY_GOTO(rag_index_embedder(r->index, em, e), out);
     }
     log_info("%s: %lld records, embedded by %s", o->index_path, (long long)rag_index_count(r->index),

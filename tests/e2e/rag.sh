@@ -153,6 +153,12 @@ if [ -f models/tiny/model.safetensors ]; then
     refuses "rows take no index of a model" 1 'rows take an index built with --model lexical' \
         "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp/neural"
     check "is asked by it" query --index "$tmp/neural" --problem 1/1 -k 2
+    check "an index with an instruction of its own" "$KRL" build-rag-index --output "$tmp/instructed" --model models/tiny \
+        --corpus generator --count 8 --no-verify --query-prefix 'import torch.nn.functional as F: '
+    score() { query --index "$1" --problem 1/1 -k 1 --keep-copies | grep -o '"score":[0-9.]*'; }
+    check "embeds the same" cmp "$tmp/neural/index.faiss" "$tmp/instructed/index.faiss"
+    check "and asks another question" test -n "$(score "$tmp/neural")" -a \
+        "$(score "$tmp/neural")" != "$(score "$tmp/instructed")"
     train=("$KRL" train model_name=models/tiny max_steps=1 max_tokens=16 group_size=2 batch_size=2 measure_performance=false
         num_correct_trials=1 lora_rank=0 prompt_option=raicl)
     check "training with examples" "${train[@]}" log_path="$tmp/run" rag_index_path="$tmp/gen"
