@@ -175,6 +175,8 @@ static json_t *entry_json(const struct sample *s, const char *hardware, const ch
         snprintf(trials, sizeof trials, "(%d / %d)", v->tests_passed, v->tests_total);
         json_object_set_new(metadata, "correctness_trials", json_string(trials));
     }
+    if (v->problem_flags[0]) json_object_set_new(metadata, "problem_flags", json_string(v->problem_flags));
+    if (v->speedup > 10) json_object_set_new(metadata, "excessive_speedup", json_true());
     if (v->outcome != OUTCOME_CORRECT) {
         /* The outcome's name stands where KernelBench has the exception's. */
         const char *key = !compiled ? "compilation_error" : class == 'W' ? "correctness_issue" : "runtime_error";
