@@ -87,10 +87,14 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
 
 /* The options that decide a verdict, as text. */
 static void settings_text(const struct verify_options *o, char *out, size_t size) {
-    snprintf(out, size, "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d", backend_name(o->backend),
-             o->precision ? o->precision : "fp32", o->scoring == SCORING_COMPAT ? "compat" : "hardened",
-             o->device ? o->device : "default", o->trials, o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device",
-             o->allow_library, o->measure);
+    snprintf(out, size,
+             "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d timing=%s warmup=%d trim=%g interval=%g "
+             "staged=%d single=%d",
+             backend_name(o->backend), o->precision ? o->precision : "fp32",
+             o->scoring == SCORING_COMPAT ? "compat" : "hardened", o->device ? o->device : "default", o->trials,
+             o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device", o->allow_library, o->measure,
+             timing_method_name(o->timing_method), o->warm_calls, o->trim, o->interval, (int)o->staged,
+             o->single_input);
 }
 
 static enum status read_known(const struct verify_run *r, struct folder *f, const char *path, const char *settings,

@@ -152,24 +152,6 @@ extern "C" int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_
     return LAUNCH(swiglu16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, gu);
 }
 
-/* As swiglu_grad in float32; gate and up come in bfloat16. */
-static __global__ void swiglu_grad16_kernel(struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu) {
-    const int64_t F = dy.cols;
-    ELEMENT_LOOP(i, dy.rows * F) {
-        const int64_t t = i / F, j = i % F;
-        const float g = bf16_float(gu.p[t * gu.ld + j]), u = bf16_float(gu.p[t * gu.ld + F + j]);
-        const float d = dy.p[t * dy.ld + j], s = sigmoid16(g), slope = s * fmaf(g, 1.0f - s, 1.0f);
-        dgu.p[t * dgu.ld + F + j] = d * (g * s);
-        dgu.p[t * dgu.ld + j] = d * u * slope;
-    }
-}
-
-extern "C" int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu) {
-    const int64_t n = dy.rows * dy.cols;
-    if (n <= 0) return 0;
-    return LAUNCH(swiglu_grad16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, dgu, dy, gu);
-}
-
 /* ---- conversions ---------------------------------------------------------------------------------------------------
  */
 

@@ -327,6 +327,7 @@ static void op_linear(struct backend *be, struct tensor y, struct tensor x, cons
         bf16_linear(c, y, x, w, bias, accumulate);
         return;
     }
+    ASSERT(x.dt == DT_F32 && y.dt == DT_F32);
     const struct cu_gemm g = {x.data, w->w, y.data, x.ld, w->K, y.ld, bias, accumulate, y.rows, w->N, w->K};
     cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
 }
@@ -340,6 +341,7 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
         bf16_linear_dx(c, dx, dy, w, accumulate);
         return;
     }
+    ASSERT(dx.dt == DT_F32 && dy.dt == DT_F32);
     const struct cu_gemm g = {dy.data, w->w, dx.data, dy.ld, w->K, dx.ld, NULL, accumulate, dx.rows, w->K, w->N};
     cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g));
 }
@@ -352,13 +354,15 @@ static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct
         bf16_linear_dw(c, dw, dy, x);
         return;
     }
+    ASSERT(dy.dt == DT_F32 && x.dt == DT_F32);
     const struct cu_gemm g = {dy.data, x.data, dw, dy.ld, x.ld, x.cols, NULL, true, dy.cols, x.cols, x.rows};
     cuda_ok(c, "linear_dw", cu_gemm(&c->dev, CU_GEMM_TN, &g));
 }
 
 static void op_bias_grad(struct backend *be, float *db, struct tensor dy) {
     struct cuda_backend *c = begin(be, "bias_grad");
-    if (c) cuda_ok(c, "bias_grad", cu_bias_grad(&c->dev, db, mat_of(dy)));
+    struct tensor *const operands[] = {&dy};
+    if (c && bf16_widen(c, "bias_grad", operands, 1)) cuda_ok(c, "bias_grad", cu_bias_grad(&c->dev, db, mat_of(dy)));
 }
 
 /* ---- rows by index -------------------------------------------------------------------------------------------------
@@ -510,6 +514,10 @@ static void op_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain,
     struct cuda_backend *c = begin(be, "rope_grad");
     struct cu_rope a;
     if (!c || !dqkv.rows || !rope_begin(c, "rope_grad", r, dqkv.rows, &a)) return;
+    if (dqkv.dt == DT_BF16) {
+        bf16_rope_grad(c, dqkv, dq_gain, dk_gain, qkv, &a);
+        return;
+    }
     const int64_t heads = dqkv.rows * (r->H + r->G);
     float *s = norm_scratch(c, "rope_grad", heads, (dqkv.rows + ROW_BLOCK - 1) / ROW_BLOCK, 2 * r->K);
     if (s)
@@ -529,9 +537,7 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     struct cuda_backend *c = begin(be, "swiglu_grad");
     if (c && gu.dt == DT_BF16)
-        cuda_ok(
-            c, "swiglu_grad",
-            cu_swiglu_grad16(&c->dev, mat_of(dgu), mat_of(dy), (struct cu_mat16){gu.data, gu.rows, gu.cols, gu.ld}));
+        bf16_swiglu_grad(c, dgu, dy, gu);
     else if (c)
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
@@ -574,7 +580,9 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     const int32_t *d_targets = stage_add(&s, targets, bytes);
     const float *d_g = stage_add(&s, g, bytes);
     if (stage_send(c, "logprob_grad", &s))
-        cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+        cuda_ok(c, "logprob_grad",
+                logits.cols < SHORT_ROW ? cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g)
+                                        : cu_logprob_grad_long(&c->dev, mat_of(logits), d_targets, d_g));
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
@@ -628,8 +636,11 @@ static void op_attention_grad(struct backend *be, struct tensor dq, struct tenso
                               struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     ASSERT(s.H % s.G == 0 && q.cols == s.H * s.K && o.cols == q.cols && d_o.cols == q.cols);
     struct cuda_backend *c = begin(be, "attention_grad");
-    struct tensor *const operands[] = {&q, &k, &v, &o};
-    if (!c || !bf16_widen(c, "attention_grad", operands, ARRAY_LEN(operands))) return;
+    if (!c) return;
+    if (q.dt == DT_BF16) {
+        bf16_attention_grad(c, dq, dk, dv, d_o, o, stats, q, k, v, seq, n_seq, s);
+        return;
+    }
     struct cu_attn a = {.q = mat_of(q),
                         .k = mat_of(k),
                         .v = mat_of(v),

@@ -138,6 +138,52 @@ extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out
                        row_vec(logits));
 }
 
+/* x[j] becomes g (onehot[j] - exp(x[j] - max) / sum), a block a row. */
+static __global__ void __launch_bounds__(THREADS)
+    logprob_grad_row_kernel(struct cu_mat logits, const int32_t *targets, const float *g, int vec) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float2 tops[WARPS];
+    __shared__ float total;
+    float *const x = logits.p + (int64_t)blockIdx.x * logits.ld;
+    const int64_t V = logits.cols, target = targets[blockIdx.x];
+    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
+    const float2 max = maxima(x, V, 0, vec, tops);
+    const struct row_sums r = sums_of(x, V, 0, max, vec, nullptr, k);
+    if (threadIdx.x == 0) total = r.s;
+    __syncthreads();
+    const float gt = g[blockIdx.x], c = -gt / total;
+#pragma unroll 2
+    for (int64_t j0 = 0; j0 < V; j0 += CHUNK) {
+        float v[PER];
+        load_run(v, x, j0, V, vec, 0.0f);
+        const int64_t j = j0 + (int64_t)threadIdx.x * PER;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            v[i] = c * exp_lane(v[i] - max.x);
+            if (j + i == target) v[i] = v[i] + gt;
+        }
+        if (vec && j + PER <= V) {
+#pragma unroll
+            for (int i = 0; i < PER; i += 4)
+                *reinterpret_cast<float4 *>(x + j + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (j + i < V) x[j + i] = v[i];
+    }
+}
+
+extern "C" int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                                    const float *g) {
+    if (logits.rows <= 0) return 0;
+    const int rc =
+        (int)cudaFuncSetAttribute(logprob_grad_row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
+    return rc ? rc
+              : LAUNCH(logprob_grad_row_kernel, logits.rows, THREADS, SHARED, d->stream, logits, targets, g,
+                       row_vec(logits));
+}
+
 /* The id at which the running sum of weights passes u times their total: chunk, warp and element in turn, each sum in
  * an order of its own that the row alone decides. By one thread but for the weights of the chunk. */
 static __device__ int pick(const float *x, int64_t limit, float max, int vec, const struct cu_draw &h,

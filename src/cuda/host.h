@@ -54,6 +54,7 @@ struct plan {
     int32_t *table; /* the sequences' block tables one behind the other, of a begun block each */
     int64_t n_table, cap_table;
     struct attn_shape shape;
+    int64_t tile;
     bool valid, decode;
     struct slab dev;
     int64_t n_tasks, n_key_tasks, max_keys, max_pairs;
@@ -201,6 +202,13 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
                    struct attn_shape s);
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
+/* bf16_train.c: gradients of bf16 activations, themselves in bfloat16. */
+void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu);
+void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
+                    const struct cu_rope *a);
+void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor dk, struct tensor dv,
+                         struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
+                         struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
 /* n operands replaced by their float32 values, in memory that lives until the next call; those that are float32 stay.
  * False after an error. */
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n);
@@ -216,6 +224,10 @@ void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn
                     struct attn_shape s);
 void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq,
                          struct attn_shape s);
+/* The gradient's lists alone, of `tile` query pairs and key rows, on the device: fills in what `a` says of them. False
+ * after an error, or when there is nothing to do. */
+bool plan_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq, struct attn_shape s,
+               int64_t tile);
 void plan_free(struct plan *p);
 
 #endif

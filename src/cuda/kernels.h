@@ -62,6 +62,8 @@ struct cu_rope {
 int cu_rope(const struct cu_dev *d, struct cu_mat qk, struct cu_mat qkv, const struct cu_rope *a);
 int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                  const struct cu_rope *a, float *rstd, float *partial);
+/* out[j] += partial[b*ld + j] for b < blocks, ascending; n columns. */
+int cu_fold_partial(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n, int64_t ld);
 int cu_swiglu(const struct cu_dev *d, struct cu_mat y, struct cu_mat gu);
 int cu_swiglu_grad(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat gu);
 struct cu_row_stats;
@@ -151,7 +153,6 @@ struct cu_mat16 {
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
 int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
-int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat16 gu);
 int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
@@ -222,6 +223,27 @@ int64_t cu_attention16_part_bytes(int64_t units, int64_t K);
 int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *task,
                   int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride);
 
+/* bf16_grad.cu: as their namesakes in float32; heads of K up to 128. */
+int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu);
+int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
+                   const struct cu_rope *a, float *rstd, float *partial);
+
+/* bf16_attention_grad.cu. dq, dk and dv are overwritten; rows of all matrices are aligned to 16 bytes, K is a multiple
+ * of 16 up to 128. cudaErrorInvalidValue where the device has too little shared memory. */
+enum { CU_GRAD16_TILE = 64 }; /* query pairs of a task, and key rows */
+struct cu_attn_grad16 {
+    struct cu_mat16 q, k, v, o, d_o, dq, dk, dv;
+    const float *stats;
+    float *delta; /* scratch [T,H] */
+    int64_t H, G, K;
+    const struct cu_attn_task *task; /* [n_tasks] */
+    int64_t n_tasks;
+    const struct cu_key_task *key_task; /* [n_key_tasks] */
+    int64_t n_key_tasks;
+    const struct cu_attn_user *user;
+};
+int cu_attention_grad16(const struct cu_dev *d, const struct cu_attn_grad16 *a);
+
 /* draw.cu. What the host makes log-probability and entropy of: the id, its logit, and over all logits their maximum,
  * sum exp(x - max) and sum exp(x - max) (x - max). */
 struct cu_row_stats {
@@ -229,6 +251,7 @@ struct cu_row_stats {
     float x, max, s, w;
 };
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
+int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;

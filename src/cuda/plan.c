@@ -35,9 +35,9 @@ static bool same_seq(const struct plan *p, const struct attn_seq *b) {
 }
 
 /* Whether the plan on the device is the one for this call; if not, it is marked as being made. */
-static bool plan_begin(struct plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
-    if (p->valid && p->n_seq == n_seq && p->shape.H == s.H && p->shape.G == s.G && p->shape.K == s.K &&
-        same_seq(p, seq)) {
+static bool plan_begin(struct plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s, int64_t tile) {
+    if (p->valid && p->tile == tile && p->n_seq == n_seq && p->shape.H == s.H && p->shape.G == s.G &&
+        p->shape.K == s.K && same_seq(p, seq)) {
         p->shape = s; /* another layer's part of the cache */
         return true;
     }
@@ -59,6 +59,7 @@ static bool plan_begin(struct plan *p, const struct attn_seq *seq, int n_seq, st
         at += n;
     }
     p->shape = s;
+    p->tile = tile;
     p->valid = false;
     p->n_tasks = p->n_key_tasks = p->max_keys = p->max_pairs = 0;
     return false;
@@ -150,13 +151,14 @@ static const char no_tile[] = "head dimensions over 256, or too little shared me
 void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq,
                     struct attn_shape s) {
     struct plan *p = &c->forward;
-    if (!plan_begin(p, seq, n_seq, s)) {
+    int64_t tile = cu_attn_tile(&c->dev, s.K);
+    if (tile == 0) {
+        cuda_refuse(c, "attention", no_tile);
+        return;
+    }
+    if (!plan_begin(p, seq, n_seq, s, tile)) {
         const int64_t rep = s.H / s.G;
-        int64_t tile = cu_attn_tile(&c->dev, s.K), pairs = 0;
-        if (tile == 0) {
-            cuda_refuse(c, "attention", no_tile);
-            return;
-        }
+        int64_t pairs = 0;
         bool cached = true;
         for (int i = 0; i < n_seq; i++) {
             if (seq[i].len == 0) continue;
@@ -244,23 +246,28 @@ static bool key_tasks(struct cuda_backend *c, struct plan *p, const struct attn_
     return sent;
 }
 
-void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq,
-                         struct attn_shape s) {
+bool plan_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq, struct attn_shape s,
+               int64_t tile) {
     struct plan *p = &c->backward;
-    if (!plan_begin(p, seq, n_seq, s)) {
-        const int64_t tile = cu_attn_grad_tile(&c->dev, s.K);
-        if (tile == 0) {
-            cuda_refuse(c, "attention_grad", no_tile);
-            return;
-        }
+    if (!plan_begin(p, seq, n_seq, s, tile)) {
         struct cu_attn_task *task;
         p->n_tasks = query_tasks(&task, seq, n_seq, s, tile);
         const bool sent = key_tasks(c, p, seq, n_seq, s, tile, task);
         free(task);
-        if (!sent) return;
+        if (!sent) return false;
     }
     fill(a, p);
-    if (a->n_tasks == 0) return;
+    return a->n_tasks > 0;
+}
+
+void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq,
+                         struct attn_shape s) {
+    const int64_t tile = cu_attn_grad_tile(&c->dev, s.K);
+    if (tile == 0) {
+        cuda_refuse(c, "attention_grad", no_tile);
+        return;
+    }
+    if (!plan_grad(c, a, seq, n_seq, s, tile)) return;
     a->delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(a->q.rows * s.H) * sizeof(float));
     if (a->delta) cuda_ok(c, "attention_grad", cu_attention_grad(&c->dev, a));
 }

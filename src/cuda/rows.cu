@@ -69,6 +69,46 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* The same for wide rows, a block a row: all threads fetch it into shared memory, sixteen add it up. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    rmsnorm_grad_wide_kernel(struct cu_mat dx, struct cu_mat dy, struct cu_mat x, const float *gain, float eps,
+                             int accumulate, float *rstd) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float told[2];
+    const int64_t t = blockIdx.x, n = x.cols;
+    const int tid = threadIdx.x, lane = tid % LANES;
+    float *const xh = shared, *const d = shared + n;
+    for (int64_t j = tid; j < n; j += ROW_THREADS) {
+        xh[j] = row_of(x, t)[j];
+        d[j] = row_of(dy, t)[j] * gain[j];
+    }
+    __syncthreads();
+    if (tid < 32) {
+        float s = 0;
+#pragma unroll 16
+        for (int64_t j = lane; j < n; j += LANES) s = fmaf(xh[j], xh[j], s);
+        s = fold_sum(s);
+        if (tid == 0) rstd[t] = told[0] = 1.0f / sqrtf(s / (float)n + eps);
+    }
+    __syncthreads();
+    const float r = told[0];
+    for (int64_t j = tid; j < n; j += ROW_THREADS) xh[j] = xh[j] * r;
+    __syncthreads();
+    if (tid < 32) {
+        float s = 0;
+#pragma unroll 16
+        for (int64_t j = lane; j < n; j += LANES) s = fmaf(d[j], xh[j], s);
+        s = fold_sum(s);
+        if (tid == 0) told[1] = -(s / (float)n);
+    }
+    __syncthreads();
+    const float mean = told[1];
+    for (int64_t j = tid; j < n; j += ROW_THREADS) {
+        const float out = r * fmaf(xh[j], mean, d[j]);
+        row_of(dx, t)[j] = accumulate ? row_of(dx, t)[j] + out : out;
+    }
+}
+
 /* partial[block][j] = sum over the block's rows of dy xh, one thread a column. */
 static __global__ void gain_partial_kernel(float *partial, struct cu_mat dy, struct cu_mat x, const float *rstd) {
     const int64_t j = (int64_t)blockIdx.x % ceil_div(x.cols, (int64_t)blockDim.x) * blockDim.x + threadIdx.x;
@@ -91,19 +131,31 @@ static __global__ void fold_partial_kernel(float *out, const float *partial, int
     out[j] = s;
 }
 
-enum { COLUMN_THREADS = 64 };
+enum { COLUMN_THREADS = 64, WIDE_ROW = 512, SHARED_ALWAYS = 47 * 1024 };
+
+extern "C" int cu_fold_partial(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n,
+                               int64_t ld) {
+    return LAUNCH(fold_partial_kernel, ceil_div(n, COLUMN_THREADS), COLUMN_THREADS, 0, d->stream, out, partial, blocks,
+                  n, ld);
+}
 
 extern "C" int cu_rmsnorm_grad(const struct cu_dev *d, struct cu_mat dx, float *dgain, struct cu_mat dy,
                                struct cu_mat x, const float *gain, float eps, int accumulate, float *rstd,
                                float *partial) {
     if (x.rows <= 0) return 0;
-    int rc = LAUNCH(rmsnorm_grad_kernel, row_grid(d, x.rows), ROW_THREADS, 0, d->stream, dx, dy, x, gain, eps,
+    const int64_t bytes = 2 * x.cols * (int64_t)sizeof(float);
+    int rc;
+    if (x.cols >= WIDE_ROW && bytes <= SHARED_ALWAYS)
+        rc = LAUNCH(rmsnorm_grad_wide_kernel, x.rows, ROW_THREADS, bytes, d->stream, dx, dy, x, gain, eps, accumulate,
+                    rstd);
+    else
+        rc = LAUNCH(rmsnorm_grad_kernel, row_grid(d, x.rows), ROW_THREADS, 0, d->stream, dx, dy, x, gain, eps,
                     accumulate, rstd);
     if (rc || !dgain || x.cols <= 0) return rc;
     const int64_t blocks = ceil_div(x.rows, ROW_BLOCK), columns = ceil_div(x.cols, COLUMN_THREADS);
     rc = LAUNCH(gain_partial_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dy, x, rstd);
     if (rc) return rc;
-    return LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dgain, partial, blocks, x.cols, x.cols);
+    return cu_fold_partial(d, dgain, partial, blocks, x.cols, x.cols);
 }
 
 /* ---- rotary embedding: a row here is one head of one token ---------------------------------------------------------
@@ -209,11 +261,9 @@ extern "C" int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *d
         const int64_t blocks = ceil_div(dqkv.rows, ROW_BLOCK), columns = ceil_div(2 * a->K, COLUMN_THREADS);
         rc = LAUNCH(rope_gain_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dqkv, qkv, *a, rstd);
         if (rc) return rc;
-        rc = LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dq_gain, partial, blocks, a->K,
-                    2 * a->K);
+        rc = cu_fold_partial(d, dq_gain, partial, blocks, a->K, 2 * a->K);
         if (rc) return rc;
-        rc = LAUNCH(fold_partial_kernel, columns, COLUMN_THREADS, 0, d->stream, dk_gain, partial + a->K, blocks, a->K,
-                    2 * a->K);
+        rc = cu_fold_partial(d, dk_gain, partial + a->K, blocks, a->K, 2 * a->K);
         if (rc) return rc;
     }
     return LAUNCH(rope_norm_grad_kernel, grid, ROW_THREADS, 0, d->stream, dqkv, qkv, *a, rstd);

@@ -22,7 +22,7 @@ static void lora_backward(struct model *m, const struct lora *l, enum lora_input
         /* dB = dy^T (scale x A^T) */
         if (train)
             be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, x.rows, a->N), row, m->rank),
-                          DT_F32);
+                          m->act);
         be->linear_dx(be, tensor_cols(dt, row, m->rank), d, &l->b[s], false);
         row += m->rank;
     }
@@ -40,9 +40,9 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     const float eps = c->rms_eps;
     struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
     struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
-    struct tensor da = tensor_full(w->da, T, F), dgu = tensor_full(w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
-    struct tensor d_o = tensor_full(w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
-    struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = tensor_full(w->dqkv, T, HK + 2 * GK);
+    struct tensor da = act_full(m, w->da, T, F), dgu = act_full(m, w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
+    struct tensor d_o = act_full(m, w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
+    struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = act_full(m, w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     be->swiglu(be, act, gu);
@@ -63,7 +63,7 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
     be->rope(be, qk, qkv, &rope);
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
-    be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
+    if (m->act == DT_F32) be->axpby(be, tensor_cols(dqkv, HK, 2 * GK), 0.0f, tensor_cols(qkv, HK, 2 * GK), 0);
     be->attention_grad(be, tensor_cols(dqkv, 0, HK), dk, dv, d_o, o, a->stats, tensor_cols(qk, 0, HK),
                        tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
                        w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});

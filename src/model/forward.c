@@ -176,10 +176,10 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     if (m->train == TRAIN_LORA) w->dhn = carve(s, N * D);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
-    w->d_o = carve(s, T * HK);
-    w->da = carve(s, T * F);
-    w->dgu = carve(s, T * 2 * F);
-    w->dqkv = carve(s, T * Q);
+    w->d_o = carve_act(m, s, T * HK);
+    w->da = carve_act(m, s, T * F);
+    w->dgu = carve_act(m, s, T * 2 * F);
+    w->dqkv = carve_act(m, s, T * Q);
 }
 
 static int64_t floats_for(struct model *m, int64_t T, int64_t N, int n_shared) {

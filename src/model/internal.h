@@ -59,7 +59,8 @@ struct train_space {
     bool forward_only;        /* the last forward was */
     bool keep_logits;         /* logits has all N rows, and backward finds them there */
     bool logits_kept;         /* as model_memory says */
-    float *dx, *dh, *d_o, *da, *dgu, *dqkv;
+    float *dx, *dh;
+    void *d_o, *da, *dgu, *dqkv; /* of type model.act */
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
     int64_t cap_chunk;

@@ -49,6 +49,8 @@ static void of_verifier(const struct train_options *o, struct str *out) {
     ADD("%d %d %s %s %d %s %s %d %d %a %a %lld %d %d\n", v.backend, v.scoring, v.precision, v.device ? v.device : "",
         v.timed_calls, v.python ? v.python : "", v.cache_dir ? v.cache_dir : "", v.threads, v.trials,
         v.compile_timeout_s, v.run_timeout_s, (long long)v.memory_bytes, v.measure, v.allow_weaker);
+    ADD("%d %d %a %a %a %d %d\n", v.timing_method, v.warm_calls, v.trim, v.interval, v.timing_budget_s, v.staged,
+        v.single_input);
 }
 
 static void of_advantages(const struct train_options *o, struct str *out) {
@@ -250,6 +252,8 @@ static const struct {
     {"dataset_builder.overlong_penalty", "overlong_buffer_tokens=512", "2"},
     {"dataset_builder.precision", "backend=triton", "fp16"},
     {"dataset_builder.scoring", "backend=triton", "compat"},
+    {"dataset_builder.timing_trim", NULL, "0.1"},
+    {"dataset_builder.timing_method", "backend=triton", "calibrated"},
     {"dataset_builder.prompt_gpu_name", "prompt_include_hardware=true", "H200"},
     {"dataset_builder.prompt_option", NULL, "few_shot"},
     {"dataset_builder.test_fraction", "dataset_builder.source=set", "0.5"},

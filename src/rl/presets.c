@@ -71,7 +71,6 @@ enum status train_options_finish(struct config *c, T *o, struct err *e) {
 #define HOSTED "belongs to a hosted service; the model is trained here, on `device`."
 #define OWN_LOG "there is no hosted logger; TensorBoard files and metrics.jsonl are written to log_path."
 #define OWN_JAIL "answers are judged here, in a sandbox of this machine (sandbox.*)."
-#define OWN_TIMING "the verifier times answer and eager in turn, as often as its interval needs (docs/formats.md)."
 #define SHARED(name) \
     { "multiturn_dataset_builder." name, "dataset_builder." name, false, "One of the two is given." }
 
@@ -86,7 +85,6 @@ const struct config_alias train_aliases[] = {
     {"dataset_builder.modal_timeout", "sandbox.run_timeout_s", false, "The deadline of a kernel's run, in seconds."},
     {"dataset_builder.use_modal", NULL, false, OWN_JAIL},
     {"dataset_builder.modal_gpu_type", NULL, false, OWN_JAIL},
-    {"dataset_builder.timing_method", NULL, false, OWN_TIMING},
     {"base_url", NULL, true, HOSTED},
     {"wandb_project", NULL, true, OWN_LOG},
     {"wandb_name", NULL, true, OWN_LOG},
@@ -123,6 +121,11 @@ const struct config_alias train_aliases[] = {
     {"enable_adaptive_curriculum", "curriculum.enabled", false, ""},
     {"curriculum_start_p", "curriculum.start_share", false, ""},
     {"curriculum_end_p", "curriculum.end_share", false, ""},
+    {"enable_multi_input", "dataset_builder.multi_input", false, ""},
+    {"multi_input_num_tests", "dataset_builder.num_correct_trials", false, ""},
+    {"timing_num_warmup", "dataset_builder.timing_warmup", false, ""},
+    {"timing_num_trials", "dataset_builder.num_perf_trials", false, ""},
+    {"timing_trim_percent", "dataset_builder.timing_trim", false, "A share, not per cent."},
     {"curriculum_trigger_threshold", "curriculum.trigger", false, ""},
 };
 _Static_assert(ARRAY_LEN(train_aliases) == TRAIN_ALIASES, "options.h says how many there are");

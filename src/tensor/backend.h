@@ -101,8 +101,8 @@ struct backend {
     /* o, q [T,H*K]; k, v [T,G*K] (unused by sequences with a cache); stats [T,H,2] or NULL. */
     void (*attention)(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                       struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
-    /* dq overwritten; dk, dv must hold zeros (or what is to be added to). Training sequences only; a sequence whose
-     * keys others use as their past comes before them. */
+    /* dq overwritten; dk, dv must hold zeros (or what is to be added to); in bfloat16 they, too, are overwritten.
+     * Training sequences only; a sequence whose keys others use as their past comes before them. */
     void (*attention_grad)(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o,
                            struct tensor o, const float *stats, struct tensor q, struct tensor k, struct tensor v,
                            const struct attn_seq *seq, int n_seq, struct attn_shape s);
@@ -140,7 +140,7 @@ struct backend {
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 5 };
+enum { BACKEND_ABI = 6 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -23,9 +23,10 @@
  *
  * bf16 activations. A backend whose `act` is DT_BF16 takes and gives, in models with bf16 weights, these in bfloat16,
  * rounded once to nearest even: the outputs of rmsnorm (h), rope (q, k, and v behind them), attention (o), swiglu, and
- * of the gate and up projection. The residual stream, the fused q, k, v projection, logits and all gradients stay
- * float32. Sums are float32 in an order of the device's own: every op is I there, and T against the CPU, within 2^-8 of
- * a row's scale where the result is bfloat16 and 2^-16 where it is float32.
+ * of the gate and up projection; and so are the gradients of attention's output, swiglu's, the gate and up projection
+ * and the fused q, k, v projection. The residual stream, the q, k, v projection itself, logits and all other gradients
+ * stay float32. Sums are float32 in an order of the device's own: every op is I there, and T against the CPU, within
+ * 2^-8 of a row's scale where the result is bfloat16 and 2^-16 where it is float32.
  *
  * linear          y[t,n] = bias[n] + sum_k x[t,k] w[n,k]; accumulate: begins at y[t,n] instead (bias must be NULL).
  *                 y [T,N], x [T,K], w packed from [N,K]. E, I.

@@ -101,6 +101,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     else
         TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
+    v->references.single_input = v->o.single_input;
     v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
     v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
     *out = v;

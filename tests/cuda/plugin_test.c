@@ -209,6 +209,144 @@ static void test_attention(struct backend *gpu) {
     gpu->mem_free(gpu, a.rows);
 }
 
+/* ---- gradients in bfloat16 --------------------------------------------------------------------------------------- */
+
+static uint16_t bf16_near(double x) {
+    const float f = (float)x;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+/* How far numbers are from `want`: the largest distance, relative to a number or to the root mean square of all, and
+ * the root mean square of the distances. */
+struct distance {
+    double most, all;
+};
+static struct distance distance_of(const uint16_t *got, const double *want, int64_t n) {
+    double square = 0, off = 0;
+    struct distance d = {0, 0};
+    for (int64_t i = 0; i < n; i++) square += want[i] * want[i];
+    const double rms = sqrt(square / (double)n);
+    for (int64_t i = 0; i < n; i++) {
+        const double x = fabs(bf16_value(got[i]) - want[i]);
+        d.most = isnan(x) ? INFINITY : fmax(d.most, x / fmax(fabs(want[i]), rms));
+        off += x * x;
+    }
+    d.all = isnan(off) ? INFINITY : sqrt(off / square);
+    return d;
+}
+
+/* The gradients of attention in double precision, by their definition; and o and stats for the op. qkv is [T, (h+2g)k],
+ * grad laid out alike. */
+struct grad_case {
+    int h, g, k, n_seq;
+    const struct attn_seq *seq;
+    int64_t rows;
+};
+static void attention_oracle(const struct grad_case *c, const uint16_t *qkv, const uint16_t *d_o, uint16_t *o,
+                             float *stats, double *grad) {
+    const int64_t cols = (c->h + 2 * c->g) * c->k, keys_at = (int64_t)c->h * c->k, values_at = keys_at + c->g * c->k;
+    double *p = xcalloc((size_t)c->rows, sizeof *p), *dp = xcalloc((size_t)c->rows, sizeof *dp);
+    for (int i = 0; i < c->n_seq; i++)
+        for (int64_t r = 0; r < c->seq[i].len; r++)
+            for (int h = 0; h < c->h; h++) {
+                const struct attn_seq *s = &c->seq[i];
+                const int64_t t = s->row + r, n = s->past + r + 1, g = h / (c->h / c->g) * c->k, head = h * c->k;
+                double max = -INFINITY, sum = 0, delta = 0;
+                for (int64_t j = 0; j < n; j++) {
+                    const uint16_t *k = qkv + (j < s->past ? s->past_row + j : s->row + j - s->past) * cols;
+                    p[j] = dp[j] = 0;
+                    for (int d = 0; d < c->k; d++) {
+                        p[j] += bf16_value(qkv[t * cols + head + d]) * bf16_value(k[keys_at + g + d]);
+                        dp[j] += bf16_value(d_o[t * keys_at + head + d]) * bf16_value(k[values_at + g + d]);
+                    }
+                    max = fmax(max, p[j]);
+                }
+                for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - max);
+                stats[(t * c->h + h) * 2] = (float)max;
+                stats[(t * c->h + h) * 2 + 1] = (float)(1 / sum);
+                for (int64_t j = 0; j < n; j++) delta += (p[j] /= sum) * dp[j];
+                for (int d = 0; d < c->k; d++) {
+                    double out = 0;
+                    for (int64_t j = 0; j < n; j++) {
+                        const int64_t row = (j < s->past ? s->past_row + j : s->row + j - s->past) * cols;
+                        const double ds = p[j] * (dp[j] - delta);
+                        out += p[j] * bf16_value(qkv[row + values_at + g + d]);
+                        grad[t * cols + head + d] += ds * bf16_value(qkv[row + keys_at + g + d]);
+                        grad[row + keys_at + g + d] += ds * bf16_value(qkv[t * cols + head + d]);
+                        grad[row + values_at + g + d] += p[j] * bf16_value(d_o[t * keys_at + head + d]);
+                    }
+                    o[t * keys_at + head + d] = bf16_near(out);
+                }
+            }
+    free(p);
+    free(dp);
+}
+
+static struct distance attention_grad_error(struct backend *gpu, const struct grad_case *c, bool *repeats) {
+    const int64_t cols = (c->h + 2 * c->g) * c->k, width = (int64_t)c->h * c->k, n = c->rows * cols;
+    struct rng r = rng_make(41, (uint64_t)(c->h * 1000 + c->k));
+    uint16_t *host[3], *got[2]; /* qkv, d_o, o */
+    void *dev[4];               /* and the gradient */
+    double *want = xcalloc((size_t)n, sizeof *want);
+    float *stats = xcalloc((size_t)(c->rows * c->h * 2), sizeof *stats);
+    struct err e;
+    for (int i = 0; i < 3; i++) {
+        host[i] = xcalloc((size_t)n, sizeof **host);
+        for (int64_t j = 0; j < n; j++) /* q holds the 1/sqrt(k) */
+            host[i][j] = bf16_near(rng_normal(&r) / (i == 0 && j % cols < width ? sqrt((double)c->k) : 1));
+    }
+    attention_oracle(c, host[0], host[1], host[2], stats, want);
+    for (int i = 0; i < 4; i++) dev[i] = gpu->mem_alloc(gpu, (size_t)n * 2);
+    float *dev_stats = gpu->mem_alloc(gpu, (size_t)(c->rows * c->h * 2) * sizeof *stats);
+    for (int i = 0; i < 3; i++) gpu->mem_put(gpu, dev[i], host[i], (size_t)n * 2);
+    gpu->mem_put(gpu, dev_stats, stats, (size_t)(c->rows * c->h * 2) * sizeof *stats);
+    const struct tensor qkv = tensor_of(dev[0], DT_BF16, c->rows, cols), d = tensor_of(dev[3], DT_BF16, c->rows, cols);
+    const struct tensor d_o = tensor_of(dev[1], DT_BF16, c->rows, width),
+                        o = tensor_of(dev[2], DT_BF16, c->rows, width);
+    const int64_t gk = c->g * c->k;
+    for (int i = 0; i < 2; i++) {
+        got[i] = xcalloc((size_t)n, sizeof **got);
+        memset(got[i], 0xff, (size_t)n * 2); /* NaN: whatever is not written shows */
+        gpu->mem_put(gpu, dev[3], got[i], (size_t)n * 2);
+        gpu->attention_grad(gpu, tensor_cols(d, 0, width), tensor_cols(d, width, gk), tensor_cols(d, width + gk, gk),
+                            d_o, o, dev_stats, tensor_cols(qkv, 0, width), tensor_cols(qkv, width, gk),
+                            tensor_cols(qkv, width + gk, gk), c->seq, c->n_seq,
+                            (struct attn_shape){c->h, c->g, c->k, NULL, 0});
+        gpu->mem_get(gpu, got[i], dev[3], (size_t)n * 2);
+    }
+    struct distance worst = {INFINITY, INFINITY};
+    if (gpu->sync(gpu, &e) == ST_OK) worst = distance_of(got[0], want, n);
+    *repeats &= memcmp(got[0], got[1], (size_t)n * 2) == 0;
+    for (int i = 0; i < 4; i++) gpu->mem_free(gpu, dev[i]);
+    gpu->mem_free(gpu, dev_stats);
+    for (int i = 0; i < 3; i++) free(host[i]);
+    for (int i = 0; i < 2; i++) free(got[i]);
+    free(want);
+    free(stats);
+    return worst;
+}
+
+static void test_attention_grad(struct backend *gpu) {
+    static const struct attn_seq one[] = {{.len = 1}}, alone[] = {{.len = 150}};
+    static const struct attn_seq packed[] = {{.len = 70}, /* its first 65 rows, all of it, all of it; and none */
+                                             {.row = 70, .len = 40, .past = 65},
+                                             {.row = 110, .len = 1, .past = 70},
+                                             {.row = 111, .len = 66, .past = 70},
+                                             {.row = 177, .len = 33}};
+    static const struct grad_case cases[] = {
+        {6, 2, 48, 5, packed, 210}, {3, 1, 128, 5, packed, 210}, {2, 2, 64, 1, alone, 150}, {2, 1, 128, 1, one, 1}};
+    bool repeats = true, right = true;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) { /* P, dS and o are rounded to 8 bits: 2^-9 of each */
+        const struct distance d = attention_grad_error(gpu, &cases[i], &repeats);
+        if (d.most < 0.1 && d.all < 0.005) continue;
+        printf("  heads %d, %d of %d: at most %.4f, all %.5f\n", cases[i].h, cases[i].g, cases[i].k, d.most, d.all);
+        right = false;
+    }
+    report("attention_grad, bfloat16: within 0.5 % of double precision", right);
+    report("attention_grad, bfloat16: the same bits again", repeats);
+}
+
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 /* Ids drawn from rows of random logits against running sums in double precision, greedy and min-p among them; and their
@@ -276,6 +414,7 @@ int main(int argc, char **argv) {
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
     test_attention(gpu);
+    test_attention_grad(gpu);
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));

@@ -55,6 +55,8 @@ void emulate_barrier(bool warp);
 float emulate_exchange(float mine, int from_lane);
 void *emulate_shared(void);
 void emulate_mma(float (&c)[4], const uint32_t mine[6]); /* mma.sync.m16n8k16, row.col, bf16 into f32 */
+/* ldmatrix.x4: `row` is that of row lane % 8 of matrix lane / 8. */
+void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed);
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
 static inline void __syncthreads(void) { emulate_barrier(false); }

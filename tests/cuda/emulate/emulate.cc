@@ -24,6 +24,7 @@ unsigned current;
 const std::function<void()> *entry;
 void *shared_memory;
 uint32_t fragment[MAX_THREADS][6];
+const uint16_t *matrix_row[MAX_THREADS];
 std::vector<std::function<void()>> *captured; /* NULL: work runs at once */
 
 void thread_main() {
@@ -114,6 +115,23 @@ void emulate_mma(float (&c)[4], const uint32_t mine[6]) {
             const uint32_t *a = fragment[base + row % 8 * 4 + k % 8 / 2], *b = fragment[base + col * 4 + k % 8 / 2];
             c[e] = fmaf(bf16(a[k / 8 * 2 + row / 8], (int)k % 2), bf16(b[4 + k / 8], (int)k % 2), c[e]);
         }
+    }
+    emulate_barrier(true);
+}
+
+void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed) {
+    const unsigned self = current, base = self / 32 * 32, g = self % 32 / 4, c = self % 4;
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+        fprintf(stderr, "emulated device: a matrix row that is not aligned to 16 bytes\n");
+        abort();
+    }
+    matrix_row[self] = row;
+    emulate_barrier(true);
+    for (unsigned i = 0; i < 4; i++) {
+        const uint16_t *const *rows = &matrix_row[base + i * 8];
+        const uint32_t low = transposed ? rows[2 * c][g] : rows[g][2 * c];
+        const uint32_t high = transposed ? rows[2 * c + 1][g] : rows[g][2 * c + 1];
+        r[i] = low | high << 16;
     }
     emulate_barrier(true);
 }

@@ -1,0 +1,179 @@
+/* Gradients of row and elementwise ops in bfloat16: SwiGLU and the rotary embedding with its QK-norm. Sums are float32,
+ * results are rounded once. */
+#include "cuda/bf16.cuh"
+#include "tensor/ops.h"
+
+enum { THREADS = 256, COLUMN_THREADS = 64, MAX_HALF = 4 };
+
+/* ---- SwiGLU -------------------------------------------------------------------------------------------------------
+ */
+
+/* y = g s u with s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s. */
+struct gate_grad {
+    float gate, up;
+};
+static __device__ __forceinline__ struct gate_grad grad_of(float d, float g, float u) {
+    const float s = 1.0f / (1.0f + power_of_two(-(g * LOG2E))), slope = s * fmaf(g, 1.0f - s, 1.0f);
+    return {d * u * slope, d * (g * s)};
+}
+
+static __global__ void swiglu_grad16_kernel(struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu) {
+    const int64_t F = dy.cols, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < dy.rows * F; i += step) {
+        const int64_t t = i / F, j = i % F;
+        const uint16_t *const in = gu.p + t * gu.ld + j;
+        const struct gate_grad x = grad_of(bf16_float(dy.p[t * dy.ld + j]), bf16_float(in[0]), bf16_float(in[F]));
+        dgu.p[t * dgu.ld + j] = bf16_of(x.gate);
+        dgu.p[t * dgu.ld + F + j] = bf16_of(x.up);
+    }
+}
+
+static __device__ __forceinline__ void grad_pair(uint32_t *gate, uint32_t *up, uint32_t d, uint32_t g, uint32_t u) {
+    const struct gate_grad low = grad_of(low_float(d), low_float(g), low_float(u));
+    const struct gate_grad high = grad_of(high_float(d), high_float(g), high_float(u));
+    *gate = bf16_pair(low.gate, high.gate);
+    *up = bf16_pair(low.up, high.up);
+}
+
+/* Eight at a time. */
+static __global__ void swiglu_grad16_vec_kernel(struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu) {
+    const int64_t F = dy.cols, per_row = F / 8, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < dy.rows * per_row; i += step) {
+        const int64_t t = i / per_row, j = i % per_row * 8;
+        const uint4 d = load16(dy.p + t * dy.ld + j), g = load16(gu.p + t * gu.ld + j),
+                    u = load16(gu.p + t * gu.ld + F + j);
+        uint4 gate, up;
+        grad_pair(&gate.x, &up.x, d.x, g.x, u.x);
+        grad_pair(&gate.y, &up.y, d.y, g.y, u.y);
+        grad_pair(&gate.z, &up.z, d.z, g.z, u.z);
+        grad_pair(&gate.w, &up.w, d.w, g.w, u.w);
+        *reinterpret_cast<uint4 *>(dgu.p + t * dgu.ld + j) = gate;
+        *reinterpret_cast<uint4 *>(dgu.p + t * dgu.ld + F + j) = up;
+    }
+}
+
+static int vec8(struct cu_mat16 m) { return ((uintptr_t)m.p & 15) == 0 && m.ld % 8 == 0; }
+
+extern "C" int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu) {
+    const int64_t n = dy.rows * dy.cols;
+    if (n <= 0) return 0;
+    if (dy.cols % 8 == 0 && vec8(dy) && vec8(gu) && vec8(dgu))
+        return LAUNCH(swiglu_grad16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, dy, gu);
+    return LAUNCH(swiglu_grad16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, dgu, dy, gu);
+}
+
+/* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------
+ */
+
+/* 1 / root mean square of a head, of the K elements at x; all sixteen threads get it. */
+static __device__ __forceinline__ float head_rstd(const float *x, int64_t K, float eps, int lane) {
+    float s = 0;
+    for (int64_t j = lane; j < K; j += LANES) s = fmaf(x[j], x[j], s);
+    return 1.0f / sqrtf(fold_sum(s) / (float)K + eps);
+}
+
+/* Gradients (u, w) at (j, j + K/2) turned back. */
+struct turned {
+    float u, w;
+};
+static __device__ __forceinline__ struct turned turn_back(const uint16_t *dy, const struct cu_rope &a, int64_t t,
+                                                          int64_t h, int64_t j) {
+    const int64_t half = a.K / 2;
+    const float u = bf16_float(dy[j]), w = bf16_float(dy[half + j]), scale = h < a.H ? a.q_scale : 1.0f;
+    const float c = a.cos_t[(int64_t)a.pos[t] * half + j], s = a.sin_t[(int64_t)a.pos[t] * half + j];
+    return {(u * c + w * s) * scale, (w * c - u * s) * scale};
+}
+
+static __global__ void __launch_bounds__(ROW_THREADS)
+    head_rstd_kernel(float *rstd, struct cu_mat qkv, struct cu_rope a) {
+    const int lane = threadIdx.x % LANES;
+    const int64_t heads = a.H + a.G, n = qkv.rows * heads;
+    for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
+         base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
+        const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1);
+        const float r = head_rstd(qkv.p + at / heads * qkv.ld + at % heads * a.K, a.K, a.eps, lane);
+        if (i < n && lane == 0) rstd[at] = r;
+    }
+}
+
+/* partial[block][0..K) for the query gain, [K..2K) for the key gain: rows ascending, heads ascending within a row. */
+static __global__ void head_gain_kernel(float *partial, struct cu_mat16 dqkv, struct cu_mat qkv, struct cu_rope a,
+                                        const float *rstd) {
+    const int64_t per_block = ceil_div(2 * a.K, (int64_t)blockDim.x), heads = a.H + a.G, half = a.K / 2;
+    const int64_t j = (int64_t)blockIdx.x % per_block * blockDim.x + threadIdx.x, blk = (int64_t)blockIdx.x / per_block;
+    if (j >= 2 * a.K) return;
+    const int64_t end = min64((blk + 1) * ROW_BLOCK, qkv.rows), k = j % a.K;
+    const int64_t h0 = j < a.K ? 0 : a.H, h1 = j < a.K ? a.H : heads;
+    float s = 0;
+    if (j < a.K ? a.q_gain != NULL : a.k_gain != NULL)
+        for (int64_t t = blk * ROW_BLOCK; t < end; t++)
+            for (int64_t h = h0; h < h1; h++) {
+                const struct turned x = turn_back(dqkv.p + t * dqkv.ld + h * a.K, a, t, h, k % half);
+                s = fmaf(k < half ? x.u : x.w, qkv.p[t * qkv.ld + h * a.K + k] * rstd[t * heads + h], s);
+            }
+    partial[blk * 2 * a.K + j] = s;
+}
+
+/* With xh = x r: dx = r (dy gain - xh mean(dy gain xh)). A thread has up to MAX_HALF pairs of a head. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    rope_grad16_kernel(struct cu_mat16 dqkv, struct cu_mat qkv, struct cu_rope a) {
+    const int lane = threadIdx.x % LANES;
+    const int64_t heads = a.H + a.G, half = a.K / 2, n = dqkv.rows * heads;
+    const bool norm = a.q_gain || a.k_gain;
+    for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
+         base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
+        const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1), t = at / heads, h = at % heads;
+        uint16_t *const dy = dqkv.p + t * dqkv.ld + h * a.K;
+        const float *const x = qkv.p + t * qkv.ld + h * a.K, *const gain = h < a.H ? a.q_gain : a.k_gain;
+        float u[MAX_HALF], w[MAX_HALF], r = 1, mean = 0;
+#pragma unroll
+        for (int m = 0; m < MAX_HALF; m++) {
+            const int64_t j = lane + m * LANES;
+            if (j >= half) break;
+            const struct turned v = turn_back(dy, a, t, h, j);
+            u[m] = v.u, w[m] = v.w;
+        }
+        if (norm) { /* the folds are outside the branch on gain: a warp holds two heads */
+            r = head_rstd(x, a.K, a.eps, lane);
+            float s = 0;
+#pragma unroll
+            for (int m = 0; m < MAX_HALF; m++) {
+                const int64_t j = lane + m * LANES;
+                if (j >= half || !gain) break;
+                u[m] *= gain[j], w[m] *= gain[half + j];
+                s = fmaf(u[m], x[j] * r, s);
+                s = fmaf(w[m], x[half + j] * r, s);
+            }
+            mean = fold_sum(s) / (float)a.K;
+        }
+        if (i >= n) continue;
+#pragma unroll
+        for (int m = 0; m < MAX_HALF; m++) {
+            const int64_t j = lane + m * LANES;
+            if (j >= half) break;
+            if (gain) {
+                u[m] = (u[m] - x[j] * r * mean) * r;
+                w[m] = (w[m] - x[half + j] * r * mean) * r;
+            }
+            dy[j] = bf16_of(u[m]);
+            dy[half + j] = bf16_of(w[m]);
+        }
+    }
+}
+
+extern "C" int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain,
+                              struct cu_mat qkv, const struct cu_rope *a, float *rstd, float *partial) {
+    if (dqkv.rows <= 0) return 0;
+    if (a->K / 2 > MAX_HALF * LANES) return (int)cudaErrorInvalidValue;
+    const int64_t heads = dqkv.rows * (a->H + a->G), grid = grid_for(d, heads, ROW_THREADS / LANES);
+    int rc = 0;
+    if (dq_gain && (a->q_gain || a->k_gain)) { /* before the gradients are overwritten */
+        const int64_t blocks = ceil_div(dqkv.rows, ROW_BLOCK), columns = ceil_div(2 * a->K, COLUMN_THREADS);
+        rc = LAUNCH(head_rstd_kernel, grid, ROW_THREADS, 0, d->stream, rstd, qkv, *a);
+        if (!rc)
+            rc = LAUNCH(head_gain_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dqkv, qkv, *a, rstd);
+        if (!rc) rc = cu_fold_partial(d, dq_gain, partial, blocks, a->K, 2 * a->K);
+        if (!rc) rc = cu_fold_partial(d, dk_gain, partial + a->K, blocks, a->K, 2 * a->K);
+    }
+    return rc ? rc : LAUNCH(rope_grad16_kernel, grid, ROW_THREADS, 0, d->stream, dqkv, qkv, *a);
+}

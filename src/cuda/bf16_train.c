@@ -1,0 +1,54 @@
+/* Gradients of bfloat16 activations, themselves in bfloat16: the host side of bf16_grad.cu and bf16_attention_grad.cu.
+ */
+#include <cuda_runtime_api.h>
+#include <math.h>
+
+#include "cuda/host.h"
+
+static struct cu_mat16 mat16(struct tensor t) {
+    ASSERT(t.dt == DT_BF16);
+    return (struct cu_mat16){t.data, t.rows, t.cols, t.ld};
+}
+static bool lined_up(struct tensor t) { return ((uintptr_t)t.data | (size_t)t.ld * 2) % 16 == 0; }
+
+void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu) {
+    cuda_ok(c, "swiglu_grad", cu_swiglu_grad16(&c->dev, mat16(dgu), mat16(dy), mat16(gu)));
+}
+
+void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
+                    const struct cu_rope *a) {
+    const size_t heads = (size_t)(dqkv.rows * (a->H + a->G));
+    const size_t blocks = (size_t)((dqkv.rows + ROW_BLOCK - 1) / ROW_BLOCK);
+    float *s = cuda_scratch(c, "rope_grad", &c->scratch, (heads + blocks * 2 * (size_t)a->K) * sizeof *s);
+    if (s)
+        cuda_ok(c, "rope_grad", cu_rope_grad16(&c->dev, mat16(dqkv), dq_gain, dk_gain, mat_of(qkv), a, s, s + heads));
+}
+
+void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor dk, struct tensor dv,
+                         struct tensor d_o, struct tensor o, const float *stats, struct tensor q, struct tensor k,
+                         struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    ASSERT(s.K % 16 == 0 && s.K <= 128);
+    ASSERT(lined_up(q) && lined_up(k) && lined_up(v) && lined_up(o) && lined_up(d_o));
+    ASSERT(lined_up(dq) && lined_up(dk) && lined_up(dv));
+    struct cu_attn lists = {0};
+    if (!plan_grad(c, &lists, seq, n_seq, s, CU_GRAD16_TILE)) return;
+    struct cu_attn_grad16 a = {.q = mat16(q),
+                               .k = mat16(k),
+                               .v = mat16(v),
+                               .o = mat16(o),
+                               .d_o = mat16(d_o),
+                               .dq = mat16(dq),
+                               .dk = mat16(dk),
+                               .dv = mat16(dv),
+                               .stats = stats,
+                               .H = s.H,
+                               .G = s.G,
+                               .K = s.K,
+                               .task = lists.task,
+                               .n_tasks = lists.n_tasks,
+                               .key_task = lists.key_task,
+                               .n_key_tasks = lists.n_key_tasks,
+                               .user = lists.user};
+    a.delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(q.rows * s.H) * sizeof(float));
+    if (a.delta) cuda_ok(c, "attention_grad", cu_attention_grad16(&c->dev, &a));
+}
