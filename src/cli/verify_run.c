@@ -342,6 +342,7 @@ static enum status judge_folder(const struct verify_run *r, struct folder *f, st
             printf("%-48s %-20s", which[k]->name, outcome_name(items[k].verdict.outcome));
             if (items[k].verdict.speedup > 0)
                 printf(" %6.2fx %10.4f ms", items[k].verdict.speedup, items[k].verdict.kernel_ms);
+            if (outcome_class(items[k].verdict.outcome) == 'I') printf(" %.300s", items[k].verdict.message);
             printf("\n");
             if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
         }

@@ -75,8 +75,8 @@ static const struct config_key train_keys[] = {
               "ppo, gspo: bad answers weigh at most this ratio, such as 3. 0: they weigh as much as their ratio says."),
     KEY_FLOAT(T, dro_beta, "0.05", "[0,)", "dro: strength of the bound."),
     KEY_ENUM(T, ratio_correction, "none", "none|truncate|mask|sequence_mask",
-             "For samples that are older than the weights, of which a run has none (train takes only none): weigh a "
-             "token by how much likelier it has become, at most ratio_high (truncate, TIS); the same, and 0 outside "
+             "For samples that are older than the weights (max_staleness): weigh a token by how much likelier it has "
+             "become, at most ratio_high (truncate, TIS); the same, and 0 outside "
              "ratio_low to ratio_high (mask, IcePop); or leave whole answers out whose geometric mean is outside "
              "(sequence_mask)."),
     KEY_FLOAT(T, ratio_low, "0.5", "[0,1]", "Lower bound of ratio_correction."),
@@ -151,7 +151,12 @@ static const struct config_key train_keys[] = {
             "Times a step samples other problems in the place of groups whose answers all scored the same (DAPO)."),
     KEY_ENUM(T, overlap, "auto", "auto|on|off",
              "Judge finished answers while others are sampled; times are measured while the model stands aside. auto: "
-             "on where the model runs on a device of its own."),
+             "on where the model runs on a device of its own, and with max_staleness."),
+    KEY_INT(
+        T, max_staleness, "0", "[0,16]",
+        "Steps a batch is sampled ahead of the one that trains on it: its verdicts come while the model samples and "
+        "trains, and its answers are that many updates old, which ratio_correction (truncate, unless given) "
+        "corrects. 0: on-policy."),
     KEY_INT(T, max_steps, "0", "[0,)", "Steps of the run. 0: num_epochs over the problems."),
     KEY_INT(T, start_batch, "0", "[0,)", "A new run begins with this step instead of 0."),
     KEY_INT_OPT(T, resume_from_batch, "null", "[0,)",

@@ -34,7 +34,7 @@ struct train_options {
     int algorithm; /* index into the key's choices, or unset; a preset (presets.c) */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens, activation_memory, kv_memory, update_epochs, keep_best;
+        threads, train_tokens, activation_memory, max_staleness, kv_memory, update_epochs, keep_best;
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
     double clip_dual, dro_beta, ratio_low, ratio_high, kl_penalty_coef, kl_discount_factor, entropy_coef,
         keep_threshold, reward_temperature, baseline_decay, min_lr_ratio;

@@ -63,6 +63,8 @@ static enum status apply(struct config *c, const char *source, const char *const
 enum status train_options_finish(struct config *c, T *o, struct err *e) {
     TRY(apply(c, "algorithm", algorithm_preset(o->algorithm), e));
     TRY(apply(c, "dataset_builder.reward_preset", reward_preset(o->dataset_builder.reward_preset), e));
+    static const char *const corrected[] = {"ratio_correction=truncate", NULL};
+    if (o->max_staleness > 0) TRY(apply(c, "max_staleness", corrected, e));
     return train_options_check(c, o, e);
 }
 
@@ -161,6 +163,22 @@ static enum status check_ranges(const struct config *c, const T *o, struct err *
     return ST_OK;
 }
 
+/* Batches that are sampled ahead. */
+static enum status check_staleness(const struct config *c, const T *o, struct err *e) {
+    if (o->max_staleness == 0 && o->ratio_correction != CORRECT_NONE)
+        return config_reject(c, "ratio_correction", e,
+                             "needs max_staleness above 0: without it no sample is older than the weights");
+    if (o->max_staleness > 0 && o->overlap == OVERLAP_OFF)
+        return config_reject(c, "overlap", e, "max_staleness samples ahead of verdicts: expected auto or on");
+    if (o->max_staleness > 0 && o->refill_rounds > 0)
+        return config_reject(c, "refill_rounds", e,
+                             "whom to refill is known from the verdicts, which max_staleness does not wait for: "
+                             "expected 0");
+    if (o->max_staleness > 0 && o->roles.proposals > 0)
+        return config_reject(c, "roles.proposals", e, "a proposed problem lives for its step: max_staleness 0");
+    return ST_OK;
+}
+
 static enum status check_roles(const struct config *c, const T *o, struct err *e) {
     if (o->roles.proposals > o->dataset_builder.batch_size)
         return config_reject(c, "roles.proposals", e, "expected at most batch_size (%lld)",
@@ -185,6 +203,7 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     if (!module && o->dataset_builder.scoring != SCORING_HARDENED)
         return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
     TRY(check_ranges(c, o, e));
+    TRY(check_staleness(c, o, e));
     TRY(check_roles(c, o, e));
     return check_speed(c, o, e);
 }

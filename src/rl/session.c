@@ -130,7 +130,8 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};
     TRY(engine_open(s->model, &eo, &s->engine, e));
-    s->background = o->overlap == OVERLAP_ON || (o->overlap == OVERLAP_AUTO && strcmp(o->device, "cpu") != 0);
+    s->background = o->overlap == OVERLAP_ON ||
+                    (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
     TRY(verifier_open(&vo, &s->verifier, e));
