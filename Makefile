@@ -47,7 +47,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -82,8 +82,9 @@ build/fuzz/libkernelrl.a: $(FUZZ_LIB_SRC:%.c=build/fuzz/obj/%.o)
 build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
 	@echo "  FUZZ $@" && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
 
+CUDA_LINK := -shared -Xlinker --exclude-libs,ALL,-z,defs -Xcompiler -static-libgcc,-static-libstdc++
 $(CUDA_LIB): $(CUDA_OBJ)
-	@echo "  LD $@" && $(NVCC) $(NVFLAGS) -shared -Xlinker --exclude-libs,ALL,-z,defs -o $@ $^
+	@echo "  LD $@" && $(NVCC) $(NVFLAGS) $(CUDA_LINK) -o $@ $^
 $(BUILD)/cuda/%.o: src/cuda/%.cu
 	@mkdir -p $(@D) && echo "  NVCC $<" && $(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/cuda/%.o: src/cuda/%.c
@@ -110,6 +111,14 @@ $(BUILD)/emulated/base.o: src/base/base.c
 $(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
 	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
 
+# A folder that runs on another Linux: the same objects, linked to look for their libraries in ../lib.
+BUNDLE       ?= $(BUILD)/bundle
+BUNDLE_FLAGS ?=
+$(BUILD)/bundled/kernelrl: $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  LD $@" && $(CC) $(LDFLAGS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LIBS)
+$(BUILD)/bundled/libkernelrl_cuda.so: $(CUDA_OBJ)
+	@mkdir -p $(@D) && echo "  LD $@" && $(NVCC) $(NVFLAGS) $(CUDA_LINK) -Xlinker --disable-new-dtags,-rpath,'$$ORIGIN/../lib' -o $@ $^
+
 tests-bin: $(TEST_BIN) $(RUN_BIN)
 fuzz-bin: $(FUZZ_BIN)
 
@@ -119,6 +128,8 @@ else
 cuda:
 	@echo "make cuda: no nvcc: put it on PATH or set NVCC=/path/to/bin/nvcc" >&2; exit 1
 endif
+bundle: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelrl_cuda.so) ## a folder for a GPU node that has only a driver
+	@BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle $(BUNDLE_FLAGS) $(BUNDLE)
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning

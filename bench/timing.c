@@ -1,9 +1,11 @@
 /* timing: does the verifier's clock tell the truth?
- * Usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what null|spin|hidden|all] [--threads N] [--calls N]
- *                           [--problems N]
+ * Usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what null|spin|clock|hidden|all] [--threads N]
+ * [--calls N]
+ *                           [--problems N] [--method M] [--json FILE]
  * null    the reference itself, handed in as an answer: 20 problems between about 20 us and 20 ms, whose ratios should
  *         all be 1. Prints the ratio, its interval and both times, then geometric mean, smallest and largest.
  * spin    answers that wait for a known part of the time that the reference waits for: ratios 0.5, 2 and 5.
+ * clock   answers that work for 0.1, 1 and 5 ms by another clock (a GPU's own in backend cuda): what ours shows.
  * hidden  right answers that leave a millisecond of waiting behind them: on a side stream, in a thread, in a child.
  * Their time has to hold that millisecond, or they are refused. Kernel accounting is off: these answers have no kernels
  * of their own. One JSON line per answer goes to the file named by --json. Exit status 1 when a verdict failed that had
@@ -20,7 +22,8 @@
 #include "verify/verify.h"
 
 static const char usage[] = "usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what "
-                            "null|spin|hidden|all] [--threads N] [--calls N] [--problems N] [--json FILE]\n";
+                            "null|spin|clock|hidden|all] [--threads N] [--calls N] [--problems N] [--method M] "
+                            "[--json FILE]\n";
 
 /* A problem: what __init__ makes, what forward returns, and the inputs; sizes for a CPU and for a GPU. */
 static const struct work {
@@ -169,6 +172,39 @@ static enum status spin_answers(struct bench *b, struct err *e) {
     return ST_OK;
 }
 
+/* An answer that works for a known time, by the device's own clock on a GPU: what does ours show? */
+static const char globaltimer[] =
+    "from torch.utils.cpp_extension import load_inline\n\nSPIN = \"\"\"\n#include <torch/extension.h>\n"
+    "__global__ void spin(long long ns) {\n    long long from, now;\n"
+    "    asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(from));\n"
+    "    do asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(now));\n    while (now - from < ns);\n}\n"
+    "torch::Tensor spin_for(torch::Tensor x, int64_t ns) {\n    spin<<<1, 1>>>(ns);\n    return x;\n}\n\"\"\"\n"
+    "extension = load_inline(name=\"spin\", cpp_sources=\"torch::Tensor spin_for(torch::Tensor x, int64_t ns);\", "
+    "cuda_sources=SPIN, functions=[\"spin_for\"])\n\n\n";
+
+static enum status known_times(struct bench *b, struct err *e) {
+    static const double times[] = {1e-4, 1e-3, 5e-3};
+    for (size_t i = 0; i < ARRAY_LEN(times); i++) {
+        CLEANUP_STR struct str code = STR_INIT, answer = STR_INIT, wait = STR_INIT;
+        struct verdict v;
+        char name[40];
+        spin_problem(b, wait_s, &code);
+        str_adds(&answer, head);
+        if (b->gpu) {
+            str_adds(&answer, globaltimer);
+            str_addf(&wait, "extension.spin_for(x, %lld)", (long long)(times[i] * 1e9));
+        } else
+            waiting(b, times[i], &wait);
+        str_addf(&answer, module_text, "ModelNew", "pass", str_c(&wait), "torch.relu(x)");
+        snprintf(name, sizeof name, "%g ms", times[i] * 1e3);
+        TRY(judge(b, "spin", str_c(&code), str_c(&answer), &v, e));
+        report(b, "clock", name, 0, &v);
+        if (v.speedup > 0) printf("         off %+.1f %%\n", 100 * (v.kernel_ms * 1e-3 / times[i] - 1));
+        b->failed += !(v.speedup > 0);
+    }
+    return ST_OK;
+}
+
 /* Right answers with a millisecond of work that they hide from the clock: beside the call, in front of it, or by
  * working on the harness that they share a process with. What is asked for: the millisecond in their time, or a
  * refusal. */
@@ -221,12 +257,16 @@ static enum status hidden_answers(struct bench *b, struct err *e) {
 }
 
 int main(int argc, char **argv) {
-    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, JSON };
-    static const struct option options[] = {
-        {"device", required_argument, NULL, DEVICE}, {"backend", required_argument, NULL, BACKEND},
-        {"what", required_argument, NULL, WHAT},     {"threads", required_argument, NULL, THREADS},
-        {"calls", required_argument, NULL, CALLS},   {"problems", required_argument, NULL, PROBLEMS},
-        {"json", required_argument, NULL, JSON},     {NULL, 0, NULL, 0}};
+    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, JSON, METHOD };
+    static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
+                                            {"backend", required_argument, NULL, BACKEND},
+                                            {"what", required_argument, NULL, WHAT},
+                                            {"threads", required_argument, NULL, THREADS},
+                                            {"calls", required_argument, NULL, CALLS},
+                                            {"problems", required_argument, NULL, PROBLEMS},
+                                            {"json", required_argument, NULL, JSON},
+                                            {"method", required_argument, NULL, METHOD},
+                                            {NULL, 0, NULL, 0}};
     struct bench b = {.o = {.measure = true, .allow_library = true, .device = "cpu", .backend = BACKEND_torch_cpu},
                       .what = "all",
                       .limit = 1000};
@@ -241,6 +281,7 @@ int main(int argc, char **argv) {
         case THREADS: good = parse_i64(optarg, &n) && n > 0, b.o.threads = (int)n; break;
         case CALLS: good = parse_i64(optarg, &n) && n > 0, b.o.timed_calls = (int)n; break;
         case PROBLEMS: good = parse_i64(optarg, &n) && n > 0, b.limit = (int)n; break;
+        case METHOD: good = timing_method_from_name(optarg, &b.o.timing_method); break;
         case JSON: good = (b.json = fopen(optarg, "we")) != NULL; break;
         default: good = false;
         }
@@ -254,6 +295,7 @@ int main(int argc, char **argv) {
     enum status st = verifier_open(&b.o, &b.v, &e);
     if (st == ST_OK && (all || strcmp(b.what, "null") == 0)) st = null_answers(&b, &e);
     if (st == ST_OK && (all || strcmp(b.what, "spin") == 0)) st = spin_answers(&b, &e);
+    if (st == ST_OK && (all || strcmp(b.what, "clock") == 0)) st = known_times(&b, &e);
     if (st == ST_OK && (all || strcmp(b.what, "hidden") == 0)) st = hidden_answers(&b, &e);
     verifier_close(b.v);
     if (b.json) fclose(b.json);

@@ -30,12 +30,18 @@ static const char help[] =
     "  --device D       cpu, or cuda:N (what the backend needs)\n"
     "  --compat-inputs  cpu: draw inputs on the CPU even for a GPU, exactly KernelBench's numbers\n"
     "  --timed-calls N  ModelNew backends (100)\n"
+    "  --timing M       interleaved, calibrated, cuda_event, do_bench, do_bench_impl, host_time or nsight_python_time\n"
+    "                   (interleaved; docs/formats.md)\n"
+    "  --warmup N       calls in front of timed ones, at least (the method's)\n"
+    "  --trim X         share of the times left out at either end; 0.5: the median (the method's)\n"
     "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
     "  --budget S       seconds that timing one answer may take (20)\n"
     "  --cache DIR      keep compiled objects there; any number of runs may share it\n"
     "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"
     "  --allow-library  do not ask a GPU answer for kernels of its own\n"
     "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
+    "  --staged S       on: the first failed trial ends the trials; off: all are made (off with backend c, else on)\n"
+    "  --single-input   all trials on inputs as the problem makes them, instead of several families\n"
     "  --trials N       correctness trials over all input families (5)\n"
     "  --threads N      threads for the reference and the answer (all CPUs)\n"
     "  --timeout S      seconds that all correctness trials may take (10)\n"
@@ -67,7 +73,7 @@ static enum status parse_number(const char *name, const char *text, double low, 
 
 static const char *const precisions[] = {"fp32", "fp16", "bf16", NULL},
                          *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL},
-                         *const lints[] = {"advisory", "strict", NULL};
+                         *const lints[] = {"advisory", "strict", NULL}, *const switches[] = {"on", "off", NULL};
 
 /* *out: the entry of the list (NULL at its end) that the text equals. */
 static enum status one_of(const char *name, const char *text, const char *const *list, const char **out,
@@ -114,6 +120,11 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         INPUTS,
         CALLS,
         INTERVAL,
+        TIMING,
+        WARMUP,
+        TRIM,
+        STAGED,
+        SINGLE_INPUT,
         BUDGET,
         LIBRARY,
         CACHE,
@@ -144,6 +155,11 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
         {"compat-inputs", required_argument, NULL, INPUTS},
         {"timed-calls", required_argument, NULL, CALLS},
         {"interval", required_argument, NULL, INTERVAL},
+        {"timing", required_argument, NULL, TIMING},
+        {"warmup", required_argument, NULL, WARMUP},
+        {"trim", required_argument, NULL, TRIM},
+        {"staged", required_argument, NULL, STAGED},
+        {"single-input", no_argument, NULL, SINGLE_INPUT},
         {"budget", required_argument, NULL, BUDGET},
         {"allow-library", no_argument, NULL, LIBRARY},
         {"lint", required_argument, NULL, LINT},
@@ -202,6 +218,26 @@ static enum status parse_args(int argc, char **argv, struct verify_args *a, stru
             TRY(parse_number("timed-calls", optarg, 1, 10000, &x, e));
             a->o.timed_calls = (int)x;
             break;
+        case TIMING:
+            if (!timing_method_from_name(optarg, &a->o.timing_method))
+                return FAIL(
+                    e, ST_USAGE,
+                    "--timing: expected interleaved, calibrated, cuda_event, do_bench, do_bench_impl, host_time "
+                    "or nsight_python_time, got \"%s\"",
+                    optarg);
+            break;
+        case WARMUP:
+            TRY(parse_number("warmup", optarg, 1, 10000, &x, e));
+            a->o.warm_calls = (int)x;
+            break;
+        case TRIM: TRY(parse_number("trim", optarg, 0.001, 0.5, &a->o.trim, e)); break;
+        case STAGED: {
+            const char *how;
+            TRY(one_of("staged", optarg, switches, &how, e));
+            a->o.staged = strcmp(how, "on") == 0 ? STAGED_ON : STAGED_OFF;
+            break;
+        }
+        case SINGLE_INPUT: a->o.single_input = true; break;
         case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
         case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
         case LIBRARY: a->o.allow_library = true; break;
@@ -291,9 +327,11 @@ static void print_verdict(const struct problem *p, const char *path, const struc
         printf("eager      %.4f ms\nkernel     %.4f ms\n", v->eager_ms, v->kernel_ms);
         printf("speed-up   %.2fx (95 %%: %.2f to %.2f)\n", v->speedup, v->speedup_low, v->speedup_high);
     }
+    if (v->remeasured) printf("           measured again in a fresh process; the slower measurement\n");
     if (v->prepare_ms > 0) printf("prepare    %.4f ms, once per parameter set\n", v->prepare_ms);
     printf("took       compile %.0f ms, run %.0f ms, timing %.0f ms\n", v->compile_s * 1e3, v->run_s * 1e3,
            v->time_s * 1e3);
+    if (v->problem_flags[0]) printf("problem is %s (docs/formats.md, Problems)\n", v->problem_flags);
     if (v->lint[0]) printf("lint       %s\n", v->lint);
     if (v->message[0]) printf("message    %s\n", v->message);
 }

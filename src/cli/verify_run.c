@@ -87,10 +87,14 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
 
 /* The options that decide a verdict, as text. */
 static void settings_text(const struct verify_options *o, char *out, size_t size) {
-    snprintf(out, size, "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d", backend_name(o->backend),
-             o->precision ? o->precision : "fp32", o->scoring == SCORING_COMPAT ? "compat" : "hardened",
-             o->device ? o->device : "default", o->trials, o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device",
-             o->allow_library, o->measure);
+    snprintf(out, size,
+             "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d timing=%s warmup=%d trim=%g interval=%g "
+             "staged=%d single=%d",
+             backend_name(o->backend), o->precision ? o->precision : "fp32",
+             o->scoring == SCORING_COMPAT ? "compat" : "hardened", o->device ? o->device : "default", o->trials,
+             o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device", o->allow_library, o->measure,
+             timing_method_name(o->timing_method), o->warm_calls, o->trim, o->interval, (int)o->staged,
+             o->single_input);
 }
 
 static enum status read_known(const struct verify_run *r, struct folder *f, const char *path, const char *settings,
@@ -171,6 +175,8 @@ static json_t *entry_json(const struct sample *s, const char *hardware, const ch
         snprintf(trials, sizeof trials, "(%d / %d)", v->tests_passed, v->tests_total);
         json_object_set_new(metadata, "correctness_trials", json_string(trials));
     }
+    if (v->problem_flags[0]) json_object_set_new(metadata, "problem_flags", json_string(v->problem_flags));
+    if (v->speedup > 10) json_object_set_new(metadata, "excessive_speedup", json_true());
     if (v->outcome != OUTCOME_CORRECT) {
         /* The outcome's name stands where KernelBench has the exception's. */
         const char *key = !compiled ? "compilation_error" : class == 'W' ? "correctness_issue" : "runtime_error";
@@ -336,6 +342,7 @@ static enum status judge_folder(const struct verify_run *r, struct folder *f, st
             printf("%-48s %-20s", which[k]->name, outcome_name(items[k].verdict.outcome));
             if (items[k].verdict.speedup > 0)
                 printf(" %6.2fx %10.4f ms", items[k].verdict.speedup, items[k].verdict.kernel_ms);
+            if (outcome_class(items[k].verdict.outcome) == 'I') printf(" %.300s", items[k].verdict.message);
             printf("\n");
             if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
         }

@@ -10,6 +10,11 @@ static struct cu_mat16 mat16(struct tensor t) {
     ASSERT(t.dt == DT_BF16);
     return (struct cu_mat16){t.data, t.rows, t.cols, t.ld};
 }
+static uint64_t float_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
 static struct cu_mat mat32(struct tensor t) {
     ASSERT(t.dt == DT_F32);
     return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
@@ -82,7 +87,7 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
     const size_t out = p.out16 ? 2 : 4;
     bool done = false;
     if (!NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
-              (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias)))
+              (uint64_t)p.lda, (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias), p.accumulate, p.out16))
         return;
     if (p.m % 8 == 0 && p.k % 8 == 0 && p.k > 0) {
         const struct lt_product wanted = p;
@@ -188,7 +193,7 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
                               .T = x.rows,
                               .K = a->K,
                               .R = a->N};
-    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), ADDRESS(xa.data))) return;
+    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), OF_TENSOR(xa), float_bits(scale))) return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
@@ -232,16 +237,21 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain)))
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), float_bits(eps)))
         cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
 }
+
+/* The tables move when they grow, and not together. */
+#define OF_ROPE(r)                                                                                                 \
+    ADDRESS((r)->cos_t), ADDRESS((r)->sin_t), ADDRESS((r)->q_gain), ADDRESS((r)->k_gain), (uint64_t)(r)->H, \
+        (uint64_t)(r)->G, (uint64_t)(r)->K
 
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
     if (qk.rows == 0) return;
     const int32_t *pos = pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos);
     const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
                               r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
-    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), ADDRESS(r->cos_t), ADDRESS(r->q_gain)))
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r)))
         cuda_ok(c, "rope", cu_rope16(&c->dev, mat16(qk), mat32(qkv), &a));
 }
 
@@ -254,8 +264,7 @@ void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const
     const int32_t *pos = p ? pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos) : NULL;
     const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
                               r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
-    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), ADDRESS(r->cos_t), ADDRESS(r->q_gain),
-                    ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r), ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
         cuda_ok(c, "rope",
                 cu_rope_kv16(&c->dev, mat16(qk), mat32(qkv), &a, p->kv_task, p->n_kv, (uint16_t *)(void *)s.kv,
                              2 * s.kv_stride));
@@ -326,7 +335,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
         a.count = zeroed_counts(c, "attention", p->n_split);
         if (!a.part || !a.count) return;
     }
-    if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
+    if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
+              ADDRESS(kv), (uint64_t)stride,
               ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
               (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
         return;

@@ -49,6 +49,8 @@ static void of_verifier(const struct train_options *o, struct str *out) {
     ADD("%d %d %s %s %d %s %s %d %d %a %a %lld %d %d\n", v.backend, v.scoring, v.precision, v.device ? v.device : "",
         v.timed_calls, v.python ? v.python : "", v.cache_dir ? v.cache_dir : "", v.threads, v.trials,
         v.compile_timeout_s, v.run_timeout_s, (long long)v.memory_bytes, v.measure, v.allow_weaker);
+    ADD("%d %d %a %a %a %d %d\n", v.timing_method, v.warm_calls, v.trim, v.interval, v.timing_budget_s, v.staged,
+        v.single_input);
 }
 
 static void of_advantages(const struct train_options *o, struct str *out) {
@@ -194,6 +196,7 @@ static const struct {
     {"hierarchical_rewards", "tests/e2e/resume.sh"},
     {"refill_rounds", "tests/e2e/resume.sh"},
     {"overlap", "src/rl/rollout_test.c"},
+    {"max_staleness", "tests/e2e/resume.sh"},
     {"max_steps", "tests/e2e/train.sh"},
     {"start_batch", "tests/e2e/keys.sh"},
     {"resume_from_batch", "tests/e2e/keys.sh"},
@@ -220,8 +223,9 @@ static const struct {
     {"clip_high", "loss_fn=ppo update_epochs=3 learning_rate=0.02", "0"},
     {"clip_dual", "loss_fn=ppo update_epochs=3 learning_rate=0.02", "1.1"},
     {"dro_beta", "loss_fn=dro update_epochs=2 learning_rate=0.01", "0.5"},
-    {"ratio_low", "ratio_correction=mask", "1"},
-    {"ratio_high", "ratio_correction=truncate", "1"},
+    {"ratio_correction", "max_staleness=1", "mask"},
+    {"ratio_low", "max_staleness=1 ratio_correction=mask", "1"},
+    {"ratio_high", "max_staleness=1 ratio_correction=truncate", "1"},
     {"kl_penalty_in", "kl_penalty_coef=0.5", "reward"},
     {"kl_estimator", "kl_penalty_coef=0.5", "k2"},
     {"kl_discount_factor", "kl_penalty_coef=0.5 kl_penalty_in=reward", "0.5"},
@@ -251,6 +255,8 @@ static const struct {
     {"dataset_builder.overlong_penalty", "overlong_buffer_tokens=512", "2"},
     {"dataset_builder.precision", "backend=triton", "fp16"},
     {"dataset_builder.scoring", "backend=triton", "compat"},
+    {"dataset_builder.timing_trim", NULL, "0.1"},
+    {"dataset_builder.timing_method", "backend=triton", "calibrated"},
     {"dataset_builder.prompt_gpu_name", "prompt_include_hardware=true", "H200"},
     {"dataset_builder.prompt_option", NULL, "few_shot"},
     {"dataset_builder.test_fraction", "dataset_builder.source=set", "0.5"},

@@ -1,5 +1,5 @@
 /* The whole loop, top to bottom: train_run opens everything, train_steps walks the steps, one_step is one step:
- * pick_problems, rollout_run (rollout.c), assign_advantages (advantage.c), update_policy (update.c). */
+ * sample_ahead (pick_problems, rollout.c), judge, assign_advantages (advantage.c), update_policy (update.c). */
 #include "rl/loop.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@
 #include "rl/eval.h"
 #include "rl/journal.h"
 #include "rl/metrics.h"
+#include "rl/pipeline.h"
 #include "rl/roles.h"
 #include "rl/run.h"
 #include "rl/session.h"
@@ -32,6 +33,7 @@ struct trainer {
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
+    struct pipeline ahead; /* this step's batch and those sampled for later steps */
     struct roles roles;
     int64_t step, steps, opt_step;
     double baseline;    /* running mean of the rewards; NaN before the first batch */
@@ -154,6 +156,11 @@ static int constant_tasks(struct trainer *t, const struct rollout *r) {
 
 /* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
+static enum status save_ahead(void *ctx, const char *dir, struct err *e) {
+    const struct trainer *t = ctx;
+    return pipeline_save(&t->ahead, t->step, dir, e);
+}
+
 static enum status save(struct trainer *t, const char *name, struct err *e) {
     char step[32];
     CLEANUP_STR struct str more = STR_INIT;
@@ -162,8 +169,9 @@ static enum status save(struct trainer *t, const char *name, struct err *e) {
     if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, str_c(&more), t->s.model,
-                            t->o->lora_rank > 0, t->opt, t->s.tokenizer_dir, e));
+    const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.model, t->o->lora_rank > 0,
+                            t->opt, t->s.tokenizer_dir, e));
     t->saved_step = t->step;
     t->save_s = clock_now_s() - from;
     return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
@@ -184,20 +192,49 @@ static void keep_state(struct trainer *t, int64_t opt_step_before, double baseli
 
 /* ---- one step -----------------------------------------------------------------------------------------------------*/
 
-/* The step's problems, and others in the place of those that teach nothing, as often as refill_rounds says. */
-static enum status sample_step(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
-    const struct train_options *o = &t->now;
-    const int batch = (int)o->dataset_builder.batch_size;
+static struct rollout_params params_of(const struct trainer *t, int64_t step) {
+    const struct train_options now = schedule_at(t->o, (double)step / (double)t->steps);
+    struct rollout_params p = session_rollout_params(&now);
+    p.step = step;
+    p.stream = (uint64_t)(step * t->o->dataset_builder.batch_size);
+    return p;
+}
+
+/* The batch of a step, with the weights as they are; its verdicts are asked for. */
+static enum status sample_batch(struct trainer *t, int64_t step, struct rollout_times *times, struct err *e) {
+    const int batch = (int)t->o->dataset_builder.batch_size;
     const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
-    struct rollout_params p = session_rollout_params(o);
-    p.step = t->step;
-    p.stream = (uint64_t)(t->step * batch);
-    if (o->curriculum.enabled)
-        curriculum_pick(&t->curriculum, o, t->step, batch, problems);
+    const struct rollout_params p = params_of(t, step);
+    if (t->o->curriculum.enabled)
+        curriculum_pick(&t->curriculum, t->o, step, batch, problems);
     else
-        pick_problems(t, t->step, problems);
-    enum status st = roles_propose(&t->roles, &t->s.actor, o, &p, problems, batch, e);
-    if (st == ST_OK) st = rollout_run(&t->s.actor, problems, batch, &p, r, times, e);
+        pick_problems(t, step, problems);
+    enum status st = roles_propose(&t->roles, &t->s.actor, &t->now, &p, problems, batch, e);
+    struct batch *b = pipeline_push(&t->ahead, step, t->step, t->opt_step);
+    if (st == ST_OK) st = rollout_sample(&t->s.actor, problems, batch, &p, &b->r, times, e);
+    if (st != ST_OK) pipeline_drop_last(&t->ahead);
+    free(problems);
+    return st;
+}
+
+/* This step's batch, if it is not there yet, and those of the next max_staleness steps. */
+static enum status sample_ahead(struct trainer *t, struct rollout_times *times, struct err *e) {
+    const int64_t last = i64_min(t->step + t->o->max_staleness, t->steps - 1);
+    for (;;) {
+        const int64_t next = t->ahead.n ? t->ahead.batch[t->ahead.n - 1]->step + 1 : t->step;
+        if (next > last) return ST_OK;
+        TRY(sample_batch(t, next, times, e));
+    }
+}
+
+/* Waits for the step's verdicts; then samples other problems in the place of those that teach nothing, as often as
+ * refill_rounds says, and lets the other roles play. */
+static enum status judge(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
+    const struct train_options *o = t->o;
+    const int batch = (int)o->dataset_builder.batch_size;
+    struct rollout_params p = params_of(t, t->step);
+    const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
+    enum status st = rollout_score(&t->s.actor, &p, r, 0, times, e);
     for (int round = 1; st == ST_OK && round <= o->refill_rounds; round++) {
         const int lacking = batch - (r->n_tasks - constant_tasks(t, r));
         if (lacking <= 0) break;
@@ -210,9 +247,8 @@ static enum status sample_step(struct trainer *t, struct rollout *r, struct roll
         st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
     }
     free(problems);
-    p.first_task = 0;
-    p.stream = (uint64_t)(t->step * batch);
-    return st == ST_OK ? roles_play(&t->roles, &t->s.actor, o, &p, r, times, e) : st;
+    p = params_of(t, t->step);
+    return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
 static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
@@ -236,21 +272,24 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
     return st;
 }
 
-/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. */
+/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. The batch stays
+ * in the pipeline until all of that is done, so that a checkpoint made on the way holds it. */
 static enum status one_step(struct trainer *t, struct err *e) {
     t->now = schedule_at(t->o, (double)t->step / (double)t->steps);
-    struct rollout r = {0};
     struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
     struct update_stats u = {0};
-    enum status st;
     const double t0 = clock_now_s(), baseline = t->baseline;
-    TRY_GOTO(sample_step(t, &r, &times.rollout, e), out);
+    enum status st;
+    TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
+    struct rollout *r = &t->ahead.batch[0]->r;
+    TRY_GOTO(judge(t, r, &times.rollout, e), out);
+    times.staleness = pipeline_age(&t->ahead, t->opt_step);
     const double t1 = clock_now_s();
-    const int constant = assign_advantages(t, &r);
+    const int constant = assign_advantages(t, r);
     const double t2 = clock_now_s();
     const int64_t opt_step = t->opt_step;
     int n_groups;
-    struct group *groups = roles_join(&t->roles, &r, &n_groups);
+    struct group *groups = roles_join(&t->roles, r, &n_groups);
     st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
     free(groups);
     if (st != ST_OK) {
@@ -263,10 +302,13 @@ static enum status one_step(struct trainer *t, struct err *e) {
     times.judging = judging_stats(t->s.actor.judging);
     times.quiet_s += lease_quiet_s(t->s.lease);
     t->save_s = 0;
-    if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, &r);
-    st = write_step(t, &r, constant, &u, &times, e);
+    if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, r);
+    st = write_step(t, r, constant, &u, &times, e);
+    if (st == ST_OK) pipeline_pop(&t->ahead);
 out:
-    rollout_free(&r);
+    /* What a step that failed has sampled comes again, should the run go on from in front of it. */
+    while (st != ST_OK && t->ahead.n > 0 && t->ahead.batch[t->ahead.n - 1]->sampled_in == t->step)
+        pipeline_drop_last(&t->ahead);
     roles_end(&t->roles, t->o, st == ST_OK);
     return st;
 }
@@ -351,6 +393,15 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
     return ST_OK;
 }
 
+/* The batches that were sampled before the checkpoint for steps after it. */
+static enum status load_ahead(struct trainer *t, const char *dir, struct err *e) {
+    TRY(pipeline_load(&t->ahead, dir, &t->s.actor, t->train, t->n_train, e));
+    for (int i = 0; i < t->ahead.n; i++)
+        if (t->ahead.batch[i]->step != t->step + i || t->ahead.batch[i]->sampled_at > t->opt_step)
+            return FAIL(e, ST_PARSE, "%s: the batches in flight do not follow on step %lld", dir, (long long)t->step);
+    return ST_OK;
+}
+
 /* Weights, optimizer and position of the last checkpoint, or of the one that is asked for. What was written about later
  * steps is dropped, but for their verdicts: those steps are made again with the same ones. */
 static enum status resume(struct trainer *t, struct err *e) {
@@ -366,18 +417,13 @@ static enum status resume(struct trainer *t, struct err *e) {
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
     TRY(journal_open(path.p, t->s.verify_settings, t->step, t->s.verifier, &t->journal, e));
     session_judging(&t->s, t->journal, t->s.actor.cancel);
-    return ST_OK;
+    return c.found ? load_ahead(t, c.path, e) : ST_OK;
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
     struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
-    /* Every sample here comes from the weights that the step trains, where the correction is 1 whatever its kind. */
-    if (o->ratio_correction != CORRECT_NONE && o->numerics == NUMERICS_EXACT)
-        return FAIL(e, ST_USAGE,
-                    "ratio_correction: a run trains on no sample older than its weights, so there is nothing "
-                    "to correct; expected none, or numerics fast");
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
@@ -386,6 +432,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     const struct param *params = model_params(t.s.model, &n_params);
     TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
+    t.space.lease = t.s.lease;
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
@@ -398,6 +445,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);

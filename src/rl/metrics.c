@@ -287,6 +287,7 @@ void metrics_of_step(struct metrics *l, const struct train_options *o, int64_t s
     metrics_add(l, share(&c, c.cached), "batch/cache_hit_rate");
     add_multiturn(l, o, r, &c);
     if (o->tensorboard_log_per_level) add_levels(l, o, r);
+    metrics_add(l, (double)t->staleness, "train/staleness");
     add_update(l, o, u);
     metrics_add(l, o->mode == MODE_MULTI_TURN, "mode");
     metrics_add(l, (double)step, "progress/batch");

@@ -21,6 +21,7 @@ struct step_times {
     struct rollout_times rollout;
     struct judging_stats judging;
     double assemble_s, train_s, save_s, quiet_s, total_s;
+    int64_t staleness; /* updates made since the batch was sampled */
 };
 /* One step's line. constant: groups of equal scores. */
 void metrics_of_step(struct metrics *l, const struct train_options *o, int64_t step, int64_t steps,

@@ -80,8 +80,8 @@ static const struct config_key train_keys[] = {
               "ppo, gspo: bad answers weigh at most this ratio, such as 3. 0: they weigh as much as their ratio says."),
     KEY_FLOAT(T, dro_beta, "0.05", "[0,)", "dro: strength of the bound."),
     KEY_ENUM(T, ratio_correction, "none", "none|truncate|mask|sequence_mask",
-             "For samples that are older than the weights, of which a run has none (train takes only none): weigh a "
-             "token by how much likelier it has become, at most ratio_high (truncate, TIS); the same, and 0 outside "
+             "For samples that are older than the weights (max_staleness): weigh a token by how much likelier it has "
+             "become, at most ratio_high (truncate, TIS); the same, and 0 outside "
              "ratio_low to ratio_high (mask, IcePop); or leave whole answers out whose geometric mean is outside "
              "(sequence_mask)."),
     KEY_FLOAT(T, ratio_low, "0.5", "[0,1]", "Lower bound of ratio_correction."),
@@ -156,7 +156,12 @@ static const struct config_key train_keys[] = {
             "Times a step samples other problems in the place of groups whose answers all scored the same (DAPO)."),
     KEY_ENUM(T, overlap, "auto", "auto|on|off",
              "Judge finished answers while others are sampled; times are measured while the model stands aside. auto: "
-             "on where the model runs on a device of its own."),
+             "on where the model runs on a device of its own, and with max_staleness."),
+    KEY_INT(
+        T, max_staleness, "0", "[0,16]",
+        "Steps a batch is sampled ahead of the one that trains on it: its verdicts come while the model samples and "
+        "trains, and its answers are that many updates old, which ratio_correction (truncate, unless given) "
+        "corrects. 0: on-policy."),
     KEY_INT(T, max_steps, "0", "[0,)", "Steps of the run. 0: num_epochs over the problems."),
     KEY_INT(T, start_batch, "0", "[0,)", "A new run begins with this step instead of 0."),
     KEY_INT_OPT(T, resume_from_batch, "null", "[0,)",
@@ -212,6 +217,23 @@ static const struct config_key train_keys[] = {
               "Share of the problems, the last ones, held out when the source has no split of its own."),
     KEY_INT(T, dataset_builder.num_correct_trials, "5", "[1,100]", "Correctness trials over all input families."),
     KEY_INT(T, dataset_builder.num_perf_trials, "100", "[1,100000]", "ModelNew backends: timed calls of an answer."),
+    KEY_BOOL(T, dataset_builder.multi_input, "true",
+             "Trials on several input families (docs/formats.md). false: all on inputs as the problem makes them."),
+    KEY_ENUM(
+        T, dataset_builder.staged, "auto", "auto|on|off",
+        "on: an answer's first failed trial is its last stage. off: all trials are made, for partial credit. auto: "
+        "off with backend c or partial_correctness, else on."),
+    KEY_ENUM(T, dataset_builder.timing_method, "interleaved",
+             "interleaved|calibrated|cuda_event|do_bench|do_bench_impl|host_time|nsight_python_time",
+             "ModelNew backends: how correct answers are timed (docs/formats.md)."),
+    KEY_INT(T, dataset_builder.timing_warmup, "0", "[0,10000]",
+            "ModelNew backends: calls in front of timed ones, at least. 0: the method's."),
+    KEY_FLOAT(T, dataset_builder.timing_trim, "0", "[0,0.5]",
+              "ModelNew backends: share of the times left out at either end; 0.5 is the median. 0: the method's."),
+    KEY_FLOAT(T, dataset_builder.timing_interval, "0", "[0,1]",
+              "ModelNew backends: timing goes on until the 95 % interval is this share of the ratio. 0: the method's."),
+    KEY_FLOAT(T, dataset_builder.timing_budget_s, "20", "(0,3600]",
+              "ModelNew backends: seconds that timing one answer may take."),
     KEY_BOOL(T, dataset_builder.measure_performance, "true", "Time correct kernels against PyTorch."),
     KEY_ENUM_OPT(T, dataset_builder.reward_preset, "null", "stage1|stage2|stage3|sparse|default",
                  "Weights by name, where the configuration sets none (docs/configuration.md). null: nothing."),

@@ -34,7 +34,7 @@ struct train_options {
     int algorithm; /* index into the key's choices, or unset; a preset (presets.c) */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens, activation_memory, kv_memory, update_epochs, keep_best;
+        threads, train_tokens, activation_memory, max_staleness, kv_memory, update_epochs, keep_best;
     double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
     double clip_dual, dro_beta, ratio_low, ratio_high, kl_penalty_coef, kl_discount_factor, entropy_coef,
         keep_threshold, reward_temperature, baseline_decay, min_lr_ratio;
@@ -66,13 +66,16 @@ struct train_options {
             format_penalty, overlong_penalty, excessive_speedup_threshold;
         int64_t length_min, length_max, thinking_soft_max, thinking_hard_max, overlong_buffer_tokens;
         double thinking_no_think, thinking_floor;
-        int reward_preset;                   /* index into the key's choices, or unset; a preset */
-        int speed_reward;                    /* enum speed_shape */
-        int dataset_src;                     /* enum dataset_src */
-        int backend, scoring, precision;     /* enums of verify.h; enum precision */
+        int reward_preset;               /* index into the key's choices, or unset; a preset */
+        int speed_reward;                /* enum speed_shape */
+        int dataset_src;                 /* enum dataset_src */
+        int backend, scoring, precision; /* enums of verify.h; enum precision */
+        int timing_method, staged;       /* enums of verify.h */
+        int64_t timing_warmup;
+        double timing_trim, timing_interval, timing_budget_s;
         int prompt_option, prompt_precision; /* enums above; precision may be unset */
         bool shuffle, measure_performance, partial_correctness, sparse_rewards, check_for_excessive_speedup,
-            prompt_include_hardware;
+            prompt_include_hardware, multi_input;
     } dataset_builder;
     struct {
         const char *python, *cache_dir, *device;
@@ -104,7 +107,7 @@ extern const char *const precision_names[];
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
 /* Names of other programs' files, and what they mean here; part of train_schema. */
-enum { TRAIN_ALIASES = 48 };
+enum { TRAIN_ALIASES = 52 };
 extern const struct config_alias train_aliases[];
 /* The presets: what `algorithm` and `reward_preset` set, "key=value" each, ended by NULL. NULL for an unknown index. */
 const char *const *algorithm_preset(int index);

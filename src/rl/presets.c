@@ -63,6 +63,8 @@ static enum status apply(struct config *c, const char *source, const char *const
 enum status train_options_finish(struct config *c, T *o, struct err *e) {
     TRY(apply(c, "algorithm", algorithm_preset(o->algorithm), e));
     TRY(apply(c, "dataset_builder.reward_preset", reward_preset(o->dataset_builder.reward_preset), e));
+    static const char *const corrected[] = {"ratio_correction=truncate", NULL};
+    if (o->max_staleness > 0) TRY(apply(c, "max_staleness", corrected, e));
     return train_options_check(c, o, e);
 }
 
@@ -71,7 +73,6 @@ enum status train_options_finish(struct config *c, T *o, struct err *e) {
 #define HOSTED "belongs to a hosted service; the model is trained here, on `device`."
 #define OWN_LOG "there is no hosted logger; TensorBoard files and metrics.jsonl are written to log_path."
 #define OWN_JAIL "answers are judged here, in a sandbox of this machine (sandbox.*)."
-#define OWN_TIMING "the verifier times answer and eager in turn, as often as its interval needs (docs/formats.md)."
 #define SHARED(name) \
     { "multiturn_dataset_builder." name, "dataset_builder." name, false, "One of the two is given." }
 
@@ -86,7 +87,6 @@ const struct config_alias train_aliases[] = {
     {"dataset_builder.modal_timeout", "sandbox.run_timeout_s", false, "The deadline of a kernel's run, in seconds."},
     {"dataset_builder.use_modal", NULL, false, OWN_JAIL},
     {"dataset_builder.modal_gpu_type", NULL, false, OWN_JAIL},
-    {"dataset_builder.timing_method", NULL, false, OWN_TIMING},
     {"base_url", NULL, true, HOSTED},
     {"wandb_project", NULL, true, OWN_LOG},
     {"wandb_name", NULL, true, OWN_LOG},
@@ -123,6 +123,11 @@ const struct config_alias train_aliases[] = {
     {"enable_adaptive_curriculum", "curriculum.enabled", false, ""},
     {"curriculum_start_p", "curriculum.start_share", false, ""},
     {"curriculum_end_p", "curriculum.end_share", false, ""},
+    {"enable_multi_input", "dataset_builder.multi_input", false, ""},
+    {"multi_input_num_tests", "dataset_builder.num_correct_trials", false, ""},
+    {"timing_num_warmup", "dataset_builder.timing_warmup", false, ""},
+    {"timing_num_trials", "dataset_builder.num_perf_trials", false, ""},
+    {"timing_trim_percent", "dataset_builder.timing_trim", false, "A share, not per cent."},
     {"curriculum_trigger_threshold", "curriculum.trigger", false, ""},
 };
 _Static_assert(ARRAY_LEN(train_aliases) == TRAIN_ALIASES, "options.h says how many there are");
@@ -158,6 +163,22 @@ static enum status check_ranges(const struct config *c, const T *o, struct err *
     return ST_OK;
 }
 
+/* Batches that are sampled ahead. */
+static enum status check_staleness(const struct config *c, const T *o, struct err *e) {
+    if (o->max_staleness == 0 && o->ratio_correction != CORRECT_NONE)
+        return config_reject(c, "ratio_correction", e,
+                             "needs max_staleness above 0: without it no sample is older than the weights");
+    if (o->max_staleness > 0 && o->overlap == OVERLAP_OFF)
+        return config_reject(c, "overlap", e, "max_staleness samples ahead of verdicts: expected auto or on");
+    if (o->max_staleness > 0 && o->refill_rounds > 0)
+        return config_reject(c, "refill_rounds", e,
+                             "whom to refill is known from the verdicts, which max_staleness does not wait for: "
+                             "expected 0");
+    if (o->max_staleness > 0 && o->roles.proposals > 0)
+        return config_reject(c, "roles.proposals", e, "a proposed problem lives for its step: max_staleness 0");
+    return ST_OK;
+}
+
 static enum status check_roles(const struct config *c, const T *o, struct err *e) {
     if (o->roles.proposals > o->dataset_builder.batch_size)
         return config_reject(c, "roles.proposals", e, "expected at most batch_size (%lld)",
@@ -182,6 +203,7 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     if (!module && o->dataset_builder.scoring != SCORING_HARDENED)
         return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
     TRY(check_ranges(c, o, e));
+    TRY(check_staleness(c, o, e));
     TRY(check_roles(c, o, e));
     return check_speed(c, o, e);
 }

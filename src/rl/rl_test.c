@@ -194,10 +194,44 @@ static void prompts(void **state) {
     arena_free(&a);
 }
 
+/* Whether a think block is asked for is one decision: what the system says, what a prompt of any turn says and what its
+ * feedback says agree, for every backend. */
+static void no_thought_is_asked_for(void **state) {
+    (void)state;
+    const char *const names[] = {"c", "cuda_native", "triton", "cuda", "torch_cpu"};
+    const struct verdict failed = {.outcome = OUTCOME_COMPILE_ERROR, .message = "error: what"};
+    const struct spec spec = {0};
+    for (size_t b = 0; b < ARRAY_LEN(names); b++)
+        for (int think = 0; think < 2; think++)
+            for (int turn = 0; turn < 2; turn++)
+                for (int full = 0; full < 2; full++) {
+                    struct arena a = ARENA_INIT;
+                    struct chat_message m[2];
+                    struct str feedback = STR_INIT;
+                    const struct prompt_backend *backend = prompt_backend(names[b]);
+                    if (full)
+                        feedback_render_full(&failed, backend, &feedback);
+                    else
+                        feedback_render(&failed, &feedback);
+                    const struct prompt_attempt attempt = {.kernel = "k", .feedback = str_c(&feedback)};
+                    prompt_build(&(struct prompt_input){.problem = &problem,
+                                                        .spec = &spec,
+                                                        .backend = backend,
+                                                        .think = think,
+                                                        .attempts = &attempt,
+                                                        .n_attempts = turn},
+                                 &a, m);
+                    assert_true((strstr(m[0].content, "<think>") != NULL) == think);
+                    assert_null(strcasestr(m[1].content, "think"));
+                    str_free(&feedback);
+                    arena_free(&a);
+                }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(advantages),    cmocka_unit_test(advantages_of_few), cmocka_unit_test(feedback_texts),
-        cmocka_unit_test(full_feedback), cmocka_unit_test(prompts),
+        cmocka_unit_test(full_feedback), cmocka_unit_test(prompts),           cmocka_unit_test(no_thought_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

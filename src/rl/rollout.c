@@ -224,6 +224,11 @@ static enum status sample_turn(struct turn *t, struct request *req, int n_req, s
     return ST_OK;
 }
 
+static struct place place_of(const struct rollout_params *p, const struct group *g, int task, int j) {
+    return (struct place){
+        .step = p->step, .eval = p->eval, .group = p->first_task + task, .sample = g->first + j, .turn = g->turn};
+}
+
 /* Samples the groups from `begin` on, which have their prompts. */
 static enum status play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
                         int first_task, struct rollout_times *times, struct err *e) {
@@ -257,11 +262,7 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
         for (int j = 0; j < g->n; j++, k++) {
             t.ep[k] = &g->ep[j];
             t.problem[k] = g->problem;
-            t.at[k] = (struct place){.step = p->step,
-                                     .eval = p->eval,
-                                     .group = p->first_task + task,
-                                     .sample = g->first + j,
-                                     .turn = g->turn};
+            t.at[k] = place_of(p, g, task, j);
         }
     }
     const enum status st = sample_turn(&t, req, n_req, times, e);
@@ -276,9 +277,8 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
 
 /* ---- tasks and turns ----------------------------------------------------------------------------------------------*/
 
-/* The group's prompt becomes its own. */
-static struct group *add_group(struct rollout *r, const struct problem *p, struct ids *prompt, int task, int turn,
-                               int first, int n) {
+struct group *rollout_add_group(struct rollout *r, const struct problem *p, struct ids *prompt, int task, int turn,
+                                int first, int n) {
     if (r->n == r->cap) {
         r->cap = r->cap ? 2 * r->cap : 64;
         r->group = xrealloc(r->group, (size_t)r->cap * sizeof *r->group);
@@ -301,7 +301,7 @@ static enum status first_turns(const struct actor *a, const struct problem *cons
             ids_free(&prompt);
             return err_note(e, "problem %s", problems[i]->key);
         }
-        const struct group *g = add_group(r, problems[i], &prompt, r->n_tasks, 0, 0, p->group_size);
+        const struct group *g = rollout_add_group(r, problems[i], &prompt, r->n_tasks, 0, 0, p->group_size);
         for (int j = 0; j < p->group_size; j++)
             r->trajectory[r->n_trajectories++] =
                 (struct trajectory){.task = r->n_tasks, .sample = j, .n_turns = 1, .turn = {&g->ep[j]}};
@@ -332,7 +332,7 @@ static enum status next_turns(const struct actor *a, const struct rollout_params
             t->done = true; /* its attempt is too long to be shown */
             continue;
         }
-        struct group *g = add_group(r, problem, &prompt, t->task, t->n_turns, t->sample, 1);
+        struct group *g = rollout_add_group(r, problem, &prompt, t->task, t->n_turns, t->sample, 1);
         t->turn[t->n_turns++] = &g->ep[0];
     }
     return ST_OK;
@@ -402,6 +402,39 @@ enum status rollout_score(const struct actor *a, const struct rollout_params *p,
     for (int k = 0; k < r->n_trajectories; k++)
         if (r->trajectory[k].task >= first_task) score_trajectory(p, &r->trajectory[k]);
     return a->cancel && *a->cancel ? FAIL(e, ST_CANCELLED, "interrupted") : ST_OK;
+}
+
+enum status rollout_restore(const struct actor *a, int64_t step, struct rollout *r, const char *where, struct err *e) {
+    r->judging = a->judging;
+    for (int i = 0; i < r->n; i++) { /* first turns come in the order of their tasks, in front of later ones */
+        const struct group *g = &r->group[i];
+        if (g->turn > 0) continue;
+        if (g->task != r->n_tasks || g->first != 0) return FAIL(e, ST_PARSE, "%s: group %d is out of order", where, i);
+        const size_t total = (size_t)(r->n_trajectories + g->n);
+        r->trajectory = xrealloc(r->trajectory, (total + 1) * sizeof *r->trajectory);
+        for (int j = 0; j < g->n; j++)
+            r->trajectory[r->n_trajectories++] =
+                (struct trajectory){.task = g->task, .sample = j, .n_turns = 1, .turn = {&g->ep[j]}};
+        r->n_tasks++;
+    }
+    for (int i = 0; i < r->n; i++) {
+        struct group *g = &r->group[i];
+        struct trajectory *t = NULL;
+        for (int k = 0; g->turn > 0 && k < r->n_trajectories && !t; k++)
+            if (r->trajectory[k].task == g->task && r->trajectory[k].sample == g->first) t = &r->trajectory[k];
+        if (g->turn > 0 && (!t || t->n_turns != g->turn || g->n != 1))
+            return FAIL(e, ST_PARSE, "%s: group %d is a turn without the one before it", where, i);
+        if (t) t->turn[t->n_turns++] = &g->ep[0];
+    }
+    const struct rollout_params p = {.step = step};
+    for (int i = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++) {
+            struct group *g = &r->group[i];
+            const struct place at = place_of(&p, g, g->task, j);
+            rollout_decode(a, &g->ep[j]);
+            judging_add(a->judging, &r->verdicts, g->problem, g->ep[j].kernel, &at, &g->ep[j].verdict);
+        }
+    return ST_OK;
 }
 
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,

@@ -128,6 +128,14 @@ enum status rollout_score(const struct actor *a, const struct rollout_params *p,
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
                         const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
                         struct err *e) MUST_USE;
+/* A rollout of one call of rollout_sample (its first_task 0) as it was, from its groups alone: their problems, prompts
+ * and samples are there, everything else is made again and the verdicts are asked for, in the places that they had in
+ * the step. ST_PARSE: the groups do not make up trajectories; where: what to name then. */
+enum status rollout_restore(const struct actor *a, int64_t step, struct rollout *r, const char *where,
+                            struct err *e) MUST_USE;
+/* A group of n samples, all still empty. The prompt becomes its own. Valid until the next one is added. */
+struct group *rollout_add_group(struct rollout *r, const struct problem *p, struct ids *prompt, int task, int turn,
+                                int first, int n);
 void groups_free(struct group *groups, int n); /* what they own, not the array */
 
 /* Samples as engine_run does, by the policy, while the lease is held; weights that are not finite are named. */

@@ -111,7 +111,7 @@ static enum status copy_file(const char *from_dir, const char *to_dir, const cha
     return fs_write_atomic(to, text, n, e);
 }
 
-enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct checkpoint_extra *more,
                              const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
                              const char *tokenizer_dir, struct err *e) {
     TRY(fs_mkdirs(dir, e));
@@ -129,7 +129,8 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
     if (opt) TRY(adamw_save(opt, p, opt_path, e));
     CLEANUP_STR struct str s = STR_INIT;
     str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld%s%s}\n", (long long)next_step, (long long)opt_step,
-             more && *more ? ", " : "", more ? more : "");
+             more && *more->state ? ", " : "", more ? more->state : "");
+    if (more && more->write) TRY(more->write(more->ctx, dir, e));
     return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
 }
 
@@ -149,9 +150,9 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
 
 /* The directory is written beside its place and moved there. Between the two renames of a replacement only DIR.old
  * exists; checkpoint_recover puts it back. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
-                               const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
-                               const char *tokenizer_dir, struct err *e) {
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step,
+                               const struct checkpoint_extra *more, const struct model *m, bool lora, const char *dtype,
+                               const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
     CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
     str_addf(&tmp, "%s.tmp", dir);
     str_addf(&old, "%s.old", dir);
@@ -177,9 +178,9 @@ enum status checkpoint_recover(const char *dir, struct err *e) {
     return ST_OK;
 }
 
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step, const char *more,
-                                const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
-                                struct err *e) {
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+                                const struct checkpoint_extra *more, const struct model *m, bool lora,
+                                const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
     CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
     str_addf(&dir, "%s/checkpoints/%s", r->dir, name);
     TRY(checkpoint_replace(dir.p, next_step, opt_step, more, m, lora, "f32", opt, tokenizer_dir, e));

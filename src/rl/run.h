@@ -37,22 +37,28 @@ enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m,
  */
 enum status run_truncate(struct run *r, int64_t step, struct err *e) MUST_USE;
 
+/* What a checkpoint holds beside weights, optimizer and position. */
+struct checkpoint_extra {
+    const char *state;                                               /* members of state.json: "\"baseline\": 0.5" */
+    enum status (*write)(void *ctx, const char *dir, struct err *e); /* files of its own, into dir; may be NULL */
+    void *ctx;
+};
 /* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
- * more: further members of state.json ("\"baseline\": 0.5"), or NULL. tokenizer_dir: its tokenizer files are copied
- * beside full weights. The directory appears complete or not at all. */
-enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step, const char *more,
-                                const struct model *m, bool lora, const struct adamw *opt, const char *tokenizer_dir,
-                                struct err *e) MUST_USE;
+ * more: may be NULL. tokenizer_dir: its tokenizer files are copied beside full weights. The directory appears complete
+ * or not at all. */
+enum status run_save_checkpoint(struct run *r, const char *name, int64_t next_step, int64_t opt_step,
+                                const struct checkpoint_extra *more, const struct model *m, bool lora,
+                                const struct adamw *opt, const char *tokenizer_dir, struct err *e) MUST_USE;
 /* Removes numbered checkpoints but the `keep` newest ones; 0 keeps all. */
 enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) MUST_USE;
 /* The parts run_save_checkpoint is made of, for programs without a run (sft). */
-enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
+enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct checkpoint_extra *more,
                              const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
                              const char *tokenizer_dir, struct err *e) MUST_USE;
 /* The same in place of what DIR holds: a complete checkpoint, old or new, exists at any moment, in DIR or DIR.old. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step, const char *more,
-                               const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
-                               const char *tokenizer_dir, struct err *e) MUST_USE;
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step,
+                               const struct checkpoint_extra *more, const struct model *m, bool lora, const char *dtype,
+                               const struct adamw *opt, const char *tokenizer_dir, struct err *e) MUST_USE;
 /* Cleans up after a checkpoint_replace that was interrupted; call before looking for a checkpoint in DIR. */
 enum status checkpoint_recover(const char *dir, struct err *e) MUST_USE;
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,

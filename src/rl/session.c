@@ -45,12 +45,22 @@ static enum status load_start(const struct train_options *o, bool frozen, const 
 }
 
 struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
+    enum staging staged = (enum staging)o->dataset_builder.staged;
+    /* Partial credit wants to know of every trial. */
+    if (staged == STAGED_AUTO && o->dataset_builder.partial_correctness) staged = STAGED_OFF;
     return (struct verify_options){
         .backend = (enum verify_backend)o->dataset_builder.backend,
         .scoring = (enum scoring)o->dataset_builder.scoring,
         .precision = precision_names[o->dataset_builder.precision],
         .device = o->sandbox.device && *o->sandbox.device ? o->sandbox.device : NULL,
         .timed_calls = (int)o->dataset_builder.num_perf_trials,
+        .timing_method = (enum timing_method)o->dataset_builder.timing_method,
+        .warm_calls = (int)o->dataset_builder.timing_warmup,
+        .trim = o->dataset_builder.timing_trim,
+        .interval = o->dataset_builder.timing_interval,
+        .timing_budget_s = o->dataset_builder.timing_budget_s,
+        .staged = staged,
+        .single_input = !o->dataset_builder.multi_input,
         .python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
         .cache_dir = o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
         .threads = (int)o->threads,
@@ -121,7 +131,8 @@ enum status session_open(const struct train_options *o, const volatile bool *can
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};
     TRY(engine_open(s->model, &eo, &s->engine, e));
-    s->background = o->overlap == OVERLAP_ON || (o->overlap == OVERLAP_AUTO && strcmp(o->device, "cpu") != 0);
+    s->background = o->overlap == OVERLAP_ON ||
+                    (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
     TRY(verifier_open(&vo, &s->verifier, e));
@@ -129,6 +140,8 @@ enum status session_open(const struct train_options *o, const volatile bool *can
     str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
              vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
              vo.precision, vo.device ? vo.device : "", vo.timed_calls);
+    str_addf(&settings, " %s %d %a %a %a %d %d", timing_method_name(vo.timing_method), vo.warm_calls, vo.trim,
+             vo.interval, vo.timing_budget_s, (int)vo.staged, vo.single_input);
     s->verify_settings = hash_str(settings.p);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));

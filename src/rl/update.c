@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "tensor/backend.h"
 
 /* A sample takes part when it was judged, has an advantage or is kept without, and is not masked for being cut off. */
 static bool trains(const struct train_options *o, const struct episode *ep) {
@@ -236,6 +237,15 @@ double update_learning_rate(const struct train_options *o, int64_t opt_step) {
     return rate;
 }
 
+/* A border between micro-batches: who waits for quiet gets it, once the device has done what is queued. */
+static enum status stand_aside(struct model *m, const struct update_space *space, struct err *e) {
+    if (!space->lease) return ST_OK;
+    struct backend *be = model_backend(m);
+    if (be->sync) TRY(be->sync(be, e));
+    lease_yield(space->lease);
+    return ST_OK;
+}
+
 /* Log-probabilities of all samples that train, under m: into ref_logp of the episodes, or old_logp. */
 static enum status score(struct model *m, const struct train_options *o, struct update_space *space,
                          struct group *const *groups, int n, int n_samples, bool reference, struct err *e) {
@@ -246,6 +256,7 @@ static enum status score(struct model *m, const struct train_options *o, struct 
         struct micro b;
         micro_build(o, parts + i, next - i, 1, 1, &space->micro, &b);
         struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N, true};
+        TRY(stand_aside(m, space, e));
         TRY(explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e));
         for (int k = 0; k < b.n_piece; k++) {
             struct piece *x = &b.piece[k];
@@ -341,14 +352,15 @@ static enum status minibatch(struct model *m, struct adamw *opt, const struct tr
         next = micro_end(o, parts, i, n_parts);
         struct micro b;
         micro_build(o, parts + i, next - i, tokens, samples, &space->micro, &b);
+        TRY(stand_aside(m, space, e));
         TRY(explain_memory(o, micro_train(m, o, &b, first, *opt_step, out, e), e));
     }
     return optimizer_step(m, opt, o, opt_step, out, e);
 }
 
-enum status update_policy(struct model *m, struct adamw *opt, struct model *reference, const struct train_options *o,
-                          struct update_space *space, struct group *groups, int n_groups, int64_t *opt_step,
-                          struct update_stats *out, struct err *e) {
+static enum status all_passes(struct model *m, struct adamw *opt, struct model *reference,
+                              const struct train_options *o, struct update_space *space, struct group *groups,
+                              int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
     *out = (struct update_stats){0};
     arena_reset(&space->step);
     struct group **kept = arena_array(&space->step, struct group *, n_groups);
@@ -369,6 +381,15 @@ enum status update_policy(struct model *m, struct adamw *opt, struct model *refe
         }
     }
     return ST_OK;
+}
+
+enum status update_policy(struct model *m, struct adamw *opt, struct model *reference, const struct train_options *o,
+                          struct update_space *space, struct group *groups, int n_groups, int64_t *opt_step,
+                          struct update_stats *out, struct err *e) {
+    lease_begin(space->lease);
+    const enum status st = all_passes(m, opt, reference, o, space, groups, n_groups, opt_step, out, e);
+    lease_end(space->lease);
+    return st;
 }
 
 enum status update_nll(struct model *m, const struct train_options *o, struct update_space *space, struct group *groups,

@@ -21,6 +21,7 @@ struct update_stats {
  * batch needs and then no more. */
 struct update_space {
     struct arena step, micro;
+    struct lease *lease; /* stood aside for between micro-batches, as while sampling; NULL: nobody measures times */
 };
 void update_space_free(struct update_space *s);
 

@@ -252,6 +252,7 @@ static bool run_tests(struct run *r) {
         } else if (!failed) {
             failed = true;
             first = *out;
+            if (r->j->o->staged == STAGED_ON) break;
         }
     }
     if (!failed) return true;

@@ -18,7 +18,9 @@ enum { MIN_REQUESTS = 6, MAX_REQUESTS = 1 << 14 };
 static const double late_slack_s = 200e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
-enum { MOST_TRACES = 20 };
+enum { MOST_TRACES = 20, MOST_DRAINS = 200 };
+/* An empty request takes 0.02 to 0.4 ms. What makes it slower than this is somebody else's doing. */
+static const double most_empty_s = 1e-3;
 
 /* Seconds a request, as the clock shows them. */
 struct samples {
@@ -52,7 +54,7 @@ struct duel {
  */
 static double empty_s(const struct duel *d) {
     const struct samples *s = &d->empty;
-    return d->plan.whole || s->n == 0 ? 0 : timing_quantile(s->eager, s->n, 0.25);
+    return d->plan.whole || s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_empty_s);
 }
 
 /* Seconds a call from a request's. */
@@ -88,15 +90,19 @@ static bool drain(struct run *r, double *seconds) {
 static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, double *seconds) {
     int slots[MAX_CALLS];
     int64_t ns = 0;
-    double late_s = 0;
+    double late_s = 0, one_s = 0, *usual_s = &d->answer->drain_s;
     for (int i = 0; i < n; i++) slots[i] = i;
-    if (on_gpu(r->j) && !drain(d->answer, &late_s)) return false; /* an empty cache for both */
+    if (on_gpu(r->j) && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
     if (!run_call(r, slots, n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
-    if (on_gpu(r->j)) {
-        double *usual_s = &d->answer->drain_s;
-        if (!drain(d->answer, &late_s)) return false;
-        if (r == d->ref && (*usual_s <= 0 || late_s < *usual_s)) *usual_s = late_s;
-        late_s = *usual_s > 0 && late_s - *usual_s > late_slack_s ? late_s - *usual_s : 0;
+    /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
+     * would slow the other side down. */
+    for (int i = 0; on_gpu(r->j); i++) {
+        if (!drain(d->answer, &one_s)) return false;
+        if (r == d->ref && (*usual_s <= 0 || one_s < *usual_s)) *usual_s = one_s;
+        if (*usual_s <= 0 || one_s - *usual_s <= late_slack_s) break;
+        late_s += one_s - *usual_s;
+        if (i == MOST_DRAINS)
+            return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
     *seconds = (double)ns * 1e-9 + late_s;
     return true;
@@ -349,6 +355,8 @@ static void measure(struct run *r) {
     struct err e = {0};
     enum status st;
     const bool known = j->current == r->c && j->reference.outer > 0;
+    r->timed = true;
+    r->unseen = 0;
     if (!reference_up(r, &ref, &e, &st)) {
         judge_trouble(v, st, &e);
         return;
@@ -379,6 +387,7 @@ static void measure(struct run *r) {
     free(d.samples.mine);
     free(d.empty.eager);
     free(d.empty.mine);
+    json_decref(ref.segments);
 }
 
 /* The answer from the start in a new process, and its times there; the slower of both measurements counts. */
@@ -406,6 +415,7 @@ static void measure_again(struct run *r) {
 void module_measure(struct run *r) {
     const struct verify_options *o = r->j->o;
     if (o->quiet) o->quiet(o->quiet_ctx, true);
+    module_settle_spares(r->j);
     measure(r);
     if (is_hardened(r->j) && r->out->outcome == OUTCOME_CORRECT && r->out->speedup > believable_ratio) measure_again(r);
     if (o->quiet) o->quiet(o->quiet_ctx, false);

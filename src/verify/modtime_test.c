@@ -11,13 +11,18 @@
 
 #include <cmocka.h>
 
-#include "verify/verify.h"
+#include "verify/verify.c" /* for its options */
 
 static const char head[] = "import threading\nimport time\nimport torch\nimport torch.nn as nn\n\n\n"
                            "def wait(seconds):\n    end = time.perf_counter() + seconds\n    while time.perf_counter() "
                            "< end:\n        pass\n\n\n";
 static const char tail[] =
     "\n\ndef get_inputs():\n    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
+
+/* Right for what torch.rand makes, and wherever nothing is below zero. */
+static const char identity[] = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.clone()\n";
+static const char identity_c[] = "void kernel(const float *restrict x, float *restrict out) {\n"
+                                 "    for (long i = 0; i < X_N; i++) out[i] = x[i];\n}\n";
 
 static int quiet_calls, quiet_depth;
 static void note_quiet(void *ctx, bool on) {
@@ -27,30 +32,56 @@ static void note_quiet(void *ctx, bool on) {
     assert_true(quiet_depth == 0 || quiet_depth == 1);
 }
 
-static struct verifier *opened(struct verify_options o) {
-    struct verifier *v = NULL;
+static struct verifier *verifiers[2]; /* c, torch_cpu */
+
+/* The backend's verifier with these options. */
+static struct verifier *with(struct verify_options o) {
+    struct verifier **v = &verifiers[o.backend == BACKEND_torch_cpu];
     struct err e = {0};
-    o.backend = BACKEND_torch_cpu;
     o.threads = 1;
     o.seed = 5;
-    o.measure = true;
-    enum status st = verifier_open(&o, &v, &e);
+    enum status st = *v ? ST_OK : verifier_open(&o, v, &e);
     if (st == ST_WORKER || st == ST_SANDBOX) {
         printf("skipped: %s\n", e.msg);
         skip();
     } else if (st != ST_OK)
         fail_msg("%s", e.msg);
-    return v;
+    struct verify_options *now = &(*v)->o;
+    now->measure = o.measure;
+    now->timed_calls = o.timed_calls ? o.timed_calls : 100;
+    now->timing_method = o.timing_method;
+    now->interval = o.interval;
+    now->timing_budget_s = o.timing_budget_s > 0 ? o.timing_budget_s : 20;
+    now->run_timeout_s = o.run_timeout_s > 0 ? o.run_timeout_s : 10;
+    now->quiet = o.quiet;
+    now->staged = o.staged;
+    now->single_input = (*v)->references.single_input = o.single_input;
+    return *v;
+}
+
+static struct verifier *timed_with(struct verify_options o) {
+    o.backend = BACKEND_torch_cpu;
+    o.measure = true;
+    return with(o);
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(verifiers); i++) verifier_close(verifiers[i]);
+    return 0;
 }
 
 /* The reference waits for eager_s; `answer` is ModelNew's module after `head`. */
 static struct verdict judged(struct verifier *v, double eager_s, const char *answer) {
     struct str code = STR_INIT, source = STR_INIT;
     struct err e = {0};
+    static int serial; /* no verdict is taken from an equal answer judged otherwise */
+    str_addf(&code, "# %d\n", ++serial);
     str_addf(&code,
              "%sclass Model(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n%s",
              head, eager_s, tail);
-    str_addf(&source, "%s%s", head, answer);
+    bool native = str_has_prefix(answer, "void");
+    str_addf(&source, "%s%s", native ? "" : head, answer);
     struct problem p = {.key = "wait", .name = "wait", .code = str_c(&code)};
     struct verify_item it = {.problem = &p, .source = str_c(&source)};
     if (verify_batch(v, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -72,7 +103,7 @@ static struct verdict waiting(struct verifier *v, double eager_s, double answer_
 
 static void test_known_ratios(void **state) {
     (void)state;
-    struct verifier *v = opened((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
     static const double ratios[] = {0.5, 1, 2, 5};
     quiet_calls = quiet_depth = 0;
     for (size_t i = 0; i < ARRAY_LEN(ratios); i++) {
@@ -84,10 +115,9 @@ static void test_known_ratios(void **state) {
         assert_true(d.kernel.min_ms <= d.kernel.mean_ms && d.kernel.mean_ms <= d.kernel.max_ms);
     }
     assert_true(quiet_calls == (int)ARRAY_LEN(ratios) && quiet_depth == 0); /* the machine to itself, and back */
-    struct verdict d = waiting(v, 10e-3, 5e-4); /* twenty times: in a second process, before it counts */
+    struct verdict d = waiting(v, 20e-3, 5e-5); /* hundreds of times: in a second process, before it counts */
     assert_true(d.remeasured && d.speedup > 0);
     assert_true(quiet_calls == 1 + (int)ARRAY_LEN(ratios) && quiet_depth == 0);
-    verifier_close(v);
 }
 
 /* Work that is hidden from the clock costs its time all the same, or the answer. */
@@ -119,43 +149,37 @@ static void test_hidden_work(void **state) {
          "        self.socket = Slow(self.socket)\n    real(self, message)\n\n\nchannel.Channel.send = send\n\n\n"
          "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"},
     };
-    struct verifier *v = opened((struct verify_options){.timed_calls = 10, .run_timeout_s = 3});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 10, .run_timeout_s = 3});
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
         struct verdict d = judged(v, 2e-3, answers[i].answer);
         printf("%s: %s, at least %.3f ms\n", answers[i].what, outcome_name(d.outcome), d.kernel.min_ms);
         assert_true(d.outcome != OUTCOME_INFRASTRUCTURE && d.outcome != OUTCOME_PROBLEM_ERROR);
         if (d.outcome == OUTCOME_CORRECT && d.kernel.min_ms < 1.9) fail_msg("%s: not charged", answers[i].what);
     }
-    verifier_close(v);
 }
 
 /* Each method changes what it says. */
 static void test_methods(void **state) {
     (void)state;
-    struct verifier *v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
     struct verdict event = waiting(v, 2e-4, 2e-4);
-    verifier_close(v);
-    v = opened((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
+    v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
     struct verdict host = waiting(v, 2e-4, 2e-4);
-    verifier_close(v);
     printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
     assert_int_equal(event.kernel.calls, 60);
     assert_int_equal(host.kernel.calls, 60);
     assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
-    v = opened((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
+    v = timed_with((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
     struct verdict bench = waiting(v, 1e-3, 1e-3);
-    verifier_close(v);
     assert_true(bench.kernel.calls > 12 && bench.kernel.mean_ms * bench.kernel.calls >= 50); /* 100 ms, not 12 calls */
     /* Several calls a request, and six requests at least. */
-    v = opened((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
+    v = timed_with((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
     struct verdict queued = waiting(v, 2e-5, 2e-5);
-    verifier_close(v);
     assert_true(queued.kernel.calls > 6);
     /* No interval is a millionth wide: on until the budget is spent. */
-    v = opened((struct verify_options){
+    v = timed_with((struct verify_options){
         .timed_calls = 6, .timing_method = TIMING_calibrated, .interval = 1e-6, .timing_budget_s = 0.5});
     struct verdict calibrated = waiting(v, 1e-3, 1e-3);
-    verifier_close(v);
     assert_true(calibrated.kernel.calls > 12 && calibrated.time_s >= 0.5);
     struct verify_options o = {
         .backend = BACKEND_torch_cpu, .device = "cpu", .measure = true, .timing_method = TIMING_nsight_python_time};
@@ -164,11 +188,53 @@ static void test_methods(void **state) {
     assert_non_null(strstr(e.msg, "nsight_python_time"));
 }
 
+static struct verdict judged_with(struct verify_options o, const char *answer) { return judged(with(o), 0, answer); }
+
+static void stage_is(const struct verdict *v, const char *stage) {
+    CLEANUP_STR struct str s = STR_INIT;
+    char wanted[60];
+    verdict_to_json(v, &s);
+    snprintf(wanted, sizeof wanted, "\"passed_stage\":\"%s\"", stage);
+    if (!strstr(str_c(&s), wanted)) fail_msg("no %s in %s", wanted, str_c(&s));
+}
+
+/* `staged`: how far an answer goes after it has failed. `single_input`: what it is tried on. */
+static void test_staging_and_inputs(void **state) {
+    (void)state;
+    const struct verify_options python = {.backend = BACKEND_torch_cpu}, c = {.backend = BACKEND_c};
+    struct verify_options o = python;
+    struct verdict d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 1 && d.tests_total == 5);
+    stage_is(&d, "run");
+    o.staged = STAGED_OFF; /* among four other families some are never negative where it shows */
+    d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed > 1 && d.tests_passed < 5);
+    assert_non_null(strstr(d.message, "test 2 of 5"));
+    o = python;
+    o.single_input = true;
+    d = judged_with(o, identity);
+    assert_true(d.outcome == OUTCOME_CORRECT && d.tests_passed == 5);
+    stage_is(&d, "correct"); /* not timed */
+    /* Shipped, signed, shipped, scaled, signed: two of five, or the one in front of the first failure. */
+    o = c;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 2);
+    o.staged = STAGED_ON;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_WRONG_OUTPUT && d.tests_passed == 1);
+    o = c;
+    o.single_input = o.measure = true;
+    d = judged_with(o, identity_c);
+    assert_true(d.outcome == OUTCOME_CORRECT && d.tests_passed == 5 && d.speedup > 0);
+    stage_is(&d, "timed");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_ratios),
         cmocka_unit_test(test_hidden_work),
         cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_staging_and_inputs),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, close_all);
 }

@@ -254,8 +254,9 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
     int n = r->max_tests;
     CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
     for (int i = 0; i < n; i++)
-        w[i] = (struct wanted){
-            .set = i, .family = pattern[(size_t)i % ARRAY_LEN(pattern)], .seed = secret(p, 3, (uint64_t)i)};
+        w[i] = (struct wanted){.set = i,
+                               .family = r->single_input ? "shipped" : pattern[(size_t)i % ARRAY_LEN(pattern)],
+                               .seed = secret(p, 3, (uint64_t)i)};
     enum status st = fill(r, p, w, n, true, e);
     int m = 0;
     for (int i = 0; i < n && st == ST_OK; i++)

@@ -32,6 +32,7 @@ struct references {
     struct reference **items;
     size_t count, cap;
     int max_tests;
+    bool single_input; /* shipped inputs only */
     uint64_t seed, clock;
 };
 

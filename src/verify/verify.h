@@ -71,6 +71,7 @@ struct verdict {
     struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
     bool remeasured;                  /* hard to believe, and measured again in a fresh process before it counted */
     bool cached;                      /* taken from the verdict cache */
+    char problem_flags[80];           /* known defects of the problem (problem.h), which say how to read this */
     char lint[300];                   /* what static_check.h found, as text; advice */
     char message[2000];               /* compiler text, or what differs; for feedback */
 };
@@ -97,6 +98,9 @@ const char *backend_name(enum verify_backend b);
 bool backend_from_name(const char *name, enum verify_backend *out);
 
 enum scoring { SCORING_HARDENED, SCORING_COMPAT };
+/* Does an answer go on to the next trial after one that it fails? ON: no, that was its last stage. OFF: yes, all are
+ * made and counted. AUTO: OFF with backend c, whose trials cost next to nothing, else ON. */
+enum staging { STAGED_AUTO, STAGED_ON, STAGED_OFF };
 
 /* How ModelNew answers are timed (timing.h): our own methods, then those that KernelBench knows by these names. */
 #define TIMING_LIST(X) \
@@ -123,7 +127,9 @@ struct verify_options {
     const char *precision;  /* "fp32", "fp16", "bf16"; NULL: fp32 */
     bool compat_cpu_inputs; /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */
     bool lint_strict;       /* reject what static_check.h finds strict; else it is advice */
-    bool allow_library;     /* do not ask for kernels of the answer's own (GPU backends) */
+    enum staging staged;
+    bool single_input;  /* all trials on inputs as the problem makes them, instead of several families */
+    bool allow_library; /* do not ask for kernels of the answer's own (GPU backends) */
     /* ModelNew backends */
     enum timing_method timing_method;
     int timed_calls;        /* 0: 100 */

@@ -101,6 +101,25 @@ static void test_table(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* The tests that were passed before a crash count. */
+static void test_partial_credit(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("relu.py");
+    const struct problem p = {.key = "relu", .name = "relu", .code = code};
+    const struct verdict v = judge(&p, "void kernel(const float *restrict x, float *restrict out) {\n"
+                                       "    static int calls;\n"
+                                       "    if (++calls == 3) *(volatile int *)8 = 0;\n"
+                                       "    for (int i = 0; i < 256 * 1024; i++) {\n"
+                                       "        float y = x[i] - 0.5f;\n"
+                                       "        out[i] = y > 0 ? y : 0;\n"
+                                       "    }\n"
+                                       "}\n");
+    assert_int_equal(v.outcome, OUTCOME_CRASH);
+    assert_true(v.tests_passed >= 1 && v.tests_passed < v.tests_total);
+    free(code);
+}
+
 static void test_parameters_and_buffers(void **state) {
     (void)state;
     need_verifier();
@@ -302,6 +321,7 @@ static void test_worker_lost(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_partial_credit),
         cmocka_unit_test(test_parameters_and_buffers),
         cmocka_unit_test(test_prepare_scalars_and_tuples),
         cmocka_unit_test(test_broken_problems),

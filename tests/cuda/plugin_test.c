@@ -248,6 +248,53 @@ static bool rope_into_cache(struct attention *a) {
     return ok;
 }
 
+/* A recorded rope and the same one not recorded, while its tables move: cosines and sines together, as when they are
+ * made anew elsewhere, and sines alone, as when they grow where they lie. */
+static bool recorded_rope(struct attention *a) {
+    enum { T = 3, POS = 64 };
+    static const int cos_at[] = {0, 0, 0, 0, POS, 0, 0, 0}, sin_at[] = {POS, POS, POS, 2 * POS, 2 * POS, 3 * POS, 0, 0};
+    static float tables[4 * POS * K / 2], host[T * QK];
+    static uint16_t got[2][T * QK];
+    struct backend *gpu = a->gpu;
+    struct err e;
+    bool ok = true;
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++) tables[i] = (float)rng_normal(&a->rng);
+    for (int i = 0; i < T * QK; i++) host[i] = (float)rng_normal(&a->rng);
+    float *qkv = gpu->mem_alloc(gpu, sizeof host), *table = gpu->mem_alloc(gpu, sizeof tables);
+    void *qk = gpu->mem_alloc(gpu, sizeof got[0]);
+    gpu->mem_put(gpu, qkv, host, sizeof host);
+    gpu->mem_put(gpu, table, tables, sizeof tables);
+    for (int fused = 0; fused < (gpu->rope_kv ? 2 : 1); fused++)
+        for (size_t i = 0; i < ARRAY_LEN(cos_at); i++) {
+            int32_t pos[T];
+            struct attn_seq seq[T];
+            for (int t = 0; t < T; t++) {
+                pos[t] = (int32_t)(i + 7 * (size_t)t);
+                seq[t] = (struct attn_seq){.row = t, .len = 1, .past = pos[t], .blocks = a->table[t]};
+            }
+            const struct rope_args r = {
+                H, G, K, pos, table + cos_at[i] * K / 2, table + sin_at[i] * K / 2, NULL, NULL, 1e-6f};
+            for (int recorded = 0; recorded < 2; recorded++) {
+                struct tensor in = tensor_full(qkv, T, QK), out = tensor_of(qk, DT_BF16, T, QK);
+                gpu->mem_zero(gpu, qk, sizeof got[0]);
+                do {
+                    gpu->pass_begin(gpu, recorded ? 11 + (uint64_t)fused : 0);
+                    if (fused)
+                        gpu->rope_kv(gpu, out, in, &r, seq, T, shape_of(a));
+                    else
+                        gpu->rope(gpu, out, in, &r);
+                } while (!gpu->pass_end(gpu));
+                gpu->mem_get(gpu, got[recorded], qk, sizeof got[0]);
+                ok &= gpu->sync(gpu, &e) == ST_OK;
+            }
+            ok &= memcmp(got[0], got[1], sizeof got[0]) == 0;
+        }
+    gpu->mem_free(gpu, qkv);
+    gpu->mem_free(gpu, table);
+    gpu->mem_free(gpu, qk);
+    return ok;
+}
+
 static void test_attention(struct backend *gpu) {
     struct attention a = {.gpu = gpu, .rng = rng_make(21, 1)};
     for (int i = 0; i < S * BLOCKS; i++) a.table[i % S][i / S] = i; /* of different sequences side by side */
@@ -256,6 +303,7 @@ static void test_attention(struct backend *gpu) {
     a.rows = randoms(&a, 128 * QK);
     report("attention, bfloat16: walked and split give the same bits", walked_and_split(&a));
     report("rope_kv gives what rope and kv_write give", rope_into_cache(&a));
+    report("rope: recorded and not give the same bits while its tables move", recorded_rope(&a));
     report("attention, bfloat16: recorded and not give the same bits", recorded_attention(&a));
     gpu->mem_free(gpu, a.kv);
     gpu->mem_free(gpu, a.o);

@@ -28,6 +28,13 @@ for path in sys.argv[2:]:
         if not os.path.exists(os.path.join(os.path.dirname(path), link)):
             print("%s: no %s" % (path, link))
 PY
+# Every row of docs/faults.md names a test that is there.
+grep -E '^\| +[0-9]+ ' docs/faults.md | sed -E 's/^\| +([0-9]+) .*\| `([^`]*)`: (.*) \|$/\1\t\2\t\3/' >"$tmp/faults"
+while IFS=$'\t' read -r n file name; do
+    if ! grep -qF -- "$name" "$file"; then echo "fault $n: no \"$name\" in $file"; fi
+done <"$tmp/faults" >"$tmp/missing" 2>&1
+check "fifty faults, each with a test" sh -c "test \"\$(cut -f1 '$tmp/faults' | paste -sd' ')\" = '$(seq 50 | paste -sd' ')' &&
+    cat '$tmp/missing' && test ! -s '$tmp/missing'"
 remove_outputs() { rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated; }
 remove_outputs
 cp /dev/null "$tmp/out"

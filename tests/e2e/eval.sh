@@ -79,11 +79,27 @@ check "a run" "$KRL" train model_name=models/tiny log_path="$tmp/run" lora_rank=
 check "eval checkpoint_path=RUN" "$KRL" eval checkpoint_path="$tmp/run" output_path="$tmp/r.json" level=1 end_problem=2
 check "takes its final checkpoint and its keys" sh -c "grep -q '\"checkpoint_path\": \".*run/checkpoints/final\"' '$tmp/r.json' &&
     grep -q 'seed: 5.*max_tokens: 64' '$tmp/r.samples.jsonl'"
+key=$(zstdcat "$tmp/run/traces.jsonl.zst" | grep -o '"problem":"level[0-9]*/[0-9]*' | head -n 1 | grep -o 'level.*')
+level=${key%/*} level=${level#level} id=${key#*/}
+check "generate for the problem it was trained on" "$KRL" generate checkpoint_path="$tmp/run" run_name=same runs_dir="$tmp/runs" \
+    split=train level="$level" start_problem="$id" end_problem="$id" max_tokens=8 log_prompt=true
+zstdcat "$tmp/run/traces.jsonl.zst" | grep -o '"prompt_ids":\[[0-9,]*' | head -n 1 | grep -o '[0-9,]*$' | tr , ' ' >"$tmp/ids"
+"$KRL" tokenize --model models/tiny --decode "$(cat "$tmp/ids")" >"$tmp/trained"
+check "its prompt is the one that was trained on" sh -c "test -s '$tmp/trained' &&
+    test \"\$(cat '$tmp/trained')\" = \"\$(cat '$tmp/runs/same/level_${level}_problem_${id}_sample_0_prompt.txt')\""
 check "RUN/final is short for it" "$KRL" eval checkpoint_path="$tmp/run/final" output_path="$tmp/f.json" level=1 end_problem=2
 mkdir "$tmp/empty"
 echo 'lora_rank: 8' >"$tmp/empty/config.yaml"
 refuses "a run without a checkpoint" 2 'empty holds no checkpoint yet' "$KRL" eval checkpoint_path="$tmp/empty" \
     output_path="$tmp/x.json"
+cp -r "$tmp/run" "$tmp/lost" && rm "$tmp/lost/config.yaml"
+refuses "a run without its configuration" 2 'lost is of a run whose config.yaml is missing.*give model_name' \
+    "$KRL" eval checkpoint_path="$tmp/lost" output_path="$tmp/x.json"
+refuses "a checkpoint of one" 2 'config.yaml is missing' "$KRL" eval checkpoint_path="$tmp/lost/checkpoints/final" \
+    output_path="$tmp/x.json"
+check "unless told what it is for" "$KRL" eval checkpoint_path="$tmp/lost" model_name=models/tiny source=builtin level=1 \
+    end_problem=2 max_tokens=100 measure_performance=false output_path="$tmp/lost.json"
+refuses "an output that is a folder" 2 'output_path: .*is a folder' "${eval[@]}" output_path="$tmp/lost"
 refuses "a checkpoint that is not there" 2 'checkpoint_path: no directory' "$KRL" eval checkpoint_path="$tmp/none" \
     output_path="$tmp/x.json"
 refuses "a bad key in the run's configuration" 2 'bad/config.yaml:1:1: .*lora_rnk' sh -c \

@@ -27,4 +27,7 @@ check "num_epochs: twice over three problems" "${train[@]}" log_path="$tmp/b" nu
 check "shuffle=false: in their order, twice" sh -c "zstdcat '$tmp/b/traces.jsonl.zst' | grep -o '\"problem\":\"[^\"]*\"' |
     awk '{ s[NR] = \$0 } END { for (i = 1; i <= NR / 2; i++) if (s[i] != s[i + NR / 2]) exit 1; exit NR < 4 }'"
 check "tensorboard_enabled=false" test ! -e "$tmp/b/tensorboard"
+check "answers that all score the same" "$KRL" train model_name=models/tiny log_path="$tmp/none" max_steps=1 max_tokens=4 batch_size=2 \
+    group_size=2 num_correct_trials=1
+check "a step that teaches nothing has its line" grep -qE '^\{"step":0,.*"batch/constant_groups":2[,}]' "$tmp/none/metrics.jsonl"
 echo "1..$tap_n"

@@ -54,8 +54,8 @@ static inline cudaError_t cudaMalloc(void **p, size_t n) {
 #ifdef __cplusplus
 extern "C" {
 #endif
-void emulate_wait(void);               /* does what was put off */
-void emulate_pin(void *p, size_t n);   /* host memory that copies read late */
+void emulate_wait(void);                      /* does what was put off */
+void emulate_pinned(const void *p, size_t n); /* host memory that copies read late; n 0: no longer */
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
 #ifdef __cplusplus
 }
@@ -63,16 +63,17 @@ cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
 static inline cudaError_t cudaFree(void *p) { return emulate_wait(), free(p), cudaSuccess; }
 static inline cudaError_t cudaMallocHost(void **p, size_t n) {
     const cudaError_t rc = cudaMalloc(p, n);
-    if (rc == cudaSuccess) emulate_pin(*p, n);
+    if (rc == cudaSuccess) emulate_pinned(*p, n);
     return rc;
 }
-static inline cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+static inline cudaError_t cudaFreeHost(void *p) { return emulate_pinned(p, 0), cudaFree(p); }
 static inline cudaError_t cudaMemGetInfo(size_t *have, size_t *total) { return *have = *total = 1u << 30, cudaSuccess; }
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Work on the (only) stream runs at once, or, while it is captured, when the graph is launched. */
-cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height);
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                         int kind);
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 enum { cudaStreamCaptureModeRelaxed = 2 };
@@ -86,13 +87,13 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
 }
 #endif
 static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
-    return emulate_copy(dst, n, src, n, n, 1);
+    (void)s;
+    return emulate_copy(dst, n, src, n, n, 1, kind);
 }
 static inline cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width,
                                             size_t height, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
-    return emulate_copy(dst, dpitch, src, spitch, width, height);
+    (void)s;
+    return emulate_copy(dst, dpitch, src, spitch, width, height, kind);
 }
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
     return (void)f, *s = NULL, cudaSuccess;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <map>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -136,8 +137,8 @@ void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transpose
     emulate_barrier(true);
 }
 
-/* Work that is put off. Device memory and pinned memory are read when it is done, other host memory when it is asked
- * for; the emulation takes an address of its own allocations for the former. */
+/* Work that is put off. A copy to the device reads pinned host memory when it is done, other host memory when it is
+ * asked for. */
 static std::vector<std::function<void()>> late;
 static bool put_off() {
     static const char *on = getenv("KERNELRL_EMULATE_LATE");
@@ -151,18 +152,14 @@ static void queue_work(const std::function<void()> &w) {
     else
         w();
 }
-struct piece {
-    char *p;
-    size_t bytes;
-};
-static std::vector<piece> &known() {
-    static std::vector<piece> pinned;
-    return pinned;
+static std::map<const char *, size_t> &pinned() {
+    static std::map<const char *, size_t> pieces;
+    return pieces;
 }
-static bool from_pageable(const void *src) {
-    for (const piece &x : known())
-        if (static_cast<const char *>(src) >= x.p && static_cast<const char *>(src) < x.p + x.bytes) return false;
-    return true;
+static bool is_pinned(const void *src) {
+    const char *p = static_cast<const char *>(src);
+    auto x = pinned().upper_bound(p);
+    return x != pinned().begin() && p < (--x)->first + x->second;
 }
 
 struct emulated_graph {
@@ -194,28 +191,31 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete e, cudaSuccess; }
-cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height) {
-    if (from_pageable(src) && put_off()) { /* read when the call returns */
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                         int kind) {
+    const auto copy = [=](const char *from, size_t pitch) {
+        for (size_t i = 0; i < height; i++) memcpy(static_cast<char *>(dst) + i * dpitch, from + i * pitch, width);
+    };
+    const char *from = static_cast<const char *>(src);
+    if (kind == cudaMemcpyHostToDevice && put_off() && !is_pinned(src)) {
         std::vector<char> now(width * height);
-        for (size_t i = 0; i < height; i++)
-            memcpy(now.data() + i * width, static_cast<const char *>(src) + i * spitch, width);
-        queue_work([=] {
-            for (size_t i = 0; i < height; i++)
-                memcpy(static_cast<char *>(dst) + i * dpitch, now.data() + i * width, width);
-        });
-        return cudaSuccess;
+        for (size_t i = 0; i < height; i++) memcpy(now.data() + i * width, from + i * spitch, width);
+        queue_work([=] { copy(now.data(), width); });
+    } else {
+        queue_work([=] { copy(from, spitch); });
     }
-    queue_work([=] {
-        for (size_t i = 0; i < height; i++)
-            memcpy(static_cast<char *>(dst) + i * dpitch, static_cast<const char *>(src) + i * spitch, width);
-    });
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t) {
     queue_work([=] { memset(dst, v, n); });
     return cudaSuccess;
 }
-void emulate_pin(void *p, size_t n) { known().push_back({static_cast<char *>(p), n}); }
+void emulate_pinned(const void *p, size_t n) {
+    if (n > 0)
+        pinned()[static_cast<const char *>(p)] = n;
+    else
+        pinned().erase(static_cast<const char *>(p));
+}
 void emulate_wait(void) {
     std::vector<std::function<void()>> work;
     work.swap(late);
