@@ -169,11 +169,10 @@ static enum status bench_cpu(struct verify_options o, int answers, struct err *e
 }
 
 enum { CUDA, TRITON, NATIVE, N_VERIFIERS };
-static const enum verify_backend backends[N_VERIFIERS] = {BACKEND_cuda, BACKEND_triton, BACKEND_cuda_native};
 
 /* What a user of the stock evaluation would wait for: one answer whose problem is new as well; the same code in another
  * answer, its objects being compiled; and one that shares nothing but the problem. */
-static enum status bench_single(struct verifier **v, int rows, const char *device, struct err *e) {
+static enum status bench_single(struct verifier *v, int which, int rows, const char *device, struct err *e) {
     static const struct {
         const char *what;
         int verifier, outside, inside;
@@ -198,6 +197,7 @@ static enum status bench_single(struct verifier **v, int rows, const char *devic
                                  {.key = "conv", .name = "conv", .code = conv}};
     int salt = (int)(clock_now_ns() % 1000000007);
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        if (steps[i].verifier != which) continue;
         int outside = steps[i].outside, inside = salt + steps[i].inside;
         str_clear(&s);
         if (steps[i].conv)
@@ -209,7 +209,7 @@ static enum status bench_single(struct verifier **v, int rows, const char *devic
         else
             str_addf(&s, native_text, inside);
         struct verify_item it = {.problem = &problems[steps[i].conv], .source = str_c(&s)};
-        TRY(timed_batch(v[steps[i].verifier], &it, 1, steps[i].what, device, e));
+        TRY(timed_batch(v, &it, 1, steps[i].what, device, e));
     }
     return ST_OK;
 }
@@ -241,21 +241,26 @@ static enum status bench_many(struct verifier *v, const char *what, bool is_trit
     return st;
 }
 
+/* One backend after the other: their referees would fill the GPU's memory together. */
 static enum status bench_gpu(struct verify_options o, int answers, int rows, struct err *e) {
-    struct verifier *v[N_VERIFIERS] = {NULL};
-    enum status st;
-    double t0 = clock_now_s();
+    static const struct {
+        enum verify_backend backend;
+        const char *started, *many;
+    } parts[N_VERIFIERS] = {{BACKEND_cuda, "verifier started, cuda", "cuda, different, cold"},
+                            {BACKEND_triton, "verifier started, triton", "triton, different, cold"},
+                            {BACKEND_cuda_native, "verifier started, native", NULL}};
+    enum status st = ST_OK;
     o.measure = true;
-    for (int i = 0; i < N_VERIFIERS; i++) {
-        o.backend = backends[i];
-        TRY_GOTO(verifier_open(&o, &v[i], e), done);
+    for (int i = 0; i < N_VERIFIERS && st == ST_OK; i++) {
+        struct verifier *v = NULL;
+        double t0 = clock_now_s();
+        o.backend = parts[i].backend;
+        st = verifier_open(&o, &v, e);
+        if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, NULL);
+        if (st == ST_OK) st = bench_single(v, i, rows, o.device, e);
+        if (st == ST_OK && parts[i].many) st = bench_many(v, parts[i].many, i == TRITON, answers / 2, o.device, e);
+        verifier_close(v);
     }
-    report("three verifiers started", o.device, 0, 0, clock_now_s() - t0, NULL);
-    TRY_GOTO(bench_single(v, rows, o.device, e), done);
-    TRY_GOTO(bench_many(v[CUDA], "cuda, different, cold", false, answers / 2, o.device, e), done);
-    st = bench_many(v[TRITON], "triton, different, cold", true, answers / 2, o.device, e);
-done:
-    for (int i = 0; i < N_VERIFIERS; i++) verifier_close(v[i]);
     return st;
 }
 

@@ -25,7 +25,7 @@ static const char usage[] =
     "                [--answers [--per-problem N]] [--broken] [--verify] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
-    "list       key, level, split, difficulty and operators of every problem\n"
+    "list       key, level, split, difficulty and operators of every problem, and its known defects\n"
     "show       the PyTorch module of one problem\n"
     "check      runs the references and names problems that reward the wrong thing: random, constant, blind to their\n"
     "           inputs, below the tolerance, not finite, or broken. Exit status 1 when there is one\n"
@@ -93,6 +93,9 @@ static void put_problem(struct str *s, const struct problem *p, bool code) {
     js_put_str(s, "split", p->split == SPLIT_TEST ? "test" : "train");
     js_put_i64(s, "difficulty", p->difficulty);
     js_put_str(s, "ops", p->ops);
+    CLEANUP_STR struct str flags = STR_INIT;
+    problem_flags(p, &flags);
+    if (flags.len) js_put_str(s, "flags", str_c(&flags));
     if (code) js_put_str(s, "code", p->code);
     js_end(s, '}');
     str_addc(s, '\n');
@@ -110,9 +113,13 @@ static enum status list(const struct args *a, struct err *e) {
         tests += p->split == SPLIT_TEST;
         if (a->json)
             put_problem(&s, p, false);
-        else
-            str_addf(&s, "%-44s level %d  %-5s  difficulty %d  %s\n", p->key, p->level,
-                     p->split == SPLIT_TEST ? "test" : "train", p->difficulty, p->ops ? p->ops : "-");
+        else {
+            CLEANUP_STR struct str flags = STR_INIT;
+            problem_flags(p, &flags);
+            str_addf(&s, "%-44s level %d  %-5s  difficulty %d  %s%s%s%s\n", p->key, p->level,
+                     p->split == SPLIT_TEST ? "test" : "train", p->difficulty, p->ops ? p->ops : "-",
+                     flags.len ? "  [" : "", str_c(&flags), flags.len ? "]" : "");
+        }
     }
     if (!a->json) str_addf(&s, "%zu problems, %zu of them for testing\n", shown, tests);
     fputs(str_c(&s), stdout);

@@ -331,6 +331,7 @@ static void print_verdict(const struct problem *p, const char *path, const struc
     if (v->prepare_ms > 0) printf("prepare    %.4f ms, once per parameter set\n", v->prepare_ms);
     printf("took       compile %.0f ms, run %.0f ms, timing %.0f ms\n", v->compile_s * 1e3, v->run_s * 1e3,
            v->time_s * 1e3);
+    if (v->problem_flags[0]) printf("problem is %s (docs/formats.md, Problems)\n", v->problem_flags);
     if (v->lint[0]) printf("lint       %s\n", v->lint);
     if (v->message[0]) printf("message    %s\n", v->message);
 }

@@ -175,6 +175,8 @@ static json_t *entry_json(const struct sample *s, const char *hardware, const ch
         snprintf(trials, sizeof trials, "(%d / %d)", v->tests_passed, v->tests_total);
         json_object_set_new(metadata, "correctness_trials", json_string(trials));
     }
+    if (v->problem_flags[0]) json_object_set_new(metadata, "problem_flags", json_string(v->problem_flags));
+    if (v->speedup > 10) json_object_set_new(metadata, "excessive_speedup", json_true());
     if (v->outcome != OUTCOME_CORRECT) {
         /* The outcome's name stands where KernelBench has the exception's. */
         const char *key = !compiled ? "compilation_error" : class == 'W' ? "correctness_issue" : "runtime_error";
@@ -340,6 +342,7 @@ static enum status judge_folder(const struct verify_run *r, struct folder *f, st
             printf("%-48s %-20s", which[k]->name, outcome_name(items[k].verdict.outcome));
             if (items[k].verdict.speedup > 0)
                 printf(" %6.2fx %10.4f ms", items[k].verdict.speedup, items[k].verdict.kernel_ms);
+            if (outcome_class(items[k].verdict.outcome) == 'I') printf(" %.300s", items[k].verdict.message);
             printf("\n");
             if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
         }

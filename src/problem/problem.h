@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 
 enum split { SPLIT_TRAIN, SPLIT_TEST };
 
@@ -34,5 +35,9 @@ enum status problem_set_load(const char *source, struct problem_set *out, struct
 void problem_set_free(struct problem_set *s);
 /* By key, name ("19_ReLU"), or "LEVEL/ID"; NULL when absent. */
 const struct problem *problem_find(const struct problem_set *s, const char *key);
+
+/* What is known to be wrong with a problem of KernelBench, as names with blanks between (docs/formats.md, "Problems");
+ * nothing is added for problems without known defects, and for those of other sources. */
+void problem_flags(const struct problem *p, struct str *out);
 
 #endif

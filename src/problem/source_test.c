@@ -33,6 +33,27 @@ static const char *put(const char *name, const char *text) {
     return path;
 }
 
+static void flags_are(int level, int id, const char *name, const char *expected) {
+    CLEANUP_STR struct str s = STR_INIT;
+    problem_flags(&(struct problem){.key = name, .name = name, .level = level, .problem_id = id}, &s);
+    assert_string_equal(str_c(&s), expected);
+}
+
+/* Known defects stand with their problem, not with whatever has its number. */
+static void known_defects(void **state) {
+    (void)state;
+    flags_are(1, 23, "23_Softmax", "zeros_pass");
+    flags_are(1, 23, "23_Softmax.py", "zeros_pass");
+    flags_are(1, 100, "100_HingeLoss", "input_blind estimable large_inputs");
+    flags_are(2, 66, "66_Matmul_Dropout_Softmax", "random");
+    flags_are(2, 51, "51_Gemm_Subtract_GlobalAvgPool_LogSumExp_GELU_ResidualAdd", "shortcut");
+    flags_are(4, 1, "1_EleutherAI-gpt-neo-2p7B_bs32_seq256", "integers");
+    flags_are(1, 23, "23_something_else", "");
+    flags_are(2, 23, "23_Softmax", "");
+    flags_are(1, 1, "1_Square_matrix_multiplication_", "");
+    flags_are(0, 0, "softmax", "");
+}
+
 static void must_load(const char *source, struct problem_set *s) {
     if (problem_set_load(source, s, &e) != ST_OK) fail_msg("%s", e.msg);
 }
@@ -274,9 +295,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_file),   cmocka_unit_test(folder_tree),      cmocka_unit_test(json_lines),
-        cmocka_unit_test(builtin),    cmocka_unit_test(kernelbench_rows), cmocka_unit_test(folder_of_rows),
-        cmocka_unit_test(no_pyarrow), cmocka_unit_test(parquet_rows),
+        cmocka_unit_test(known_defects),  cmocka_unit_test(one_file),   cmocka_unit_test(folder_tree),
+        cmocka_unit_test(json_lines),     cmocka_unit_test(builtin),    cmocka_unit_test(kernelbench_rows),
+        cmocka_unit_test(folder_of_rows), cmocka_unit_test(no_pyarrow), cmocka_unit_test(parquet_rows),
     };
     return cmocka_run_group_tests_name("problem sources", tests, setup, teardown);
 }

@@ -13,26 +13,51 @@
 enum { MAX_OPTIONS = 60 };
 #define HALVES "//==== device half ===="
 
+/* halves NVCC OPTION...: compiles kernel.cu with the host's and the device's side at once, which nvcc does one after
+ * the other: what --dryrun says, in two parts up to the host's compiler. cudafe++ makes up the module's name and cicc
+ * reads it; here it is given to both. A plan of another form is left to nvcc. */
+#define TWO_SIDES                                                                                                      \
+    "halves() {\n"                                                                                                     \
+    "\"$@\" --dryrun --keep >plan 2>&1 && awk '\n"                                                                     \
+    "{ sub(/^#\\$ /, \"\") }\n"                                                                                        \
+    "/^(PATH|TOP|CICC_PATH|NVVMIR_LIBRARY_DIR)=/ {\n"                                                                  \
+    "    i = index($0, \"=\"); print \"export \" substr($0, 1, i) \"\\\"\" substr($0, i + 1) \"\\\"\" >\"set\"; next " \
+    "}\n"                                                                                                              \
+    "/^[A-Za-z_]+=/ || /^rm / { next }\n"                                                                              \
+    "/^cudafe\\+\\+ / && !rest { n += sub(/--gen_module_id_file/, \"\"); print $0 \" || exit 1\" >\"host\"; next }\n"  \
+    "/ -E .*cpp4\\.ii\" *$/ && !rest { n++; print $0 \" || exit 1\" >\"host\"; next }\n"                               \
+    "/ -E .*cpp1\\.ii\" *$/ && !rest { n++; print $0 \" || exit 1\" >\"device\"; next }\n"                             \
+    "/cicc\" / && !rest { n++; print $0 \" || exit 1\" >\"device\"; next }\n"                                          \
+    "/^ptxas / && !rest { n++; print $0 \" || exit 1\" >\"device\"; next }\n"                                          \
+    "/^fatbinary / && !rest { n++; print $0 \" || exit 1\" >\"device\"; next }\n"                                      \
+    "{ rest = 1; print $0 \" || exit 1\" >\"rest\" }\n"                                                                \
+    "END { exit n != 6 }' plan && printf _kernelrl >kernel.module_id || { \"$@\"; return; }\n"                         \
+    "(. ./set; (. ./device) >device.log 2>&1 & . ./host\n"                                                             \
+    "wait $! || { cat device.log; exit 1; }; . ./rest)\n"                                                              \
+    "}\n"
+
 /* The stand-in's unit is one file. $1 is the compiler's name, the rest its options. */
-static const char cuda_script[] = "cd \"$TMPDIR\" && cat >kernel.cu && \"$@\" -o answer.so kernel.cu >log 2>&1 || "
-                                  "{ cat log >&2; exit 1; }\ncat answer.so";
+static const char cuda_script[] =
+    TWO_SIDES "cd \"$TMPDIR\" && cat >kernel.cu && halves \"$@\" -o answer.so kernel.cu >log 2>&1 || "
+              "{ cat log >&2; exit 1; }\ncat answer.so";
 static const char cpp_script[] = "cd \"$TMPDIR\" && cat >kernel.cpp && \"$@\" -o answer.so kernel.cpp >log 2>&1 || "
                                  "{ cat log >&2; exit 1; }\ncat answer.so";
 /* The real headers: both halves at once. $1 nvcc (or empty), $2 options of both, $3 of nvcc, $4 of the linker, the rest
  * of the host compiler. Options are words without blanks. */
 static const char full_script[] =
-    "cd \"$TMPDIR\" && awk 'BEGIN { f = \"main.cpp\" } $0 == \"" HALVES
-    "\" { f = \"kernel.cu\"; next } { print > f }'\n"
-    "nvcc=$1 both=$2 device=$3 link=$4; shift 4; objects=main.o\n"
-    "g++ -c -fPIC -O1 -std=c++17 $both \"$@\" main.cpp -o main.o <main.cpp 2>main.log &\n"
-    "if test -s kernel.cu; then\n"
-    "    objects=\"main.o kernel.o\"\n"
-    "    \"$nvcc\" -c -O2 -Xcompiler -fPIC -std=c++17 --expt-relaxed-constexpr $both $device kernel.cu -o kernel.o "
-    "2>kernel.log || { cat kernel.log >&2; exit 1; }\n"
-    "fi\n"
-    "wait $! || { cat main.log >&2; exit 1; }\n"
-    "g++ -shared $objects -o answer.so $link 2>link.log || { cat link.log >&2; exit 1; }\n"
-    "cat answer.so";
+    TWO_SIDES "cd \"$TMPDIR\" && awk 'BEGIN { f = \"main.cpp\" } $0 == \"" HALVES
+              "\" { f = \"kernel.cu\"; next } { print > f }'\n"
+              "nvcc=$1 both=$2 device=$3 link=$4; shift 4; objects=main.o\n"
+              "g++ -c -fPIC -O1 -std=c++17 $both \"$@\" main.cpp -o main.o <main.cpp 2>main.log &\n"
+              "if test -s kernel.cu; then\n"
+              "    objects=\"main.o kernel.o\"\n"
+              "    halves \"$nvcc\" -c -O2 -Xcompiler -fPIC -std=c++17 --expt-relaxed-constexpr $both $device "
+              "kernel.cu -o kernel.o "
+              ">kernel.log 2>&1 || { cat kernel.log >&2; exit 1; }\n"
+              "fi\n"
+              "wait $! || { cat main.log >&2; exit 1; }\n"
+              "g++ -shared $objects -o answer.so $link 2>link.log || { cat link.log >&2; exit 1; }\n"
+              "cat answer.so";
 
 /* ---- what there is ---- */
 

@@ -98,6 +98,26 @@ static void plain_cuda(void **state) {
           "--use_fast_math", COMPILE_FAILED, "kernel.cu(1)");
 }
 
+/* The two sides are compiled at once when nvcc's plan is as expected: then the module has the name that we gave it. */
+static void two_sides(void **state) {
+    (void)state;
+    need(tools.nvcc[0] != 0, "nvcc");
+    static const char source[] =
+        "namespace {\n__global__ void k(float *x) { x[threadIdx.x] = 1; }\n}\n"
+        "int twice(int n) { k<<<1, 32>>>(nullptr); return n; }\nint both(int n) { return n; }\n";
+    CLEANUP_JSON json_t *request =
+        json_pack("{s:s,s:s,s:[s,s],s:[],s:[],s:[]}", "cpp", "int twice(int n);\nint both(int n);\n", "cuda", source,
+                  "functions", "twice", "both", "cflags", "cuda_cflags", "ldflags");
+    struct compile_job job;
+    bool standin = false;
+    extension_build(&tools, &compiler, request, 60, &job, &standin);
+    if (job.result != COMPILE_OK) fail_msg("%s", job.message);
+    bool ours = memmem(job.object, job.object_bytes, "_kernelrl_", 10) || /* the name of the anonymous namespace */
+                memmem(job.object, job.object_bytes, "__kernelrl", 10);
+    free(job.object);
+    need(ours, "an nvcc whose --dryrun has the form that extension.c knows; this one's sides follow each other");
+}
+
 static void native_unit(void **state) {
     (void)state;
     need(tools.nvcc[0] != 0, "nvcc");
@@ -129,6 +149,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_cpp),
         cmocka_unit_test(plain_cuda),
+        cmocka_unit_test(two_sides),
         cmocka_unit_test(native_unit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -78,6 +78,9 @@ enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, cons
 /* GPU: a small piece of the referee's own work behind whatever the device still does, and a write over its cache.
  * *seconds: how long that took. */
 enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) MUST_USE;
+/* GPU: copies pieces of an answer's memory, places: a JSON array of {handle, offset, bytes}; kept until the next time,
+ * for modcase_judge(). */
+enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, struct err *e) MUST_USE;
 /* Makes room for n bytes that the referee can read too, at m->result. */
 enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "verify/kernels.h"
 #include "verify/module.h"
 
 #define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
@@ -18,11 +19,15 @@ struct run {
     const char *source;
     struct modrun r;
     bool up;
-    double deadline_s;  /* of the correctness trials */
-    bool one_at_a_time; /* its calls write to the same memory: only the last one's output can be seen */
-    double drain_s;     /* GPU: of a piece of our own work when the device has nothing else to do */
-    uint64_t next_set;  /* timed sets used so far */
-    uint64_t random;    /* secret, for what is checked */
+    struct kernel_names kernels; /* of its sources */
+    json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
+    bool timed;                  /* the trials are over */
+    int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
+    double deadline_s;           /* of the correctness trials */
+    bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */
+    double drain_s;              /* GPU: of a piece of our own work when the device has nothing else to do */
+    uint64_t next_set;           /* timed sets used so far */
+    uint64_t random;             /* secret, for what is checked */
     uint64_t random_step;
 };
 
@@ -57,6 +62,8 @@ bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n
 /* Sets the verdict; always false. */
 bool run_reject(struct run *r, const char *where, enum outcome o, const char *what);
 
+/* Waits until the processes that wait for answers have stopped working: what is timed wants no company. */
+void module_settle_spares(struct module_judge *j);
 /* Ends the process that runs the reference. */
 void module_drop_reference(struct module_judge *j);
 

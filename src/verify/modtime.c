@@ -355,6 +355,8 @@ static void measure(struct run *r) {
     struct err e = {0};
     enum status st;
     const bool known = j->current == r->c && j->reference.outer > 0;
+    r->timed = true;
+    r->unseen = 0;
     if (!reference_up(r, &ref, &e, &st)) {
         judge_trouble(v, st, &e);
         return;
@@ -385,6 +387,7 @@ static void measure(struct run *r) {
     free(d.samples.mine);
     free(d.empty.eager);
     free(d.empty.mine);
+    json_decref(ref.segments);
 }
 
 /* The answer from the start in a new process, and its times there; the slower of both measurements counts. */
@@ -412,6 +415,7 @@ static void measure_again(struct run *r) {
 void module_measure(struct run *r) {
     const struct verify_options *o = r->j->o;
     if (o->quiet) o->quiet(o->quiet_ctx, true);
+    module_settle_spares(r->j);
     measure(r);
     if (is_hardened(r->j) && r->out->outcome == OUTCOME_CORRECT && r->out->speedup > believable_ratio) measure_again(r);
     if (o->quiet) o->quiet(o->quiet_ctx, false);

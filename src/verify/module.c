@@ -40,9 +40,75 @@ static enum status open_tools(struct module_judge *j, struct jail *jail, struct 
     return extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
 }
 
+/* ---- processes that wait for answers ---- */
+
+static struct modrun_options run_options(const struct module_judge *j, const struct modcase *c) {
+    const struct verify_options *o = j->o;
+    return (struct modrun_options){
+        .device = o->device,
+        .threads = o->threads,
+        .memory_bytes = on_gpu(j) ? 0 : o->memory_bytes + c->lane_bytes,
+        .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
+        .interpret = o->backend == BACKEND_triton && !on_gpu(j),
+    };
+}
+
+/* Starts those that are missing, on a GPU; they go on warming up by themselves. */
+static void prepare_spares(struct module_judge *j) {
+    static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
+    if (!on_gpu(j)) return;
+    pthread_mutex_lock(&j->spares_lock);
+    for (int i = 0; i < MODULE_SPARES; i++) {
+        struct module_spare *s = &j->spares[i];
+        if (s->r.outer > 0) continue;
+        CLEANUP_STR struct str q = STR_INIT;
+        struct err e = {0};
+        struct modrun_options mo = run_options(j, NULL);
+        s->warm = false;
+        if (modrun_start(&s->r, &j->zygote, &mo, 0, &e) != ST_OK) {
+            log_debug("%s", e.msg); /* the answer that would have had it starts one and says why */
+            continue;
+        }
+        str_addf(&q, request, j->o->backend == BACKEND_triton ? "true" : "false");
+        if (!modrun_send(&s->r, &q, -1)) modrun_end(&s->r, NULL, NULL, NULL, 0);
+    }
+    pthread_mutex_unlock(&j->spares_lock);
+}
+
+/* With the lock held: the reply to `warm`. One that fails is ended. */
+static void settle(struct module_spare *s) {
+    if (s->r.outer <= 0 || s->warm) return;
+    json_t *reply = NULL;
+    s->warm = modrun_receive(&s->r, 60, &reply) == MODRUN_OK;
+    json_decref(reply);
+    if (!s->warm) modrun_end(&s->r, NULL, NULL, NULL, 0);
+}
+
+void module_settle_spares(struct module_judge *j) {
+    pthread_mutex_lock(&j->spares_lock);
+    for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i]);
+    pthread_mutex_unlock(&j->spares_lock);
+}
+
+static bool take_spare(struct module_judge *j, struct modrun *out, uint64_t nonce_seed) {
+    bool found = false;
+    pthread_mutex_lock(&j->spares_lock);
+    for (int i = 0; i < MODULE_SPARES && !found; i++) {
+        settle(&j->spares[i]);
+        found = j->spares[i].r.outer > 0;
+        if (!found) continue;
+        *out = j->spares[i].r;
+        out->nonce = nonce_seed;
+        j->spares[i].r.outer = 0;
+    }
+    pthread_mutex_unlock(&j->spares_lock);
+    return found;
+}
+
 enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
+    pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
     TRY(zygote_open(&j->zygote, jail, o->python, o->threads, e));
@@ -51,6 +117,7 @@ enum status module_open(struct module_judge *j, const struct verify_options *o, 
     j->referee_open = st == ST_OK;
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
     if (st == ST_OK) st = open_tools(j, jail, e);
+    if (st == ST_OK) prepare_spares(j);
     if (st != ST_OK) module_close(j);
     return st;
 }
@@ -63,6 +130,9 @@ void module_drop_reference(struct module_judge *j) {
 
 void module_close(struct module_judge *j) {
     if (!j->o) return;
+    for (int i = 0; i < MODULE_SPARES; i++)
+        if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
+    pthread_mutex_destroy(&j->spares_lock);
     if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
     modcases_free(&j->cases);
     if (j->referee_open) refworker_close(&j->referee);
@@ -168,7 +238,12 @@ static void put_load(struct str *q, const struct module_judge *j, const char *co
 static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     struct compile_job job;
     bool standin;
+    static const char *const sources[] = {"cpp", "cuda"};
     CLEANUP_STR struct str q = STR_INIT;
+    for (size_t i = 0; i < ARRAY_LEN(sources); i++) {
+        const char *text = json_string_value(json_object_get(wanted, sources[i]));
+        if (text) kernel_names_note(&r->kernels, text);
+    }
     extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
     CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
     free(job.object);
@@ -210,6 +285,8 @@ bool run_load(struct run *r, const char *code, bool is_answer) {
     CLEANUP_STR struct str q = STR_INIT;
     json_t *reply = NULL;
     double t0 = clock_now_s(), timeout_s = r->j->o->compile_timeout_s;
+    kernel_names_free(&r->kernels);
+    if (is_answer) kernel_names_note(&r->kernels, code);
     put_load(&q, r->j, code, is_answer);
     CLEANUP_FD int object = -1;
     if (is_answer && r->j->o->backend == BACKEND_cuda_native && !compile_native(r, code, &object, &q)) return false;
@@ -272,17 +349,13 @@ bool run_build(struct run *r, int param_set) {
 }
 
 enum status run_fork(struct run *r, struct err *e) {
-    const struct verify_options *o = r->j->o;
-    bool gpu = on_gpu(r->j);
-    struct modrun_options mo = {
-        .device = o->device,
-        .threads = o->threads,
-        .memory_bytes = gpu ? 0 : o->memory_bytes + r->c->lane_bytes,
-        .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
-        .interpret = o->backend == BACKEND_triton && !gpu,
-    };
-    enum status st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
-    if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
+    struct modrun_options mo = run_options(r->j, r->c);
+    enum status st = ST_OK;
+    if (!take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
+        st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
+        if (st == ST_SANDBOX || st == ST_WORKER)
+            st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
+    }
     r->up = st == ST_OK;
     return st;
 }
@@ -295,7 +368,12 @@ bool run_ready(struct run *r, const int *slots, int n, const char *where) {
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
-    return run_simple(r, &q, -1, r->j->o->run_timeout_s, where);
+    json_t *reply = NULL;
+    bool good = request(r, &q, -1, r->j->o->run_timeout_s, where, &reply, NULL);
+    json_decref(r->segments);
+    r->segments = json_incref(json_object_get(reply, "segments"));
+    json_decref(reply);
+    return good;
 }
 
 static bool poison(struct run *r, int byte) {
@@ -346,11 +424,57 @@ static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int
     return span > 8 * elements + 16384 ? 0 : span * (bytes / elements);
 }
 
-/* An output as it was when its call returned: where its bytes lie in the result memory. bytes 0: spread too far. */
+/* An output as it was when its call returned: where its bytes lie in the result memory (on a GPU: which of the
+ * referee's copies it is). bytes 0: spread too far. */
 struct seen {
     int64_t at, bytes;
     bool read;
 };
+
+/* Puts the block of a GPU's memory that an address is in, and its place there. False: not known before the call. */
+static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t bytes) {
+    for (size_t i = 0; i < json_array_size(segments); i++) {
+        const json_t *s = json_array_get(segments, i);
+        uint64_t base = (uint64_t)json_integer_value(json_array_get(s, 0)),
+                 size = (uint64_t)json_integer_value(json_array_get(s, 1));
+        const char *handle = json_string_value(json_array_get(s, 2));
+        if (!handle || p < base || p - base >= size) continue;
+        js_begin(q, NULL, '{');
+        js_put_str(q, "handle", handle);
+        js_put_i64(q, "offset", (int64_t)(p - base));
+        js_put_i64(q, "bytes", bytes);
+        js_end(q, '}');
+        return true;
+    }
+    return false;
+}
+
+/* On a GPU the referee copies what is there, from blocks that were known before the call: whoever works only when he is
+ * asked what his outputs are is too late. Memory that nobody knew of is opened later, as the answer says; not for long
+ * in timed calls. */
+static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, int n, struct seen *out) {
+    const struct modcase *c = r->c;
+    CLEANUP_STR struct str q = STR_INIT;
+    struct err e = {0};
+    int64_t known = 0;
+    bool unseen = false;
+    modrun_pause(&r->r);
+    js_begin(&q, NULL, '[');
+    for (int i = 0; i < n * c->n_outputs; i++) {
+        int call = calls[i / c->n_outputs], k = i % c->n_outputs;
+        out[i] = (struct seen){.bytes = bytes_of(c, reply, call, k)};
+        out[i].read = out[i].bytes > 0 && put_place(&q, r->segments, run_pointer(reply, call, k), out[i].bytes);
+        if (out[i].read) out[i].at = known++;
+        unseen |= !out[i].read && out[i].bytes > 0;
+    }
+    js_end(&q, ']');
+    if (unseen && r->timed && ++r->unseen > 3)
+        return run_reject(r, "in a timed call", OUTCOME_HIDDEN_WORK,
+                          "an output is in memory that was not there before the call, again and again");
+    enum status st = modcase_copy(&r->j->cases, c, str_c(&q), &e);
+    if (st != ST_OK) judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
+    return st == ST_OK;
+}
 
 /* Copies the outputs of some calls, out[i * n_outputs + k], into the result memory while the process stands still: what
  * is not there when a call returns does not count. */
@@ -358,7 +482,7 @@ static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n
     const struct modcase *c = r->c;
     struct err e = {0};
     int64_t at = 0;
-    if (on_gpu(r->j)) return true;
+    if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, out);
     modrun_pause(&r->r);
     for (int i = 0; i < n * c->n_outputs; i++) {
         out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, calls[i / c->n_outputs], i % c->n_outputs)};
@@ -454,22 +578,20 @@ static bool check_output(struct run *r, const json_t *said, int k, const struct 
     json_object_set(one, "stride", (json_t *)(uintptr_t)stride);
     json_object_set_new(one, "dtype", json_string(dtype));
     json_array_append_new(judged, one);
-    if (on_gpu(r->j)) {
-        static const char *const keys[] = {"handle", "offset", "block"};
-        for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-            json_t *v = json_object_get(said, keys[i]);
-            if (v) json_object_set(one, keys[i], v);
-        }
-        return true;
-    }
     if (seen->bytes == 0 && c->output_bytes[k] > 0)
         return run_reject(r, where, OUTCOME_WRONG_SHAPE, "an output is spread over too much memory");
-    if (!seen->read) return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
+    if (!seen->read && !on_gpu(r->j))
+        return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
     int64_t elements = 1;
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
     if (elements > 0 && span_of(shape, stride) * (c->output_bytes[k] / elements) > seen->bytes)
         return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output's strides are not those of its call");
-    json_object_set_new(one, "at", json_integer(seen->at));
+    if (seen->read)
+        json_object_set_new(one, on_gpu(r->j) ? "copy" : "at", json_integer(seen->at));
+    else {
+        json_object_set(one, "handle", json_object_get(said, "handle"));
+        json_object_set(one, "offset", json_object_get(said, "offset"));
+    }
     return true;
 }
 
@@ -503,6 +625,8 @@ static bool note_judgement(struct run *r, const json_t *v, const struct modset *
     double worst = number(v, "max_error");
     if (!(worst <= out->max_error)) out->max_error = worst;
     if (word && strcmp(word, "equal") == 0) return true;
+    if (word && strcmp(word, "unreachable") == 0)
+        return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
     if (word && strcmp(word, "inputs_changed") == 0) {
         out->outcome = OUTCOME_OUT_OF_BOUNDS;
         SAY(out, "%s: changed its inputs, which the reference leaves as they are", where);
@@ -574,6 +698,10 @@ static bool run_trial(struct run *r, int t) {
     int64_t ns = 0;
     CLEANUP_JSON json_t *reply = NULL;
     snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
+    /* The inputs come last, with the process standing still: a trial is no easier to tell from a timed call. */
+    if (!poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) || !run_ready(r, &slot, 1, where))
+        return false;
+    modrun_pause(&r->r);
     enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
@@ -581,8 +709,7 @@ static bool run_trial(struct run *r, int t) {
     }
     double left = r->deadline_s - clock_now_s();
     if (left < 0.05) left = 0.05;
-    bool good = poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) && run_ready(r, &slot, 1, where) &&
-                run_call(r, &slot, 1, &set, left, where, &reply, &ns) &&
+    bool good = run_call(r, &slot, 1, &set, left, where, &reply, &ns) &&
                 run_check_calls(r, reply, &(int){0}, 1, &slot, 1, &set, where) && poison(r, 0);
     if (!good) return false;
     r->out->tests_passed++;
@@ -590,25 +717,6 @@ static bool run_trial(struct run *r, int t) {
 }
 
 /* ---- whose kernels ---- */
-
-/* Kernels of PyTorch and NVIDIA's libraries, mangled or not. */
-static bool is_library_kernel(const char *name) {
-    static const char *const marks[] = {"2at6native", "at::native", "at_cuda_detail", "cublas", "cudnn",
-                                        "nvjet",      "cusparse",   "3cub",           "cub::",  "thrust",
-                                        "sm90_xmma",  "sm80_xmma",  "ampere_",        "volta_", "sm100_xmma",
-                                        "magma",      "cutlass_8",  "cutlass_9",      "nccl",   "c10::"};
-    for (size_t i = 0; i < ARRAY_LEN(marks); i++)
-        if (strstr(name, marks[i])) return true;
-    return false;
-}
-
-static bool is_own(const char *name, const json_t *own) {
-    for (size_t i = 0; i < json_array_size(own); i++) {
-        const char *mine = json_string_value(json_array_get(own, i));
-        if (mine && *mine && strstr(name, mine)) return true;
-    }
-    return false;
-}
 
 bool run_kernels(struct run *r, json_t **reply) {
     CLEANUP_STR struct str q = STR_INIT;
@@ -634,14 +742,19 @@ static bool account_kernels(struct run *r) {
         return false;
     }
     if (!run_ready(r, &slot, 1, "between calls") || !run_kernels(r, &reply)) return false;
-    const json_t *kernels = json_object_get(reply, "kernels"), *own = json_object_get(reply, "own");
+    const json_t *kernels = json_object_get(reply, "kernels"),
+                 *theirs =
+                     json_object_get(r->c->loaded, "kernels"); /* what the reference launches is no answer's own */
     double all = 0, mine = 0;
     for (size_t i = 0; i < json_array_size(kernels); i++) {
         const json_t *k = json_array_get(kernels, i);
         const char *name = json_string_value(json_array_get(k, 0));
         double ns = (double)(json_integer_value(json_array_get(k, 2)) - json_integer_value(json_array_get(k, 1)));
         all += ns;
-        if (name && is_own(name, own) && !is_library_kernel(name)) mine += ns;
+        bool own = name && kernel_is_own(&r->kernels, name) && !kernel_is_library(name);
+        for (size_t t = 0; t < json_array_size(theirs) && own; t++)
+            own = strcmp(name, json_string_value(json_array_get(theirs, t))) != 0;
+        if (own) mine += ns;
     }
     r->out->own_share = all > 0 ? mine / all : 0;
     if (r->j->o->allow_library || mine > least_share * all) return true;
@@ -716,6 +829,9 @@ static void finish(struct run *r) {
         out->max_error = (double)NAN;
     if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
     r->up = false;
+    kernel_names_free(&r->kernels);
+    json_decref(r->segments);
+    r->segments = NULL;
     if (on_gpu(r->j) && r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
 }
 
@@ -732,6 +848,17 @@ static void fork_and_load(struct run *r, const char *source) {
     enum status st = run_fork(r, &e);
     if (st != ST_OK) judge_trouble(r->out, st, &e);
     if (st == ST_OK && !run_load(r, source, true) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* Its context, and Triton's first compilation, ahead of its turn. */
+static void warm(struct run *r) {
+    CLEANUP_STR struct str q = STR_INIT;
+    run_open_request(&q, "warm");
+    js_put_bool(&q, "triton", r->j->o->backend == BACKEND_triton);
+    if (!run_simple(r, &q, -1, r->j->o->run_timeout_s, "when it was started") && r->up) {
         modrun_end(&r->r, NULL, NULL, NULL, 0);
         r->up = false;
     }
@@ -762,6 +889,7 @@ static void *load_main(void *v) {
         size_t i = l->next++;
         pthread_mutex_unlock(&l->lock);
         fork_and_load(&l->runs[i], l->items[i].source);
+        if (l->runs[i].up) warm(&l->runs[i]);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (l->runs[i].up) modrun_pause(&l->runs[i].r);
         pthread_mutex_lock(&l->lock);
@@ -822,6 +950,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
             break;
         }
         judge_next(&l, i, started > 0);
+        prepare_spares(j);
         pthread_mutex_lock(&l.lock);
         l.judged = i + 1;
         pthread_cond_broadcast(&l.changed);
@@ -832,8 +961,10 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     pthread_cond_broadcast(&l.changed);
     pthread_mutex_unlock(&l.lock);
     for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
-    for (; i < n; i++)
+    for (; i < n; i++) {
         if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+        kernel_names_free(&l.runs[i].kernels);
+    }
     free(l.runs);
     free(l.loaded);
     pthread_cond_destroy(&l.changed);

@@ -9,6 +9,14 @@
 #include "verify/modcase.h"
 #include "verify/modrun.h"
 
+enum { MODULE_SPARES = 2 };
+
+/* A jailed Python that waits for an answer: on a GPU it has its context already, and Triton has compiled something. */
+struct module_spare {
+    struct modrun r; /* outer 0: none */
+    bool warm;       /* has said so */
+};
+
 struct module_judge {
     const struct verify_options *o;
     struct compiler *compiler;
@@ -17,6 +25,8 @@ struct module_judge {
     struct modcases cases;
     struct modrun reference; /* runs eager calls of `current` */
     struct modcase *current;
+    struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
+    pthread_mutex_t spares_lock;
     uint64_t seed;
     bool referee_open;
     struct refworker referee;

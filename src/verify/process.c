@@ -16,7 +16,9 @@
 
 #include "base/clock.h"
 
-enum { NOBODY = 65534, HIGH_FD = 100 };
+/* Limits on processes count those of a user, whatever jail they are in: each child gets a number of its own, or is
+ * nobody where a container has no such numbers. */
+enum { NOBODY = 65534, FIRST_OWN_ID = 1000000, HIGH_FD = 100 };
 
 static void child_limit(__rlimit_resource_t which, uint64_t value) {
     struct rlimit r = {value, value};
@@ -43,8 +45,9 @@ static void __attribute__((noreturn)) child_run(const struct process_start *s, i
     child_limit(RLIMIT_CPU, s->cpu_s);
     if (s->drop_root && geteuid() == 0) {
         /* Plain system calls: glibc's wrappers would signal the other threads of the parent. */
+        const long own = FIRST_OWN_ID + syscall(SYS_getpid);
         if (syscall(SYS_setgroups, 0, NULL) != 0 || syscall(SYS_setgid, NOBODY) != 0 ||
-            syscall(SYS_setuid, NOBODY) != 0)
+            (syscall(SYS_setuid, own) != 0 && syscall(SYS_setuid, NOBODY) != 0))
             _exit(126);
     }
     execve(s->path, s->argv, s->envp);

@@ -14,7 +14,7 @@ struct process_start {
     char *const *argv, *const *envp;
     int fds[PROCESS_MAX_FDS]; /* descriptor i of the child; -1: /dev/null. All others are closed. */
     int n_fds;
-    bool drop_root;             /* when root: become nobody first */
+    bool drop_root;             /* when root: become a user without rights first */
     uint64_t address_bytes;     /* limits; 0: as they are */
     uint64_t file_bytes, cpu_s; /* cpu_s rounds nothing: whole seconds */
 };

@@ -417,6 +417,8 @@ static void test_verdict_json(void **state) {
     (void)state;
     struct verdict v = {.outcome = OUTCOME_WRONG_OUTPUT, .tests_passed = 2, .tests_total = 5, .max_error = (double)NAN};
     memcpy(v.message, "a \"quote\"\nand a line", sizeof "a \"quote\"\nand a line");
+    memcpy(v.problem_flags, "random", sizeof "random");
+    v.remeasured = true;
     struct str s = STR_INIT;
     verdict_to_json(&v, &s);
     json_t *j = json_loads(s.p, 0, NULL);
@@ -425,6 +427,10 @@ static void test_verdict_json(void **state) {
     assert_string_equal(json_string_value(json_object_get(j, "message")), v.message);
     assert_true(json_is_null(json_object_get(j, "max_error")) && json_is_null(json_object_get(j, "speedup")));
     assert_int_equal(json_integer_value(json_object_get(j, "tests_passed")), 2);
+    struct verdict back;
+    struct err e = {0};
+    assert_int_equal(verdict_from_json(j, "back", &back, &e), ST_OK);
+    assert_true(back.remeasured && strcmp(back.problem_flags, "random") == 0);
     json_decref(j);
     str_free(&s);
     assert_string_equal(outcome_name(OUTCOME_OUT_OF_BOUNDS), "out_of_bounds");

@@ -120,6 +120,7 @@ void verdict_to_json(const struct verdict *v, struct str *out) {
     js_put_f64(out, "run_s", v->run_s);
     js_put_f64(out, "time_s", v->time_s);
     if (v->own_share > 0) js_put_f64(out, "own_share", v->own_share);
+    if (v->problem_flags[0]) js_put_str(out, "problem_flags", v->problem_flags);
     if (v->lint[0]) js_put_str(out, "lint", v->lint);
     put_stats(out, "kernel_stats", &v->kernel);
     put_stats(out, "eager_stats", &v->eager);
@@ -164,7 +165,9 @@ enum status verdict_from_json(const json_t *o, const char *where, struct verdict
     TRY(js_get_f64(o, where, "run_s", &out->run_s, e));
     TRY(js_get_f64(o, where, "time_s", &out->time_s, e));
     TRY(js_opt_f64(o, where, "own_share", &out->own_share, e));
-    const char *lint = "";
+    const char *lint = "", *flags = "";
+    TRY(js_opt_str(o, where, "problem_flags", &flags, e));
+    snprintf(out->problem_flags, sizeof out->problem_flags, "%s", flags);
     TRY(js_opt_str(o, where, "lint", &lint, e));
     snprintf(out->lint, sizeof out->lint, "%s", lint);
     TRY(read_stats(o, where, "kernel_stats", &out->kernel, e));

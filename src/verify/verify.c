@@ -326,6 +326,9 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
         else if (st == ST_OK)
             verifier_recall(v, &all[i].key, &items[i].verdict);
         if (all[i].same_as >= 0 && outcome_class(items[i].verdict.outcome) != 'I') items[i].verdict.cached = true;
+        CLEANUP_STR struct str flags = STR_INIT;
+        problem_flags(items[i].problem, &flags);
+        snprintf(items[i].verdict.problem_flags, sizeof items[i].verdict.problem_flags, "%s", str_c(&flags));
         free(all[i].job.object);
         str_free(&all[i].unit);
     }

@@ -71,6 +71,7 @@ struct verdict {
     struct run_stats kernel, eager;   /* ModelNew backends only; per round of calls */
     bool remeasured;                  /* hard to believe, and measured again in a fresh process before it counted */
     bool cached;                      /* taken from the verdict cache */
+    char problem_flags[80];           /* known defects of the problem (problem.h), which say how to read this */
     char lint[300];                   /* what static_check.h found, as text; advice */
     char message[2000];               /* compiler text, or what differs; for feedback */
 };

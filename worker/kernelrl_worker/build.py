@@ -5,12 +5,9 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import os
-import re
 import sys
 
 import torch
-
-from kernelrl_worker import tensors
 
 
 class BuildError(Exception):
@@ -18,14 +15,6 @@ class BuildError(Exception):
 
 
 NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
-_own = []
-
-
-def own_kernels():
-    """Names of kernels that the verifier's compiler has made for this answer."""
-    return _own
-
-
 # What has to import before an answer of a backend makes sense.
 PACKAGES = {"triton": "triton", "tilelang": "tilelang", "cute": "cutlass"}
 
@@ -45,16 +34,6 @@ def missing(backend, gpu):
     if backend in ("cuda", "hip", "cute", "tilelang", "thunderkittens") and not gpu:
         return "needs a GPU"
     return None
-
-
-def note_cuda(code):
-    """Names of functions that run on the GPU."""
-    _own.extend(re.findall(r"__global__[^;{}]*?\b(\w+)\s*\(", re.sub(r"__launch_bounds__\s*\([^)]*\)", "", code)))
-
-
-def note_triton(code):
-    """Names of functions that Triton compiles; its kernels are called as they are."""
-    _own.extend(re.findall(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)", code))
 
 
 def kind_of(error, otherwise="compile"):
@@ -150,7 +129,6 @@ class Extension:
 
 
 def _build(channel, name, cpp, cuda, functions, cflags, cuda_cflags, ldflags):
-    note_cuda(cuda + cpp)
     message = {
         "op": "build",
         "cpp": cpp,

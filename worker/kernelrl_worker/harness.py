@@ -60,7 +60,24 @@ class Harness:
         self.inputs = {}
         self.cls = None
         self.cuda = None
-        self.perturb = None
+        self.warmed = False
+        self.blocks = {}  # address and size of those that outputs have been in and the allocator does not know
+
+    # ---- before there is an answer ----
+
+    def warm(self, request, _):
+        """What every answer would wait for: the GPU's context, and Triton's first kernel."""
+        if self.gpu:
+            self._start_gpu()
+        if request["triton"] and not self.warmed:
+            try:
+                from kernelrl_worker import warmup  # noqa: PLC0415
+
+                warmup.touch(self.device)
+                self.warmed = True
+            except Exception:  # the answer will say so, if it matters to it
+                pass
+        return {}
 
     # ---- loading ----
 
@@ -70,14 +87,12 @@ class Harness:
         tensors.seed_everything(request["seed"])
         if request["backend"] == "cuda_native":
             path = f"/proc/self/fd/{self.channel.take_fd()}"
-            build.note_cuda(request["code"])
             self.cls = build.native_class(path, request["spec"], request["structure"], self.device)
             return {}
         lacking = build.missing(request["backend"], self.gpu)
         if lacking:
             return {"ok": False, "kind": "unavailable", "error": f"backend {request['backend']}: {lacking}"}
         build.intercept(self.channel)
-        build.note_triton(request["code"])
         with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
             f.write(request["code"])
         sys.dont_write_bytecode = True
@@ -158,7 +173,23 @@ class Harness:
             self.inputs[slot] = [next(tensors_of_slot) if v is None else v for v in self.values]
         self._settle()
         gc.collect(0)
-        return {}
+        return {"segments": self._segments()} if self.gpu and self.cuda else {}
+
+    def _segments(self):
+        """Blocks of this process's memory, with the handles that open them elsewhere: those of the allocator, and those
+        that an output has been in."""
+        places = {s["address"]: s["total_size"] for s in torch.cuda.memory_snapshot()}
+        places.update(self.blocks)
+        result = []
+        for base, size in places.items():
+            try:
+                handle, offset, block = self.cuda.export(base)
+            except RuntimeError:  # freed meanwhile
+                self.blocks.pop(base, None)
+                continue
+            if offset == 0:
+                result.append([base, min(size, block), handle])
+        return result
 
     def _settle(self):
         if self.gpu and self.cuda:
@@ -216,7 +247,13 @@ class Harness:
                         aliases_input=self._aliases(t, index, request["slots"]),
                     )
                     if self.gpu and t.is_cuda and t.numel():
-                        item["handle"], item["offset"], item["block"] = self.cuda.export(t.data_ptr())
+                        try:
+                            handle, offset, size = self.cuda.export(t.data_ptr())
+                        except RuntimeError:  # memory of somebody else's: an input's
+                            handle = None
+                        if handle:
+                            item["handle"], item["offset"] = handle, offset
+                            self.blocks[t.data_ptr() - offset] = size
                 items.append(item)
             result.append({"structure": structure, "outputs": items})
         return {"calls": result}
@@ -238,8 +275,7 @@ class Harness:
         return {"threads": threading.active_count()}
 
     def kernels(self, request, _):
-        """The names of the kernels that ran in one call, with their device times, from CUPTI. `own`: names of kernels
-        in the answer's source."""
+        """The names of the kernels that ran in one call, with their device times, from CUPTI."""
         try:
             trace = cupti.Trace()
         except RuntimeError as error:
@@ -250,11 +286,11 @@ class Harness:
             self.cuda.synchronize()
         finally:
             records = trace.stop()
-        return {"kernels": [[name, start, end] for name, start, end in records[:4096]], "own": build.own_kernels()}
+        return {"kernels": [[name, start, end] for name, start, end in records[:4096]]}
 
     def handle(self, request):
         op = request["op"]
-        if op not in ("load", "attach", "build", "poison", "ready", "call", "describe", "release", "threads", "kernels"):
+        if op not in ("warm", "load", "attach", "build", "poison", "ready", "call", "describe", "release", "threads", "kernels"):
             raise ValueError(f"unknown request {op!r}")
         reply = getattr(self, op)(request, self.channel)
         reply.setdefault("ok", True)

@@ -29,6 +29,7 @@ SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR, SYS_CAPSET = 155, 442, 126  # x86-64
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 NOBODY = 65534
+FIRST_OWN_ID = 1000000  # limits on processes count those of a user, whatever jail they are in: each answer is its own
 # The new root is put together on top of a directory that every system has and that the jail sees afresh anyway.
 NEW_ROOT = "/proc"
 
@@ -137,13 +138,16 @@ def build_root(paths, devices, tmp_bytes, as_nobody):
     os.chdir("/tmp")
 
 
-def drop_privileges(as_nobody):
+def drop_privileges(as_nobody, own_id):
     for capability in range(64):
         libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
     if as_nobody:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        try:
+            os.setresuid(own_id, own_id, own_id)
+        except OSError:  # a container without such numbers
+            os.setresuid(NOBODY, NOBODY, NOBODY)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     data = (ctypes.c_uint32 * 6)()
     check(libc.syscall(SYS_CAPSET, header, data), "capset")
@@ -199,7 +203,7 @@ def enter(options, filter_program, body, kept_fds):
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         close_others(kept_fds)
-        as_nobody = False
+        as_nobody, own_id = False, FIRST_OWN_ID + os.getpid()
         if not options.get("weak"):
             as_nobody = unshare()
             pid = os.fork()
@@ -223,7 +227,7 @@ def enter(options, filter_program, body, kept_fds):
         limit(resource.RLIMIT_NOFILE, 1024)
         limit(resource.RLIMIT_NPROC, options["processes"])
         limit(resource.RLIMIT_CPU, options["cpu_s"])
-        drop_privileges(as_nobody)
+        drop_privileges(as_nobody, own_id)
         install_filter(filter_program)
     except BaseException as error:
         os.write(2, f"jail: {type(error).__name__}: {error}\n".encode())

@@ -15,6 +15,7 @@ import types
 import torch
 
 ALIGN = 256
+SHARED_BLOCK = 2 << 20
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -169,6 +170,8 @@ class Cuda:
             raise RuntimeError(f"{what}: {(name.value or b'?').decode()}")
 
     def allocate(self, size):
+        # Opening a handle shows the whole of a block, which small pieces share: a block of its own.
+        size = (size + SHARED_BLOCK - 1) // SHARED_BLOCK * SHARED_BLOCK
         pointer = ctypes.c_uint64()
         self._check(self.lib.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)), "cuMemAlloc")
         return pointer.value
@@ -200,6 +203,15 @@ class Cuda:
             self._check(self.lib.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), value, 1), "cuIpcOpenMemHandle")
             self.opened[handle] = pointer.value
         return self.opened[handle]
+
+    def extent(self, pointer):
+        """Bytes from a pointer to the end of its block."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self._check(
+            self.lib.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer)),
+            "cuMemGetAddressRange",
+        )
+        return base.value + size.value - pointer
 
     def close_all(self):
         for pointer in self.opened.values():
