@@ -14,7 +14,7 @@ train *args:
 train-config *args:
     @tools/just train-config "$@"
 
-# refinement over several turns (Kevin): [NAME] [key=value]...
+# refinement over several turns (Kevin): [NAME] [rag_index=DIR] [key=value]...
 train-kevin *args:
     @tools/just train-kevin "$@"
 

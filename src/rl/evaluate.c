@@ -89,6 +89,16 @@ static char *run_of(const char *path) {
     return NULL;
 }
 
+/* Whether PATH looks like a run, or one of its checkpoints. */
+static bool is_of_run(const char *path) {
+    CLEANUP_STR struct str s = STR_INIT;
+    str_addf(&s, "%s/checkpoints", path);
+    if (fs_is_dir(s.p)) return true;
+    str_clear(&s);
+    str_addf(&s, "%s/state.json", path);
+    return fs_is_file(s.p);
+}
+
 /* What a run says about training is nothing to an evaluation of it. */
 static void forget_training(struct eval_options *o) {
     o->train.temperature = -1;
@@ -113,6 +123,13 @@ enum status eval_configure(struct config *c, const struct config_schema *schema,
         TRY(config_load(c, path.p, e));
         forget_training(o);
         TRY(config_args(c, argc, argv, e));
+    } else if (*o->checkpoint_path && is_of_run(o->checkpoint_path) &&
+               strcmp(config_source(c, "model_name"), "default") == 0) {
+        return config_reject(
+            c, "checkpoint_path", e,
+            "%s is of a run whose config.yaml is missing, which says what model and prompts it is for: "
+            "give model_name, and whatever else was not the default",
+            o->checkpoint_path);
     }
     if (o->num_samples > 1 && o->train.temperature == 0) {
         log_warn("temperature 0 would give %lld equal answers: sampling at temperature 1", (long long)o->num_samples);
@@ -156,6 +173,9 @@ static enum status find_checkpoint(const struct eval_options *o, const volatile 
     CLEANUP_STR struct str s = STR_INIT;
     str_addf(&s, "%s/config.yaml", path);
     if (fs_is_file(s.p)) return last_checkpoint(path, out, e);
+    str_clear(&s);
+    str_addf(&s, "%s/checkpoints", path);
+    if (fs_is_dir(s.p)) return last_checkpoint(path, out, e); /* a run that has lost its config.yaml */
     const char *slash = strrchr(path, '/');
     if (slash && !fs_is_dir(path)) {
         str_clear(&s);
@@ -453,6 +473,11 @@ enum status evaluate_run(const struct config *c, const struct eval_options *o, c
     CLEANUP_STR struct str settings = STR_INIT;
     enum status st;
     *out = (struct summary){0};
+    x = (struct evaluation){0};
+    if (fs_is_dir(o->output_path)) {
+        st = FAIL(e, ST_CONFIG, "output_path: %s is a folder; expected the name of a file", o->output_path);
+        goto out;
+    }
     TRY_GOTO(evaluation_open(o, cancel, &x, e), out);
     settings_text(c, &x, &settings);
     TRY_GOTO(eval_samples_open(path, settings.p, x.problems, x.n, &samples, e), out);

@@ -92,6 +92,14 @@ mkdir "$tmp/empty"
 echo 'lora_rank: 8' >"$tmp/empty/config.yaml"
 refuses "a run without a checkpoint" 2 'empty holds no checkpoint yet' "$KRL" eval checkpoint_path="$tmp/empty" \
     output_path="$tmp/x.json"
+cp -r "$tmp/run" "$tmp/lost" && rm "$tmp/lost/config.yaml"
+refuses "a run without its configuration" 2 'lost is of a run whose config.yaml is missing.*give model_name' \
+    "$KRL" eval checkpoint_path="$tmp/lost" output_path="$tmp/x.json"
+refuses "a checkpoint of one" 2 'config.yaml is missing' "$KRL" eval checkpoint_path="$tmp/lost/checkpoints/final" \
+    output_path="$tmp/x.json"
+check "unless told what it is for" "$KRL" eval checkpoint_path="$tmp/lost" model_name=models/tiny source=builtin level=1 \
+    end_problem=2 max_tokens=100 measure_performance=false output_path="$tmp/lost.json"
+refuses "an output that is a folder" 2 'output_path: .*is a folder' "${eval[@]}" output_path="$tmp/lost"
 refuses "a checkpoint that is not there" 2 'checkpoint_path: no directory' "$KRL" eval checkpoint_path="$tmp/none" \
     output_path="$tmp/x.json"
 refuses "a bad key in the run's configuration" 2 'bad/config.yaml:1:1: .*lora_rnk' sh -c \

@@ -95,6 +95,7 @@ refuses "two runs on one directory" 1 'another process is training' "$KRL" train
     log_path="$tmp/runs/bg"
 refuses "clean of a running one" 1 'is running; stop it first' "${runs[@]}" clean bg --yes "${at[@]}"
 says "just watch-metrics" 'reward' recipe watch-metrics bg --once
+says "just watch NAME" 'reward' recipe watch bg --once
 says "just stop NAME" 'bg: stopped after [0-9]+ steps' recipe stop bg
 says "just status: it is gone" 'nothing is running' recipe status
 steps=$("${runs[@]}" list --json "${at[@]}" | grep -o '"steps":[0-9]*' | cut -d: -f2)
@@ -131,6 +132,17 @@ for config in rl_kernelbench rl_kernelbench_kevin rl_kernelbench_raicl; do
         dataset_builder.source=builtin dataset_builder.backend=c max_steps=1 max_turns=2 prompt_option=zero_shot
     check "just stop-all ends it" wait_until sh -c "'$KRL' runs stop --all --runs-dir '$tmp/runs' | grep -q 'nothing is running'"
 done
+says "just train-kevin NAME rag_index=DIR" 'training in the background' recipe train-kevin kevin-rag rag_index="$tmp/index" \
+    "${small[@]}" dataset_builder.source=builtin dataset_builder.backend=c max_steps=1 max_turns=1
+check "retrieves examples" wait_until grep -q '8 records, embedded by lexical' "$tmp/runs/kevin-rag/logs.log"
+check "just stop-all ends it, too" wait_until sh -c "'$KRL' runs stop --all --runs-dir '$tmp/runs' | grep -q 'nothing is running'"
+# No recipe without a test: those named above, and those the loop over configurations runs.
+{
+    grep -oE '(recipe|tools/just) [a-z][a-z-]*' "$0" | cut -d' ' -f2
+    printf '%s\n' default train train-kevin train-raicl
+} | sort -u >"$tmp/tried"
+grep -oE '^[a-z][a-z-]*[a-z]( |:)' justfile | tr -d ' :' | grep -v '^set$' | sort -u >"$tmp/recipes"
+check "every recipe of the justfile is tried here" test -s "$tmp/recipes" -a -z "$(comm -23 "$tmp/recipes" "$tmp/tried")"
 says "just clean NAME --yes" 'bg: deleted' recipe clean bg --yes
 refuses "a run that ends at once says why" 1 'it ended at once: .*no directory' "$KRL" train --detach model_name="$tmp/none" \
     log_path="$tmp/runs/bad"
