@@ -230,11 +230,13 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->forward_only = b->forward_only;
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
     /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
-     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; the chunk changes no bit. */
+     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; with bf16 they are multiples of
+     * 32, the terms that AMX adds before it adds them to a sum (tensor/ops.h): so the chunk changes no bit. */
     const int64_t bytes = m->be->logit_chunk_bytes;
     /* With a large one at least 240 rows, or each chunk would fetch the head's weights for little work. */
     const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
+    if (m->dt == DT_BF16) w->chunk = (w->chunk + 31) & ~(int64_t)31;
     int n_shared;
     TRY(choose_shared(m, T, b->N, &n_shared, e));
     TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));
