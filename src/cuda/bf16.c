@@ -193,7 +193,8 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
                               .T = x.rows,
                               .K = a->K,
                               .R = a->N};
-    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), OF_TENSOR(xa), float_bits(scale))) return;
+    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), OF_TENSOR(xa), float_bits(scale)))
+        return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
@@ -242,7 +243,7 @@ void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, cons
 }
 
 /* The tables move when they grow, and not together. */
-#define OF_ROPE(r)                                                                                                 \
+#define OF_ROPE(r)                                                                                          \
     ADDRESS((r)->cos_t), ADDRESS((r)->sin_t), ADDRESS((r)->q_gain), ADDRESS((r)->k_gain), (uint64_t)(r)->H, \
         (uint64_t)(r)->G, (uint64_t)(r)->K
 
@@ -264,7 +265,8 @@ void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const
     const int32_t *pos = p ? pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos) : NULL;
     const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
                               r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
-    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r), ADDRESS(s.kv), (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r), ADDRESS(s.kv),
+                    (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
         cuda_ok(c, "rope",
                 cu_rope_kv16(&c->dev, mat16(qk), mat32(qkv), &a, p->kv_task, p->n_kv, (uint16_t *)(void *)s.kv,
                              2 * s.kv_stride));
@@ -336,9 +338,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
         if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
-              ADDRESS(kv), (uint64_t)stride,
-              ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
+              ADDRESS(kv), (uint64_t)stride, ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split,
+              (uint64_t)p->n_walk, (uint64_t)p->max_units, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

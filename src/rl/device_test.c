@@ -461,8 +461,8 @@ static void nothing_reaches_over_the_wall(void **state) {
         assert_int_equal(plain.n, behind.n);
         for (int i = 0; i < plain.n; i++)
             if (memcmp(&plain.x[i], &behind.x[i], sizeof(double)) != 0)
-                fail_msg("kind %d value %d of %d: %.17g on the CPU, %.17g behind the wall", kind, i, plain.n, plain.x[i],
-                         behind.x[i]);
+                fail_msg("kind %d value %d of %d: %.17g on the CPU, %.17g behind the wall", kind, i, plain.n,
+                         plain.x[i], behind.x[i]);
     }
     assert_true(wall.ops > 1000 && wall.syncs > 10);
     munmap(wall.mem, WALLED_BYTES);

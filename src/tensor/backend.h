@@ -122,9 +122,9 @@ struct backend {
 
     /* The rest may be NULL: the caller then does with what is above. */
 
-    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the first
-     * may run beside the base's product with the same x: xa = scale x A^T in float32, [T, n*R]; and, for the last xa
-     * made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
+    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the
+     * first may run beside the base's product with the same x: xa = scale x A^T in float32, [T, n*R]; and, for the last
+     * xa made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
     void (*lora_down)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
     void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,

@@ -272,8 +272,8 @@ static bool recorded_rope(struct attention *a) {
                 pos[t] = (int32_t)(i + 7 * (size_t)t);
                 seq[t] = (struct attn_seq){.row = t, .len = 1, .past = pos[t], .blocks = a->table[t]};
             }
-            const struct rope_args r = {
-                H, G, K, pos, table + cos_at[i] * K / 2, table + sin_at[i] * K / 2, NULL, NULL, 1e-6f};
+            const struct rope_args r = {H,    G,    K,    pos, table + cos_at[i] * K / 2, table + sin_at[i] * K / 2,
+                                        NULL, NULL, 1e-6f};
             for (int recorded = 0; recorded < 2; recorded++) {
                 struct tensor in = tensor_full(qkv, T, QK), out = tensor_of(qk, DT_BF16, T, QK);
                 gpu->mem_zero(gpu, qk, sizeof got[0]);
