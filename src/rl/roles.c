@@ -208,6 +208,17 @@ static const struct verdict *verdict_of(const struct rollout *r, int task, int s
     return NULL;
 }
 
+/* Predictions of working and of failing answers weigh the same in a step, however many there are of each: else naming
+ * the more frequent one always would be what is learned. A step that shows only one of them teaches nothing. */
+static void balance_verifier(struct roles *x, const struct rollout *r) {
+    const int *n = x->counts.about;
+    for (int i = 0; i < x->of[ROLE_VERIFIER].n; i++) {
+        struct group *g = &x->of[ROLE_VERIFIER].group[i];
+        const bool works = prediction_of(verdict_of(r, g->task, g->about[0])) == PREDICT_CORRECT;
+        g->balance = n[0] && n[1] ? (double)(n[0] + n[1]) / (2 * n[works]) : 0;
+    }
+}
+
 /* 1 for what the test found; half for knowing whether it works. */
 static void score_verifier(struct roles *x, const struct rollout *r) {
     CLEANUP_STR struct str said = STR_INIT;
@@ -224,12 +235,15 @@ static void score_verifier(struct roles *x, const struct rollout *r) {
             x->counts.unreadable += got == PREDICT_NONE;
             x->counts.exact += got == truth;
             x->counts.works += works;
+            x->counts.about[truth == PREDICT_CORRECT]++;
+            x->counts.works_about[truth == PREDICT_CORRECT] += works;
             of_class[truth]++;
             reward(x, ROLE_VERIFIER, ep, got == truth ? 1 : works ? 0.5 : 0);
         }
     }
     for (int i = 0; i < PREDICTIONS; i++)
         if (of_class[i] > x->counts.most_common) x->counts.most_common = of_class[i];
+    balance_verifier(x, r);
 }
 
 /* ---- corrector ----------------------------------------------------------------------------------------------------*/
@@ -525,8 +539,9 @@ void roles_advantages(struct roles *x, const struct train_options *o, bool idle_
         (void)advantage_batch(&params, s, total, q->n, &baseline);
         for (int i = 0, k = 0; i < q->n; i++)
             for (int j = 0; j < q->group[i].n; j++, k++) {
-                q->group[i].ep[j].advantage = weight * s[k].advantage;
-                q->group[i].ep[j].kept = s[k].takes_part && idle_tokens_count && weight > 0;
+                const double factor = role == ROLE_VERIFIER ? weight * q->group[i].balance : weight;
+                q->group[i].ep[j].advantage = factor * s[k].advantage;
+                q->group[i].ep[j].kept = s[k].takes_part && idle_tokens_count && factor > 0;
             }
     }
 }
@@ -572,6 +587,8 @@ void roles_metrics(const struct roles *x, const struct train_options *o, struct 
         metrics_add(m, over(c->exact, c->predictions), "roles/verifier_accuracy");
         metrics_add(m, over(c->works, c->predictions), "roles/verifier_works_accuracy");
         metrics_add(m, over(c->most_common, c->predictions), "roles/verifier_majority");
+        metrics_add(m, 0.5 * (over(c->works_about[0], c->about[0]) + over(c->works_about[1], c->about[1])),
+                    "roles/verifier_balanced_accuracy");
         metrics_add(m, over(c->unreadable, c->predictions), "roles/verifier_unreadable");
     }
     if (samples_of(o, ROLE_CORRECTOR) > 0) {

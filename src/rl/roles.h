@@ -22,10 +22,11 @@ struct role_groups {
 };
 struct roles_counts {                                       /* of a step */
     int predictions, exact, works, unreadable, most_common; /* of the verifier's predictions; the largest class's */
-    int repairs, repaired;                                  /* judged repairs; correct ones */
-    double repair_gain;                                     /* sum of score minus the failed answer's */
-    int comparisons, decided, rated, agreed;                /* of the judge; rated: of answers whose scores differ */
-    int pairs, consistent;                                  /* compared in both orders; the same winner */
+    int about[2], works_about[2];            /* of failing and of working answers; those right about it */
+    int repairs, repaired;                   /* judged repairs; correct ones */
+    double repair_gain;                      /* sum of score minus the failed answer's */
+    int comparisons, decided, rated, agreed; /* of the judge; rated: of answers whose scores differ */
+    int pairs, consistent;                   /* compared in both orders; the same winner */
     int proposals, valid, played;
     double solved; /* sum over played proposals of their rate of correct answers */
     int too_long;  /* prompts that left no room */

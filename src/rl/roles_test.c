@@ -221,6 +221,7 @@ static void predictions(void **state) {
     NEAR(metric(&s, "roles/verifier_works_accuracy"), 3.0 / 6);
     NEAR(metric(&s, "roles/verifier_majority"), 3.0 / 6);
     NEAR(metric(&s, "roles/verifier_unreadable"), 1.0 / 6);
+    NEAR(metric(&s, "roles/verifier_balanced_accuracy"), 0.5 * (1.0 / 3 + 2.0 / 3));
     NEAR(metric(&s, "roles/verifier_reward"), 2.5 / 6);
     /* Advantages within the predictions of one answer. */
     roles_advantages(&s.x, &s.o, false);
@@ -239,6 +240,41 @@ static void predictions(void **state) {
     s.o.roles.verifier_weight = 0;
     roles_advantages(&s.x, &s.o, true);
     for (int j = 0; j < 3; j++) assert_true(q->group[0].ep[j].advantage == 0 && !q->group[0].ep[j].kept);
+    close_scene(&s);
+}
+
+/* One working answer among four: what is said of it weighs as much as what is said of the three others together. */
+static const char *const of_balance[] = {"roles.verifier_samples=2", "roles.verifier_answers=4",  "group_size=4",
+                                         "advantage=center",         "roles.verifier_weight=0.5", NULL};
+
+static void both_classes_weigh_the_same(void **state) {
+    (void)state;
+    struct script script = {.solver = {KERNEL("bad"), KERNEL("good"), KERNEL("bad"), KERNEL("bad"), /* one problem */
+                                       KERNEL("bad")},                                              /* the other */
+                            .verifier = {"<VERDICT>correct</VERDICT>", "<VERDICT>crash</VERDICT>",
+                                         "<VERDICT>wrong</VERDICT>", "<VERDICT>correct</VERDICT>",
+                                         "<VERDICT>wrong</VERDICT>", "<VERDICT>correct</VERDICT>",
+                                         "<VERDICT>wrong</VERDICT>", "<VERDICT>correct</VERDICT>"}};
+    struct scene s;
+    open_scene(&s, &script, of_balance);
+    play(&s, 1);
+    roles_advantages(&s.x, &s.o, false);
+    const struct role_groups *q = &s.x.of[ROLE_VERIFIER];
+    assert_int_equal(q->n, 4);
+    double sum[2] = {0};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++) sum[q->group[i].about[0] == 1] += fabs(q->group[i].ep[j].advantage);
+    NEAR(sum[0], sum[1]);
+    NEAR(q->group[0].ep[0].advantage, 0.5 * 0.5 * 8 / (2.0 * 2)); /* weight, advantage, 8 predictions, 2 of its class */
+    /* Failing answers alone say nothing about telling them from working ones. */
+    rollout_free(&s.r);
+    roles_end(&s.x, &s.o, true);
+    CHECK(rollout_run(&s.actor, both + 1, 1, &s.p, &s.r, NULL, &err));
+    CHECK(roles_play(&s.x, &s.actor, &s.o, &s.p, &s.r, NULL, &err));
+    roles_advantages(&s.x, &s.o, true);
+    assert_true(s.x.counts.predictions == 8 && isnan(metric(&s, "roles/verifier_balanced_accuracy")));
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++) assert_true(q->group[i].ep[j].advantage == 0 && !q->group[i].ep[j].kept);
     close_scene(&s);
 }
 
@@ -417,6 +453,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_read),
         cmocka_unit_test(predictions),
+        cmocka_unit_test(both_classes_weigh_the_same),
         cmocka_unit_test(repairs),
         cmocka_unit_test(preferences),
         cmocka_unit_test(proposals),

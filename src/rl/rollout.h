@@ -76,6 +76,7 @@ struct group { /* samples of one prompt: all first turns of a task, or one later
     int stale;        /* updates of the model since the samples were drawn */
     const char *role; /* who sampled them; NULL: the solver, else roles.h */
     bool judged;      /* of a role: its answers have verdicts */
+    double balance;   /* of the verifier: factor on its advantages (roles.c) */
     int about[2];     /* of a role: samples of the task that its prompt shows; -1: none */
     bool continued;   /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
