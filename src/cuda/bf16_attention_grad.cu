@@ -8,8 +8,8 @@
  *
  * A tile is 64 rows of shared memory of DP elements, in chunks of 8 (16 bytes); chunk c of row r lies at place
  * c ^ (r % 8), so that the eight rows a matrix load takes are in different banks. A warp has 16 of the block's rows. */
-#include "cuda/attention.cuh"
 #include "cuda/async.cuh"
+#include "cuda/attention.cuh"
 #include "cuda/bf16.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = CU_GRAD16_TILE, STAGES = 2 };
