@@ -77,14 +77,14 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
                                .timed_calls = 10,
                                .timing_budget_s = 0.3,
                                .memory_bytes = 512 << 20};
-    if (backend == BACKEND_triton) o.run_timeout_s = 60; /* first calls compile */
+    if (backend == BACKEND_triton || backend == BACKEND_cuda_native) o.run_timeout_s = 60; /* first calls compile */
     struct verifier *v = NULL;
     struct err e = {0};
     if (verifier_open(&o, &v, &e) != ST_OK) {
         printf("skipped: %s\n", e.msg);
         skip();
     }
-    size_t n = read_rows(dir, backend == BACKEND_c ? ".c" : ".py"), wrong = 0;
+    size_t n = read_rows(dir, backend == BACKEND_c ? ".c" : backend == BACKEND_cuda_native ? ".cu" : ".py"), wrong = 0;
     double t0 = clock_now_s();
     if (verify_batch(v, items, n, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     for (size_t i = 0; i < n; i++) {
@@ -120,23 +120,33 @@ static void honest_torch_cpu(void **state) {
 }
 
 /* Needs a GPU, which the machines that run all tests have not: asked for by KERNELRL_TEST_GPU. */
-static void on_gpu(const char *dir) {
+static void on_gpu(const char *dir, enum verify_backend backend) {
     const char *wanted = getenv("KERNELRL_TEST_GPU");
     if (!wanted || !*wanted) {
         printf("skipped: KERNELRL_TEST_GPU is not set\n");
         skip();
     }
-    judge_folder(dir, BACKEND_triton);
+    judge_folder(dir, backend);
 }
 
 static void cheats_triton(void **state) {
     (void)state;
-    on_gpu("cheats/gpu");
+    on_gpu("cheats/gpu", BACKEND_triton);
 }
 
 static void honest_triton(void **state) {
     (void)state;
-    on_gpu("honest/gpu");
+    on_gpu("honest/gpu", BACKEND_triton);
+}
+
+static void cheats_native(void **state) {
+    (void)state;
+    on_gpu("cheats/native", BACKEND_cuda_native);
+}
+
+static void honest_native(void **state) {
+    (void)state;
+    on_gpu("honest/native", BACKEND_cuda_native);
 }
 
 /* An argument: only the tests whose names match it (a pattern with * and ?). */
@@ -144,7 +154,8 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cheats_torch_cpu), cmocka_unit_test(cheats_c),      cmocka_unit_test(honest_torch_cpu),
-        cmocka_unit_test(cheats_triton),    cmocka_unit_test(honest_triton),
+        cmocka_unit_test(cheats_triton),    cmocka_unit_test(honest_triton), cmocka_unit_test(cheats_native),
+        cmocka_unit_test(honest_native),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -800,6 +800,7 @@ static void judge_loaded(struct run *r) {
     double t0 = clock_now_s();
     out->tests_total = r->c->n_trials;
     r->deadline_s = t0 + j->o->run_timeout_s;
+    prepare_spares(j); /* they warm up beside the trials */
     bool good = run_tests(r);
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
@@ -950,7 +951,6 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
             break;
         }
         judge_next(&l, i, started > 0);
-        prepare_spares(j);
         pthread_mutex_lock(&l.lock);
         l.judged = i + 1;
         pthread_cond_broadcast(&l.changed);

@@ -4,7 +4,7 @@
 # made from the tables: help, manual page, completion.
 . "$(dirname "$0")/tap.bash"
 docs=(docs/quickstart.md docs/training.md docs/evaluation.md docs/coming-from-kernel-rl.md docs/writing-a-reward.md
-    docs/adding-an-op.md docs/troubleshooting.md)
+    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md)
 python3 - "$tmp" "${docs[@]}" <<'PY'
 import os, re, sys
 tmp = sys.argv[1]
@@ -35,6 +35,21 @@ while IFS=$'\t' read -r n file name; do
 done <"$tmp/faults" >"$tmp/missing" 2>&1
 check "fifty faults, each with a test" sh -c "test \"\$(cut -f1 '$tmp/faults' | paste -sd' ')\" = '$(seq 50 | paste -sd' ')' &&
     cat '$tmp/missing' && test ! -s '$tmp/missing'"
+# Every row of the table of cheats is there, with files that are there or a reason; every cheat is in the table.
+check "the table of cheats" python3 - <<'PY'
+import glob, os, re
+text = open("docs/verification.md").read()
+rows = re.findall(r"^\| ([A-F]\d+) \|[^|]*\|([^|]*)\|([^|]*)\|$", text, re.M)
+wanted = [c + str(i + 1) for c, n in zip("ABCDEF", (26, 9, 8, 15, 17, 17)) for i in range(n)]
+assert [r[0] for r in rows] == wanted, sorted(set(wanted) ^ {r[0] for r in rows})
+for row, files, reason in rows:
+    assert "`" in files or reason.strip().startswith(("not tested", "not caught")), row
+named = {os.path.normpath("tests/cheats/" + f) for f in re.findall(r"`([\w./]+\.(?:py|cu|c))`", text)}
+missing = [f for f in named if not os.path.isfile(f)]
+assert not missing, missing
+there = [f for d in ("", "gpu/", "native/", "c/") for f in glob.glob("tests/cheats/" + d + "*.*") if not f.endswith("tsv")]
+assert not set(there) - named, sorted(set(there) - named)
+PY
 remove_outputs() { rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated; }
 remove_outputs
 cp /dev/null "$tmp/out"

@@ -36,6 +36,10 @@ else skip "and Landlock still hides the files" "no Landlock in this kernel, or /
 refuses "an endless loop ends at the deadline" 1 '^outcome +timeout' verify --solution $answers/infinite_loop.c --timeout 1
 refuses "a wrong answer" 1 '^outcome +wrong_output' verify --solution $answers/nearly.c
 refuses "a compile error names the line of the answer" 1 'kernel.c:2:' verify --solution $answers/compile_error.c
+for backend in hip thunderkittens; do
+    refuses "no $backend here" 1 '^outcome +backend_unavailable' env -u THUNDERKITTENS_ROOT "$KRL" verify --backend $backend \
+        --device cpu --problem tests/cheats/problems/relu.py --solution tests/honest/relu_clamp.py
+done
 printf 'Thoughts first.\n<KERNEL>\n```c\n%s\n```\n</KERNEL>\n' "$(cat $answers/good.c)" >"$tmp/answer.txt"
 check "an answer text with KERNEL tags" verify --solution "$tmp/answer.txt" --no-measure
 echo "I do not know." >"$tmp/empty.txt"

@@ -13,6 +13,15 @@ def relu_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.maximum(v, 0.0), mask=at < n)
 
 
+@triton.jit
+def slow_kernel(x, out, n, times, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < n)
+    for _ in range(times):
+        v = tl.sin(v) + 0.5
+    tl.store(out + at, v, mask=at < n)
+
+
 SIDE = torch.cuda.Stream()
 
 
@@ -22,6 +31,6 @@ class ModelNew(nn.Module):
         out = torch.empty_like(x)
         n = x.numel()
         with torch.cuda.stream(SIDE):
-            torch.cuda._sleep(20_000_000)
+            slow_kernel[(triton.cdiv(n, 4096),)](x, out, n, 20000, BLOCK=4096)
             relu_kernel[(triton.cdiv(n, 4096),)](x, out, n, BLOCK=4096)
         return out

@@ -1,0 +1,3 @@
+"""the problem's own class under another name"""
+
+ModelNew = Model  # noqa: F821
