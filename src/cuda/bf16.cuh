@@ -68,32 +68,6 @@ static __device__ __forceinline__ void mma_piece(float (&c)[4], uint4 x, uint4 y
 static __device__ __forceinline__ uint4 zero4() { return make_uint4(0, 0, 0, 0); }
 static __device__ __forceinline__ uint4 load16(const void *p) { return *static_cast<const uint4 *>(p); }
 
-/* 16 bytes from device to shared memory behind the thread's back. What was asked for before a close is a batch; a wait
- * is for all batches but the last, or for all, and concerns the thread's own copies. */
-static __device__ __forceinline__ void copy_line(void *shared, const void *from) {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
-                 "l"(from));
-#else
-    memcpy(shared, from, 16);
-#endif
-}
-static __device__ __forceinline__ void copies_close() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-static __device__ __forceinline__ void copies_wait_but_one() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-#endif
-}
-static __device__ __forceinline__ void copies_wait() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-#endif
-}
-
 /* What another block has written, past this multiprocessor's own cache. */
 static __device__ __forceinline__ float2 load_fresh(const float *p) {
 #ifdef __CUDA_ARCH__

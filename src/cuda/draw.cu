@@ -300,17 +300,18 @@ extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct 
 
 /* x = -g / s exp(x - max), and g more at the target. */
 static __global__ void __launch_bounds__(THREADS)
-    logits_grad_kernel(struct cu_mat logits, const struct cu_row_stats *stats, const float *g, int chunks, int vec) {
+    logits_grad_kernel(struct cu_mat logits, const int32_t *targets, const struct cu_row_stats *stats, const float *g,
+                       int chunks, int vec) {
     const int64_t row = blockIdx.x / (unsigned)chunks, j0 = (int64_t)(blockIdx.x % (unsigned)chunks) * CHUNK;
     const int64_t j = j0 + (int64_t)threadIdx.x * PER, V = logits.cols;
     float *x = logits.p + row * logits.ld, v[PER];
-    const struct cu_row_stats s = stats[row];
-    const float c = -g[row] / s.s;
+    const float max = stats[row].max, c = -g[row] / stats[row].s;
+    const int64_t target = targets[row];
     load_run(v, x, j0, V, vec, 0.0f);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        v[i] = c * exp_lane(v[i] - s.max);
-        if (j + i == s.id) v[i] = v[i] + g[row];
+        v[i] = c * exp_lane(v[i] - max);
+        if (j + i == target) v[i] = v[i] + g[row];
     }
     if (vec && j + PER <= V) {
 #pragma unroll
@@ -323,10 +324,10 @@ static __global__ void __launch_bounds__(THREADS)
         if (j + i < V) x[j + i] = v[i];
 }
 
-extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const struct cu_row_stats *stats,
-                              const float *g) {
+extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                              const struct cu_row_stats *stats, const float *g) {
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     if (logits.rows <= 0) return 0;
-    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, stats, g, (int)chunks,
-                  row_vec(logits));
+    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, targets, stats, g,
+                  (int)chunks, row_vec(logits));
 }

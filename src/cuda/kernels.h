@@ -198,6 +198,13 @@ struct cu_lora {
 };
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes xa and t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
+/* bf16_lora.cu: its two halves over CU_LORA_MANY rows or more, with the same bits, where takes_* allow it. xa is
+ * CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+enum { CU_LORA_MANY = 128, CU_LORA_CHAINS = 16 };
+int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
+int cu_lora_takes_up(const struct cu_lora *l);
+int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
+int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
@@ -268,7 +275,8 @@ struct cu_draw {
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch, unsigned *count);
 /* The gradient of the log-probabilities that `stats` tells of, in place. */
-int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const struct cu_row_stats *stats, const float *g);
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                   const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus
 }
