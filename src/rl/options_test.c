@@ -1,6 +1,7 @@
 /* Every key of train and sft can be set from the command line and survives config.yaml; rules between keys. */
 #include "rl/options.h"
 
+#include "base/fs.h"
 #include "rl/test_util.h"
 #include "rl/update.h"
 
@@ -237,6 +238,44 @@ static void files_of_earlier_systems(void **state) {
     config_free(&c);
 }
 
+/* The files of configs/: every key is one, every value is allowed, and the rules between them hold. */
+static void shipped_files(void **state) {
+    (void)state;
+    CLEANUP_STR struct str path = STR_INIT;
+    char **names;
+    size_t count, n = 0;
+    str_addf(&path, "%s/configs", fs_home());
+    CLEANUP_FREE char *dir = xstrndup(path.p, path.len);
+    CHECK(fs_list(dir, &names, &count, &err));
+    for (size_t i = 0; i < count; i++) {
+        const char *dot = strrchr(names[i], '.');
+        if (dot && strcmp(dot, ".yaml") == 0) {
+            struct config c;
+            struct train_options t;
+            struct sft_options s;
+            const bool sft = strcmp(names[i], "sft.yaml") == 0;
+            config_init(&c, sft ? &sft_schema : &train_schema, sft ? (void *)&s : (void *)&t);
+            str_clear(&path);
+            str_addf(&path, "%s/%s", dir, names[i]);
+            CHECK(config_load(&c, path.p, &err));
+            if (sft)
+                CHECK(sft_options_check(&c, &s, &err));
+            else
+                CHECK(train_options_finish(&c, &t, &err));
+            if (strcmp(names[i], "best_of_n.yaml") == 0) {
+                assert_int_equal(t.dataset_builder.group_size, 10);
+                assert_int_equal(t.keep_best, 3);
+                assert_float_equal(t.keep_threshold, 0.5, 1e-12);
+            }
+            config_free(&c);
+            n++;
+        }
+        free(names[i]);
+    }
+    free(names);
+    assert_true(n >= 12);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_train_key_can_be_set),
@@ -245,6 +284,7 @@ int main(void) {
         cmocka_unit_test(rules),
         cmocka_unit_test(out_of_range),
         cmocka_unit_test(files_of_earlier_systems),
+        cmocka_unit_test(shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
