@@ -272,70 +272,41 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
 /* Decode: a block a unit, whose keys and values are asked for at once and come through shared memory: keys [UNIT][DP],
  * then values [DP][UNIT]. Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp
  * reads, 64 bytes of eight rows, comes from all banks alike. */
-enum { LINE = 8 /* elements */, UNIT_STATIC = PIECES * 4 * 32 * 16 + 1040 /* shared memory beside keys and values */ };
+enum { LINE = 8 }; /* elements */
 static __device__ __forceinline__ int line_at(int row, int line, int per_row) {
     return (row * per_row + (line ^ (row & 1) << 2)) * LINE;
 }
 
 template <int DP>
-static __device__ __forceinline__ void ask_unit_keys(uint16_t *to, const struct cu_attn16 &a,
-                                                     const struct cu_attn_task &t, int key0, int keys) {
-    enum { PER_KEY = DP / LINE };
-    const int32_t *const table = a.table + t.table;
+static __device__ __forceinline__ void fetch_unit(uint16_t *keys_to, uint16_t *values_to, const struct cu_attn16 &a,
+                                                  const int32_t *table, int64_t kv_head, int key0, int keys) {
+    enum { PER_KEY = DP / LINE, PER_DIM = UNIT / LINE };
     const uint16_t *const first = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
     const uint16_t *const second = key0 + KV_BLOCK < keys ? a.kv + table[key0 / KV_BLOCK + 1] * a.kv_stride : first;
 #pragma unroll
     for (int i = threadIdx.x; i < UNIT * PER_KEY; i += THREADS) {
         const int key = i / PER_KEY, line = i % PER_KEY;
-        const uint16_t *from =
-            (key < KV_BLOCK ? first : second) + ((int64_t)t.g * KV_BLOCK + key % KV_BLOCK) * a.K + line * LINE;
-        if (key0 + key < keys && line * LINE < a.K) async_copy16(to + line_at(key, line, PER_KEY), from, true);
+        if (key0 + key < keys && line * LINE < a.K)
+            async_copy16(keys_to + line_at(key, line, PER_KEY),
+                         (key < KV_BLOCK ? first : second) + (kv_head * KV_BLOCK + key % KV_BLOCK) * a.K + line * LINE,
+                         true);
     }
     async_group();
-}
-template <int DP>
-static __device__ __forceinline__ void ask_unit_values(uint16_t *to, const struct cu_attn16 &a,
-                                                       const struct cu_attn_task &t, int key0, int keys) {
-    enum { PER_DIM = UNIT / LINE };
-    const int32_t *const table = a.table + t.table;
-    const uint16_t *const first = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
-    const uint16_t *const second = key0 + KV_BLOCK < keys ? a.kv + table[key0 / KV_BLOCK + 1] * a.kv_stride : first;
 #pragma unroll
     for (int i = threadIdx.x; i < DP * PER_DIM; i += THREADS) {
         const int d = i / PER_DIM, line = i % PER_DIM, key = line * LINE;
-        const uint16_t *from = (key < KV_BLOCK ? first : second) + ((a.G + t.g) * a.K + d) * KV_BLOCK + key % KV_BLOCK;
-        if (key0 + key < keys && d < a.K) async_copy16(to + line_at(d, line, PER_DIM), from, true);
+        if (key0 + key < keys && d < a.K)
+            async_copy16(values_to + line_at(d, line, PER_DIM),
+                         (key < KV_BLOCK ? first : second) + ((a.G + kv_head) * a.K + d) * KV_BLOCK + key % KV_BLOCK,
+                         true);
     }
     async_group();
-}
-
-/* Keys that the last row of a task sees. */
-static __device__ __forceinline__ int keys_of(const struct cu_attn16 &a, const struct cu_attn_task &t) {
-    return (int)(t.past + (t.pair0 + t.pairs - 1) / (a.H / a.G) + 1);
-}
-
-/* Unit u of task i is job u n_tasks + i. The block's first job from `at` on, in steps of the grid, that has keys; -1:
- * there is none. Eight are looked at together. */
-static __device__ int next_job(const struct cu_attn16 &a, unsigned at) {
-    const unsigned tasks = (unsigned)a.n_tasks, jobs = tasks * (unsigned)a.max_units, lane = threadIdx.x % 8;
-    for (; at < jobs; at += 8 * gridDim.x) {
-        const unsigned mine = at + lane * gridDim.x;
-        float first = 8;
-        if (mine < jobs) {
-            const struct cu_attn_task &t = a.task[mine % tasks];
-            if (t.pairs > 0 && (int)(mine / tasks) * UNIT < keys_of(a, t)) first = (float)lane;
-        }
-        for (int w = 4; w >= 1; w /= 2) first = fminf(first, __shfl_xor_sync(FULL_WARP, first, w, 32));
-        if (first < 8) return (int)(at + (unsigned)first * gridDim.x);
-    }
-    return -1;
 }
 
 /* A warp scores a piece of its keys, all warps share the scores, and each adds up the values of every fourth eight
  * dimensions. Results lie in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a
  * task are neighbours, from task.part on. The last block of a task to come merges them; count[task] is 0 before and
- * after. There are as many blocks as fit on the device, and each does one job after the other: the next job's keys are
- * asked for when this one's have been read, and so are its values, so that memory is never idle. */
+ * after. */
 template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t);
 
 template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(const struct cu_attn16 a) {
@@ -345,94 +316,79 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(
     __shared__ float4 shared[PIECES][4][32];
     __shared__ int last;
     uint16_t *const keys = reinterpret_cast<uint16_t *>(dynamic), *const values = keys + UNIT * DP;
-    float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
-    const int warp = threadIdx.x / 32, tasks = (int)a.n_tasks;
-    int job = next_job(a, blockIdx.x);
-    if (job < 0) return;
-    struct cu_attn_task t = a.task[job % tasks];
-    ask_unit_keys<DP>(keys, a, t, job / tasks * UNIT, keys_of(a, t));
-    ask_unit_values<DP>(values, a, t, job / tasks * UNIT, keys_of(a, t));
-    while (job >= 0) {
-        const int task = job % tasks, unit = job / tasks, key0 = unit * UNIT;
-        struct query_tile<DP> q;
-        q.load(a, t, 0);
-        const int next = next_job(a, (unsigned)job + gridDim.x), next_key0 = next / tasks * UNIT;
-        struct cu_attn_task then = t;
-        if (next >= 0) then = a.task[next % tasks];
-        const int next_keys = keys_of(a, then), row = warp * 32 + q.g / 2 * 8 + q.g % 2;
-        float mine[4][4], s[PIECES][4][4];
-        async_wait<1>();
-        __syncthreads(); /* the keys are there */
-        {
-            uint4 k[4][DP / 32];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < DP / 32; j++)
-                    k[i][j] = key0 + warp * 32 < q.keys && j * 32 + q.c * 8 < a.K
-                                  ? load16(keys + line_at(row + i * 2, j * 4 + q.c, DP / LINE))
-                                  : zero4();
-            score_keys<DP>(mine, k, q);
-        }
+    const int64_t task = blockIdx.x / a.max_units;
+    const struct cu_attn_task t = a.task[task];
+    const int unit = (int)(blockIdx.x % a.max_units), key0 = unit * UNIT, warp = threadIdx.x / 32;
+    if (t.pairs == 0) return;
+    struct query_tile<DP> q;
+    q.load(a, t, 0);
+    if (key0 >= q.keys) return;
+    fetch_unit<DP>(keys, values, a, a.table + t.table, t.g, key0, q.keys);
+    async_wait<1>();
+    __syncthreads();
+    const int row = warp * 32 + q.g / 2 * 8 + q.g % 2;
+    float mine[4][4], s[PIECES][4][4];
+    {
+        uint4 k[4][DP / 32];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
-        __syncthreads(); /* all scores are there, and nobody reads the keys any more */
-        if (next >= 0)
-            ask_unit_keys<DP>(keys, a, then, next_key0, next_keys);
-        else
-            async_group(); /* empty, so that their number stays the same */
 #pragma unroll
-        for (int j = 0; j < PIECES; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float4 x = shared[j][i][threadIdx.x % 32];
-                s[j][i][0] = x.x, s[j][i][1] = x.y, s[j][i][2] = x.z, s[j][i][3] = x.w;
-            }
-        struct unit_weights w;
-        weigh_unit<DP>(w, s, q, key0);
-        const int64_t at = t.part + unit;
-        float *const part = a.part + at * TILE_PAIRS * DP;
-        async_wait<1>();
-        __syncthreads(); /* the values are there */
-#pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            const int d0 = (i * WARPS + warp) * 8;
-            if (d0 >= a.K) break;
-            float u[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int j = 0; j < PIECES; j++)
-                add_values(u, w.p[j],
-                           below<DP>(q, values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE), key0 + j * 32 + q.c * 8));
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (q.g + 8 * half < t.pairs)
-                    *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
-                        make_float2(u[2 * half], u[2 * half + 1]);
-        }
-        if (warp == 0 && q.c == 0)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
-                    make_float2(w.m[half], w.l[half]);
-        __threadfence();
-        __syncthreads(); /* the parts are written, and nobody reads the values any more */
-        if (next >= 0)
-            ask_unit_values<DP>(values, a, then, next_key0, next_keys);
-        else
-            async_group();
-        if (threadIdx.x == 0) {
-            last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((q.keys + UNIT - 1) / UNIT);
-            if (last) a.count[task] = 0;
-        }
-        __syncthreads();
-        if (last) {
-            __threadfence();
-            merge_units<DP>(a, t);
-        }
-        t = then;
-        job = next;
+            for (int j = 0; j < DP / 32; j++)
+                k[i][j] = key0 + warp * 32 < q.keys && j * 32 + q.c * 8 < a.K
+                              ? load16(keys + line_at(row + i * 2, j * 4 + q.c, DP / LINE))
+                              : zero4();
+        score_keys<DP>(mine, k, q);
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
+    async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float4 x = shared[j][i][threadIdx.x % 32];
+            s[j][i][0] = x.x, s[j][i][1] = x.y, s[j][i][2] = x.z, s[j][i][3] = x.w;
+        }
+    struct unit_weights w;
+    weigh_unit<DP>(w, s, q, key0);
+    const int64_t at = t.part + unit;
+    float *const part = a.part + at * TILE_PAIRS * DP, *const ml = a.part + a.part_units * TILE_PAIRS * DP;
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int d0 = (i * WARPS + warp) * 8;
+        if (d0 >= a.K) break;
+        float u[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            const int first = key0 + j * 32 + q.c * 8;
+            uint4 v = zero4();
+            if (first < q.keys)
+                v = only_below(load16(values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE)), first, q.keys);
+            add_values(u, w.p[j], v);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (q.g + 8 * half < t.pairs)
+                *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
+                    make_float2(u[2 * half], u[2 * half + 1]);
+    }
+    if (warp == 0 && q.c == 0)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
+                make_float2(w.m[half], w.l[half]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((q.keys + UNIT - 1) / UNIT);
+        if (last) a.count[task] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    merge_units<DP>(a, t);
 }
 
 /* Two dimensions of a query pair a thread. */
@@ -483,9 +439,7 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {
     const int shared = 2 * UNIT * DP * (int)sizeof(uint16_t);
     const int rc = (int)cudaFuncSetAttribute(unit_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    const int64_t jobs = a->n_tasks * a->max_units, fit = d->max_shared / (shared + UNIT_STATIC),
-                  most = (fit > 1 ? fit : 1) * d->sm_count;
-    return rc ? rc : LAUNCH(unit_kernel<DP>, jobs < most ? jobs : most, THREADS, shared, d->stream, *a);
+    return rc ? rc : LAUNCH(unit_kernel<DP>, a->n_tasks * a->max_units, THREADS, shared, d->stream, *a);
 }
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {

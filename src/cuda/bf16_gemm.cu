@@ -157,7 +157,7 @@ extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
-    if (cu_lora_takes_up(l)) return cu_lora_up_many(d, l);
+    if (cu_lora_takes_up(d, l)) return cu_lora_up_many(d, l);
     return LAUNCH(lora_up_kernel, ceil_div(l->T, 16) * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 

@@ -120,6 +120,7 @@ struct known_logits {
 struct cuda_backend {
     struct backend be; /* first: ops cast back */
     int device;
+    size_t total_bytes; /* of its memory */
     struct cu_dev dev;
     struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
     struct CUevent_st *fork, *join;
@@ -127,6 +128,7 @@ struct cuda_backend {
     struct ring ring;
     struct results results;
     struct known_logits known;
+    struct tensor rounded; /* the float32 factor whose rounding x16 begins with; without data there is none */
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;

@@ -25,7 +25,7 @@ typedef struct CUevent_st *cudaEvent_t;
 struct cudaDeviceProp {
     char name[256];
     int multiProcessorCount;
-    size_t sharedMemPerBlockOptin;
+    size_t sharedMemPerBlockOptin, totalGlobalMem;
 };
 typedef struct {
     int numRegs;
@@ -44,6 +44,7 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     /* Few multiprocessors, so that small tests reach every tile size; KERNELRL_EMULATE_SHARED tries smaller devices. */
     const char *shared = getenv("KERNELRL_EMULATE_SHARED");
     p->multiProcessorCount = 4;
+    p->totalGlobalMem = (size_t)1 << 40;
     p->sharedMemPerBlockOptin = shared ? (size_t)strtoul(shared, NULL, 10) : 232448;
     return cudaSuccess;
 }
@@ -95,8 +96,11 @@ static inline cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void
     (void)s;
     return emulate_copy(dst, dpitch, src, spitch, width, height, kind);
 }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
-    return (void)f, *s = NULL, cudaSuccess;
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) {
+    return *low = 0, *high = -1, cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int priority) {
+    return (void)f, (void)priority, *s = NULL, cudaSuccess;
 }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, emulate_wait(), cudaSuccess; }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
