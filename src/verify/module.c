@@ -128,6 +128,25 @@ void module_drop_reference(struct module_judge *j) {
     j->current = NULL;
 }
 
+/* A lane above this does not outlive the batch that it was made for. */
+static const int64_t most_lane_bytes = (int64_t)8 << 30;
+
+/* Between batches: memory of a GPU that is kept only to be quick goes back. */
+static void rest(struct module_judge *j) {
+    CLEANUP_JSON json_t *reply = NULL;
+    struct err e = {0};
+    if (!on_gpu(j)) return;
+    if (j->reference.outer > 0 && j->current && j->current->lane_bytes > most_lane_bytes) module_drop_reference(j);
+    if (j->reference.outer > 0) {
+        CLEANUP_STR struct str q = STR_INIT;
+        run_open_request(&q, "rest");
+        if (modrun_call(&j->reference, &q, -1, 60, &reply, NULL) != MODRUN_OK) module_drop_reference(j);
+        json_decref(reply);
+        reply = NULL;
+    }
+    if (modcases_rest(&j->cases, &j->held_bytes, &e) != ST_OK) log_debug("%s", e.msg);
+}
+
 void module_close(struct module_judge *j) {
     if (!j->o) return;
     for (int i = 0; i < MODULE_SPARES; i++)
@@ -373,7 +392,28 @@ bool run_ready(struct run *r, const int *slots, int n, const char *where) {
     json_decref(r->segments);
     r->segments = json_incref(json_object_get(reply, "segments"));
     json_decref(reply);
+    /* Now and then, and nobody knows when: it costs a pass over the answer's memory. */
+    if (good && r->timed && r->segments && is_hardened(r->j) && rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
+        modcase_watch(r->c, r->segments);
     return good;
+}
+
+/* GPU: what stands still has not worked, by the device's own queues or through processes of its own, on inputs that it
+ * is only now told to look at. */
+static bool has_waited(struct run *r) {
+    static const char where[] = "before a timed call";
+    struct err e = {0};
+    bool changed = false;
+    double ignored;
+    if (modrun_children(&r->r) > 0)
+        return run_reject(r, where, OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
+    if (r->c->busy) return run_reject(r, where, OUTCOME_HIDDEN_WORK, "the device does not come to rest");
+    if (!r->c->watching) return true;
+    enum status st = modcase_watched(&r->j->cases, r->c, &changed, &e);
+    if (st == ST_OK) st = modcase_drain(&r->j->cases, r->c, &ignored, &e); /* what was read leaves the cache */
+    if (st != ST_OK) judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
+    if (st != ST_OK) return false;
+    return !changed || run_reject(r, where, OUTCOME_HIDDEN_WORK, "memory changed while the answer stood still");
 }
 
 static bool poison(struct run *r, int byte) {
@@ -390,6 +430,7 @@ static bool poison(struct run *r, int byte) {
 bool run_call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
               json_t **reply, int64_t *ns) {
     CLEANUP_STR struct str q = STR_INIT;
+    if (r->timed && n > 0 && on_gpu(r->j) && is_hardened(r->j) && !has_waited(r)) return false;
     run_open_request(&q, "call");
     js_put_i64(&q, "param_set", sets[0].param_set);
     js_begin(&q, "slots", '[');
@@ -905,6 +946,7 @@ static void *load_main(void *v) {
 static void try_again(struct loading *l, size_t i) {
     struct run *r = &l->runs[i];
     log_warn("%s; judging the answer again", r->out->message);
+    if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
     init_run(r, l->j, l->items[i].source, l->items[i].verdict);
     if (prepare_case(r, l->items[i].problem)) {
         fork_and_load(r, l->items[i].source);
@@ -965,6 +1007,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
         if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
         kernel_names_free(&l.runs[i].kernels);
     }
+    rest(j);
     free(l.runs);
     free(l.loaded);
     pthread_cond_destroy(&l.changed);
