@@ -1,15 +1,15 @@
 /* timing: does the verifier's clock tell the truth?
  * Usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what null|spin|clock|hidden|all] [--threads N]
- * [--calls N]
- *                           [--problems N] [--method M] [--json FILE]
+ *                           [--calls N] [--interval X] [--problems N] [--method M] [--json FILE] [--verbose]
  * null    the reference itself, handed in as an answer: 20 problems between about 20 us and 20 ms, whose ratios should
  *         all be 1. Prints the ratio, its interval and both times, then geometric mean, smallest and largest.
  * spin    answers that wait for a known part of the time that the reference waits for: ratios 0.5, 2 and 5.
  * clock   answers that work for 0.1, 1 and 5 ms by another clock (a GPU's own in backend cuda): what ours shows.
  * hidden  right answers that leave a millisecond of waiting behind them: on a side stream, in a thread, in a child.
  * Their time has to hold that millisecond, or they are refused. Kernel accounting is off: these answers have no kernels
- * of their own. One JSON line per answer goes to the file named by --json. Exit status 1 when a verdict failed that had
- * to succeed. */
+ * of their own. --calls: timed calls of either side, at least; --interval: go on until the ratio's 95 % interval is
+ * that narrow; --verbose: the requests' times as they were. One JSON line per answer goes to the file named by --json.
+ * Exit status 1 when a verdict failed that had to succeed. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,13 +17,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "io/json.h"
 #include "verify/verify.h"
 
 static const char usage[] = "usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what "
-                            "null|spin|clock|hidden|all] [--threads N] [--calls N] [--problems N] [--method M] "
-                            "[--json FILE]\n";
+                            "null|spin|clock|hidden|all] [--threads N] [--calls N] [--interval X] [--problems N] "
+                            "[--method M] [--json FILE] [--verbose]\n";
 
 /* A problem: what __init__ makes, what forward returns, and the inputs; sizes for a CPU and for a GPU. */
 static const struct work {
@@ -257,7 +258,7 @@ static enum status hidden_answers(struct bench *b, struct err *e) {
 }
 
 int main(int argc, char **argv) {
-    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, JSON, METHOD };
+    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, JSON, METHOD, INTERVAL, VERBOSE };
     static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
                                             {"backend", required_argument, NULL, BACKEND},
                                             {"what", required_argument, NULL, WHAT},
@@ -266,6 +267,8 @@ int main(int argc, char **argv) {
                                             {"problems", required_argument, NULL, PROBLEMS},
                                             {"json", required_argument, NULL, JSON},
                                             {"method", required_argument, NULL, METHOD},
+                                            {"interval", required_argument, NULL, INTERVAL},
+                                            {"verbose", no_argument, NULL, VERBOSE},
                                             {NULL, 0, NULL, 0}};
     struct bench b = {.o = {.measure = true, .allow_library = true, .device = "cpu", .backend = BACKEND_torch_cpu},
                       .what = "all",
@@ -282,6 +285,8 @@ int main(int argc, char **argv) {
         case CALLS: good = parse_i64(optarg, &n) && n > 0, b.o.timed_calls = (int)n; break;
         case PROBLEMS: good = parse_i64(optarg, &n) && n > 0, b.limit = (int)n; break;
         case METHOD: good = timing_method_from_name(optarg, &b.o.timing_method); break;
+        case INTERVAL: good = parse_f64(optarg, &b.o.interval) && b.o.interval > 0; break;
+        case VERBOSE: log_set_level(LOG_DEBUG); break;
         case JSON: good = (b.json = fopen(optarg, "we")) != NULL; break;
         default: good = false;
         }

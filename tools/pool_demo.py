@@ -218,6 +218,11 @@ def main():
     text = report(demos)
     print(text, end="")
     if out:
+        # Later parts of the file, each under a heading of the first level, are others'.
+        if os.path.exists(out):
+            with open(out, encoding="utf-8") as f:
+                parts = f.read().split("\n# ")[1:]
+            text += "".join("\n# " + part for part in parts)
         with open(out + ".tmp", "w", encoding="utf-8") as f:
             f.write(text)
         os.replace(out + ".tmp", out)

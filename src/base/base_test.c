@@ -54,6 +54,25 @@ static void str_builds(void **state) {
     assert_false(parse_f64("fast", &d) || parse_f64("", &d) || parse_f64("1e999", &d));
 }
 
+static void str_edits_and_near_names(void **state) {
+    (void)state;
+    assert_int_equal(str_edits("train", "train"), 0);
+    assert_int_equal(str_edits("trian", "train"), 1); /* neighbours swapped */
+    assert_int_equal(str_edits("kitten", "sitting"), 3);
+    assert_int_equal(str_edits("", "abc"), 3);
+    static const char *const known[] = {"eval", "train", "generate"};
+    static const struct {
+        const char *said, *meant;
+    } of[] = {{"evl", "eval"}, {"trian", "train"}, {"genrate", "generate"}, {"sft", NULL}, {"tr", NULL}, {"", NULL}};
+    for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+        const char *near = NULL;
+        size_t limit = str_near_limit(of[i].said);
+        for (size_t k = 0; k < ARRAY_LEN(known); k++)
+            if (str_nearer(of[i].said, known[k], &limit)) near = known[k];
+        assert_true(near == of[i].meant);
+    }
+}
+
 static void err_context(void **state) {
     (void)state;
     struct err e;
@@ -187,13 +206,10 @@ static void dotenv(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dotenv),
-        cmocka_unit_test(arena_grows_and_resets),
-        cmocka_unit_test(str_builds),
-        cmocka_unit_test(err_context),
-        cmocka_unit_test(rng_known_answers),
-        cmocka_unit_test(hash_is_stable),
-        cmocka_unit_test(pool_covers_each_item_once),
+        cmocka_unit_test(dotenv),         cmocka_unit_test(arena_grows_and_resets),
+        cmocka_unit_test(str_builds),     cmocka_unit_test(str_edits_and_near_names),
+        cmocka_unit_test(err_context),    cmocka_unit_test(rng_known_answers),
+        cmocka_unit_test(hash_is_stable), cmocka_unit_test(pool_covers_each_item_once),
         cmocka_unit_test(files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

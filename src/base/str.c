@@ -67,6 +67,39 @@ const char *mem_find(const char *hay, size_t n, const char *needle, size_t m) {
     return m == 0 ? hay : memmem(hay, n, needle, m);
 }
 
+size_t str_edits(const char *a, const char *b) {
+    enum { LONGEST = 200 };
+    const size_t n = strlen(a), m = strlen(b);
+    if (n > LONGEST || m > LONGEST) return LONGEST;
+    size_t row[3][LONGEST + 1];
+    for (size_t j = 0; j <= m; j++) row[0][j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *cur = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
+        cur[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = prev[j - 1] + (a[i - 1] != b[j - 1]);
+            if (prev[j] + 1 < best) best = prev[j] + 1;
+            if (cur[j - 1] + 1 < best) best = cur[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && prev2[j - 2] + 1 < best)
+                best = prev2[j - 2] + 1;
+            cur[j] = best;
+        }
+    }
+    return row[n % 3][m];
+}
+
+size_t str_near_limit(const char *name) {
+    const size_t third = strlen(name) / 3;
+    return (third > 1 ? third : 1) + 1;
+}
+
+bool str_nearer(const char *name, const char *candidate, size_t *limit) {
+    const size_t edits = str_edits(name, candidate);
+    if (edits >= *limit) return false;
+    *limit = edits;
+    return true;
+}
+
 bool parse_i64(const char *s, int64_t *out) {
     if (!*s || (*s != '-' && *s != '+' && (*s < '0' || *s > '9'))) return false;
     char *end;

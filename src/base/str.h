@@ -24,6 +24,13 @@ bool str_has_prefix(const char *s, const char *prefix);
 bool str_has_suffix(const char *s, const char *suffix);
 /* First occurrence of needle in hay[0..n), or NULL. */
 const char *mem_find(const char *hay, size_t n, const char *needle, size_t m);
+/* Edits (insert, delete, replace, swap of neighbours) that lead from a to b: optimal string alignment. Of strings above
+ * 200 bytes: 200. */
+size_t str_edits(const char *a, const char *b);
+/* For "did you mean": among candidates the nearest to a name, if one is near. LIMIT starts as str_near_limit(name), one
+ * more than a third of its length; a candidate with fewer edits lowers it and is nearer than all before. */
+size_t str_near_limit(const char *name);
+bool str_nearer(const char *name, const char *candidate, size_t *limit);
 /* Number parsing that accepts the whole string or nothing. */
 bool parse_i64(const char *s, int64_t *out);
 bool parse_f64(const char *s, double *out);

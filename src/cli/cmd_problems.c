@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/problems.h"
@@ -128,6 +129,16 @@ static enum status list(const struct args *a, struct err *e) {
     return ST_OK;
 }
 
+/* The key that was not found, and the one it is nearest to. */
+static enum status no_problem(const struct problem_set *set, const char *key, struct err *e) {
+    const char *near = NULL;
+    size_t limit = str_near_limit(key);
+    for (size_t i = 0; i < set->count; i++)
+        if (str_nearer(key, set->items[i].key, &limit)) near = set->items[i].key;
+    if (near) return FAIL(e, ST_INVALID, "%s: no such problem; did you mean %s?", key, near);
+    return FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set->items[0].key);
+}
+
 static enum status show(const struct args *a, const char *key, struct err *e) {
     struct problem_set set;
     TRY(problem_set_load(a->source, &set, e));
@@ -136,7 +147,7 @@ static enum status show(const struct args *a, const char *key, struct err *e) {
     if (p)
         fputs(p->code, stdout);
     else
-        st = FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set.items[0].key);
+        st = no_problem(&set, key, e);
     problem_set_free(&set);
     return st;
 }
@@ -151,8 +162,7 @@ static enum status look_at(const struct args *a, bool label, char **keys, int n_
     enum status st = ST_OK;
     for (int i = 0; i < n_keys && st == ST_OK; i++) {
         chosen[n] = problem_find(&set, keys[i]);
-        if (!chosen[n++])
-            st = FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", keys[i], set.items[0].key);
+        if (!chosen[n++]) st = no_problem(&set, keys[i], e);
     }
     for (size_t i = 0; i < set.count && n_keys == 0; i++)
         if (passes(a, &set.items[i])) chosen[n++] = &set.items[i];

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/watch.h"
@@ -416,12 +417,19 @@ static enum status clean(const struct args *a, struct run_info *r, struct err *e
     return ST_OK;
 }
 
+/* What is wrong, in a line, instead of the whole usage. */
+static int wrong_usage(const char *command, const char *what) {
+    fprintf(stderr, "kernelrl: runs %s: %s; kernelrl runs list shows the runs, kernelrl help runs the options\n",
+            command, what);
+    return 2;
+}
+
 /* `train` with the run's own configuration, in its own directory, wherever that is now. */
 static int resume(const char *runs_dir, int argc, char **argv) {
     struct err e;
     CLEANUP_FREE char *dir = NULL;
     struct run_info r;
-    if (argc < 1) return cli_usage(usage);
+    if (argc < 1) return wrong_usage("resume", "expected the NAME of a run");
     if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return cli_report(&e);
     const bool running = r.state == RUN_RUNNING;
     run_info_free(&r);
@@ -512,7 +520,16 @@ int cmd_runs(int argc, char **argv) {
     }
     size_t c = 0;
     while (c < ARRAY_LEN(commands) && strcmp(commands[c].name, a.command) != 0) c++;
-    if (c == ARRAY_LEN(commands)) return cli_usage(usage);
+    if (c == ARRAY_LEN(commands)) {
+        const char *near = NULL;
+        size_t limit = str_near_limit(a.command);
+        for (c = 0; c < ARRAY_LEN(commands); c++)
+            if (str_nearer(a.command, commands[c].name, &limit)) near = commands[c].name;
+        if (str_nearer(a.command, "resume", &limit)) near = "resume";
+        if (!near) return cli_usage(usage);
+        fprintf(stderr, "kernelrl: runs: unknown command \"%s\"; did you mean \"%s\"?\n", a.command, near);
+        return 2;
+    }
     enum status st = parse(argc - 2, argv + 2, &a, &e);
     if (st != ST_OK) {
         cli_report(&e);
@@ -524,10 +541,13 @@ int cmd_runs(int argc, char **argv) {
                            (a.all && !strchr(fits, 'a')) || (a.timeout_s != 900 && !strchr(fits, 't')) ||
                            (a.follow && !strchr(fits, 'f')) || (a.interval_s != 5 && !strchr(fits, 'i')) ||
                            (a.once && !strchr(fits, 'o')) || (a.yes && !strchr(fits, 'y'));
-    if (misplaced || (names == 0 && a.n_names) || (names == 1 && a.n_names != 1) ||
-        (names >= 2 && a.n_names < names - 1))
-        return cli_usage(usage);
-    if (commands[c].fn == stop && a.all == (a.n_names > 0)) return cli_usage(usage); /* names or --all */
+    if (misplaced) return wrong_usage(a.command, "an option that is another command's");
+    if (names == 0 && a.n_names) return wrong_usage(a.command, "takes no name");
+    if (names == 1 && a.n_names != 1) return wrong_usage(a.command, "expected the NAME of one run");
+    if (names >= 2 && a.n_names < names - 1)
+        return wrong_usage(a.command, names == 2 ? "expected the NAME of a run" : "expected the NAMEs of two runs");
+    if (commands[c].fn == stop && a.all == (a.n_names > 0))
+        return wrong_usage(a.command, "expected the NAME of a run, or --all");
     if (a.follow || commands[c].fn == stop || commands[c].fn == watch) a.cancel = cli_interruptible();
     if (strcmp(a.command, "list") == 0 || (commands[c].fn == status_of && a.n_names == 0))
         st = list(&a, commands[c].fn == status_of, &e);

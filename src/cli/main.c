@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/dotenv.h"
+#include "base/str.h"
 #include "cli/cli.h"
 
 static const struct {
@@ -36,7 +37,12 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) return cmd_version(0, NULL);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].fn(argc - 1, argv + 1);
-    fprintf(stderr, "kernelrl: unknown command \"%s\"\n\n", argv[1]);
-    usage(stderr);
+    const char *near = NULL;
+    size_t limit = str_near_limit(argv[1]);
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+        if (str_nearer(argv[1], commands[i].name, &limit)) near = commands[i].name;
+    fprintf(stderr, "kernelrl: unknown command \"%s\"", argv[1]);
+    if (near) fprintf(stderr, "; did you mean \"%s\"?", near);
+    fputs(near ? "\n" : "; kernelrl help lists the commands\n", stderr);
     return 2;
 }

@@ -81,6 +81,7 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
 static void product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
     const size_t out = p.out16 ? 2 : 4;
     bool done = false;
+    op = profile_name(c, op, p.m, p.k);
     if (!NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
               (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias)))
         return;
@@ -152,6 +153,7 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     if (dy.cols == 0 || x.cols == 0 || !factor(c, "linear_dw", &dy, &c->x16, 0, both) ||
         !factor(c, "linear_dw", &x, &c->x16, first, both))
         return;
+    if (c->profile) profile_mark(c, profile_name(c, "linear_dw", dy.cols, x.cols));
     const struct lt_product p = {.tb = true,
                                  .accumulate = true,
                                  .m = x.cols,

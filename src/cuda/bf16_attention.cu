@@ -6,6 +6,7 @@
  * Everything in a row's result depends on that row and the positions alone, so one thread may walk all units (prefill,
  * training), or each unit may be done by another warp and merged behind (decode): the bits are the same. A warp has a
  * tile of 16 query pairs (see struct cu_attn_task); what it reads goes straight into fragments. */
+#include "cuda/async.cuh"
 #include "cuda/bf16.cuh"
 #include "tensor/ops.h"
 
@@ -120,23 +121,28 @@ static __device__ __forceinline__ void weigh_unit(struct unit_weights &w, float 
 static __device__ __forceinline__ uint32_t keep_below(uint32_t pair, int key, int keys) {
     return key + 1 < keys ? pair : key < keys ? pair & 0xffffu : 0u;
 }
+/* The values at p of eight keys from `key` on. */
+template <int DP>
+static __device__ __forceinline__ uint4 below(const struct query_tile<DP> &q, const uint16_t *p, int key) {
+    uint4 v = zero4();
+    if (key >= q.keys) return v;
+    v = load16(p);
+    if (key + 8 > q.keys) {
+        v.x = keep_below(v.x, key, q.keys);
+        v.y = keep_below(v.y, key + 2, q.keys);
+        v.z = keep_below(v.z, key + 4, q.keys);
+        v.w = keep_below(v.w, key + 6, q.keys);
+    }
+    return v;
+}
 /* This thread's part of the values of eight dimensions from d0 on, of a piece's keys. */
 template <int DP>
 static __device__ __forceinline__ uint4 load_values(const struct query_tile<DP> &q, const struct cu_attn16 &a,
                                                     const int32_t *table, int64_t kv_head, int key0, int d0) {
-    const int mine = key0 + q.c * 8;
-    uint4 v = zero4();
-    if (mine < q.keys && d0 < a.K) {
-        v = load16(a.kv + table[key0 / KV_BLOCK] * a.kv_stride + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK +
-                   key0 % KV_BLOCK + q.c * 8);
-        if (mine + 8 > q.keys) {
-            v.x = keep_below(v.x, mine, q.keys);
-            v.y = keep_below(v.y, mine + 2, q.keys);
-            v.z = keep_below(v.z, mine + 4, q.keys);
-            v.w = keep_below(v.w, mine + 6, q.keys);
-        }
-    }
-    return v;
+    if (d0 >= a.K || key0 >= q.keys) return zero4();
+    const uint16_t *p = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
+    return below<DP>(q, p + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK + key0 % KV_BLOCK + q.c * 8,
+                     key0 + q.c * 8);
 }
 static __device__ __forceinline__ void add_values(float (&out)[4], const uint32_t (&p)[2][4], uint4 v) {
     mma(out, p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
@@ -161,43 +167,115 @@ struct merge {
     }
 };
 
-template <int DP> static __global__ void __launch_bounds__(THREADS) walk_kernel(const struct cu_attn16 a) {
+/* Walking: a block has up to WARPS tiles of a task, whose keys and values pass through shared memory a unit at a time;
+ * the next unit's keys are asked for before the values of this one are added up. Chunk j of 8 elements of a row r of
+ * keys (or of a dimension r of values) lies at place j ^ 4 (r % 2): neighbouring rows are in different banks. */
+template <int DP> struct unit_tile { uint16_t keys[UNIT * DP], values[UNIT / KV_BLOCK][DP * KV_BLOCK]; };
+template <int DP> static __device__ __forceinline__ int key_at(int key, int chunk) {
+    return key * DP + (chunk ^ (key & 1) * 4) * 8;
+}
+static __device__ __forceinline__ int value_at(int dim, int chunk) {
+    return dim * KV_BLOCK + (chunk ^ (dim & 1) * 4) * 8;
+}
+
+/* All 64 keys (values) of the blocks that have any key below `keys`. */
+template <int DP>
+static __device__ __forceinline__ void ask_keys(struct unit_tile<DP> *u, const struct cu_attn16 &a,
+                                                const int32_t *table, int64_t kv_head, int key0, int keys) {
+    enum { CHUNKS = DP / 8 };
+    const int chunk = threadIdx.x % CHUNKS;
+#pragma unroll
+    for (int block = 0; block < UNIT / KV_BLOCK; block++) {
+        const bool in = key0 + block * KV_BLOCK < keys && chunk * 8 < a.K;
+        const uint16_t *from = a.kv;
+        if (in) from += table[key0 / KV_BLOCK + block] * a.kv_stride + kv_head * KV_BLOCK * a.K + chunk * 8;
+        for (int r = threadIdx.x / CHUNKS; r < KV_BLOCK; r += THREADS / CHUNKS)
+            async_copy16(u->keys + key_at<DP>(block * KV_BLOCK + r, chunk), in ? from + r * a.K : from, in);
+    }
+    async_group();
+}
+template <int DP>
+static __device__ __forceinline__ void ask_values(struct unit_tile<DP> *u, const struct cu_attn16 &a,
+                                                  const int32_t *table, int64_t kv_head, int key0, int keys) {
+    enum { CHUNKS = KV_BLOCK / 8 };
+    const int chunk = threadIdx.x % CHUNKS;
+#pragma unroll
+    for (int block = 0; block < UNIT / KV_BLOCK; block++) {
+        if (key0 + block * KV_BLOCK >= keys) break;
+        const uint16_t *const from =
+            a.kv + table[key0 / KV_BLOCK + block] * a.kv_stride + (a.G * a.K + kv_head * a.K) * KV_BLOCK + chunk * 8;
+        for (int d = threadIdx.x / CHUNKS; d < a.K; d += THREADS / CHUNKS)
+            async_copy16(u->values[block] + value_at(d, chunk), from + d * KV_BLOCK, true);
+    }
+    async_group();
+}
+
+template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kernel(const struct cu_attn16 a) {
+    DYNAMIC_SHARED(shared);
+    struct unit_tile<DP> *const u = reinterpret_cast<struct unit_tile<DP> *>(shared);
     const struct cu_attn_task t = a.task[blockIdx.x];
     const int first = (int)threadIdx.x / 32 * TILE_PAIRS;
-    if (first >= t.pairs) return;
-    struct query_tile<DP> q;
-    q.load(a, t, first);
+    const int64_t rep = a.H / a.G;
+    const int all_keys = t.pairs > 0 ? (int)(t.past + (t.pair0 + t.pairs - 1) / rep + 1) : 0;
     const int32_t *table = a.table + t.table;
+    struct query_tile<DP> q;
+    q.keys = 0;
+    if (first < t.pairs) q.load(a, t, first);
     float o[DP / 8][4];
 #pragma unroll
     for (int i = 0; i < DP / 8; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
     struct merge row[2];
     row[0].begin();
     row[1].begin();
-    for (int key0 = 0; key0 < q.keys; key0 += UNIT) {
+    if (all_keys > 0) ask_keys<DP>(u, a, table, t.g, 0, all_keys);
+    for (int key0 = 0; key0 < all_keys; key0 += UNIT) {
+        const bool mine = key0 < q.keys; /* a warp whose tile sees none of the unit only waits */
         struct unit_weights w;
-        float s[PIECES][4][4];
-#pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            uint4 k[4][DP / 32];
-            load_keys<DP>(k, q, a, table, t.g, key0 + j * 32);
-            score_keys<DP>(s[j], k, q);
-        }
-        weigh_unit<DP>(w, s, q, key0);
-        const bool on[2] = {row[0].next(w.m[0], w.l[0]), row[1].next(w.m[1], w.l[1])};
-#pragma unroll
-        for (int i = 0; i < DP / 8; i++) {
-            if (i * 8 >= a.K) break;
-            float u[4] = {0, 0, 0, 0};
+        bool on[2];
+        ask_values<DP>(u, a, table, t.g, key0, all_keys);
+        async_wait<1>();
+        __syncthreads(); /* the keys are there */
+        if (mine) {
+            float s[PIECES][4][4];
+            const int r = q.g / 2 * 8 + q.g % 2;
 #pragma unroll
             for (int j = 0; j < PIECES; j++)
-                add_values(u, w.p[j], load_values<DP>(q, a, table, t.g, key0 + j * 32, i * 8));
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (on[e / 2]) o[i][e] = fmaf(u[e], row[e / 2].add, o[i][e] * row[e / 2].old);
+                for (int n = 0; n < 4; n++) {
+                    s[j][n][0] = s[j][n][1] = s[j][n][2] = s[j][n][3] = 0;
+#pragma unroll
+                    for (int i = 0; i < DP / 32; i++) {
+                        const bool any = key0 + j * 32 < q.keys && i * 32 + q.c * 8 < a.K;
+                        const int at = key_at<DP>(j * 32 + r + n * 2, i * 4 + q.c);
+                        mma_piece(s[j][n], q.x[i], q.y[i], any ? load16(u->keys + at) : zero4());
+                    }
+                }
+            weigh_unit<DP>(w, s, q, key0);
+            on[0] = row[0].next(w.m[0], w.l[0]);
+            on[1] = row[1].next(w.m[1], w.l[1]);
         }
+        async_wait<0>();
+        __syncthreads(); /* the values are there, and nobody reads the keys any more */
+        if (key0 + UNIT < all_keys) ask_keys<DP>(u, a, table, t.g, key0 + UNIT, all_keys);
+        if (mine) {
+#pragma unroll
+            for (int i = 0; i < DP / 8; i++) {
+                if (i * 8 >= a.K) break;
+                float x[4] = {0, 0, 0, 0};
+#pragma unroll
+                for (int j = 0; j < PIECES; j++) {
+                    const int block = j * 32 / KV_BLOCK, chunk = j * 32 % KV_BLOCK / 8 + q.c;
+                    const uint16_t *const p = u->values[block] + value_at(i * 8 + q.g, chunk);
+                    add_values(x, w.p[j], below<DP>(q, p, key0 + j * 32 + q.c * 8));
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (on[e / 2]) o[i][e] = fmaf(x[e], row[e / 2].add, o[i][e] * row[e / 2].old);
+            }
+        }
+        __syncthreads(); /* the next round overwrites the values */
     }
-    const int64_t rep = a.H / a.G;
+    if (first >= t.pairs) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int at = first + q.g + 8 * half;
@@ -306,10 +384,16 @@ template <int DP> static __global__ void __launch_bounds__(DP / 2) merge_kernel(
     }
 }
 
+template <int DP> static int walk(const struct cu_dev *d, const struct cu_attn16 *a) {
+    const int bytes = (int)sizeof(struct unit_tile<DP>);
+    auto *kernel = walk_kernel<DP>;
+    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return rc ? rc : LAUNCH(kernel, a->n_tasks, THREADS, bytes, d->stream, *a);
+}
+
 extern "C" int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a) {
     if (a->n_tasks <= 0) return 0;
-    if (a->K <= 64) return LAUNCH(walk_kernel<64>, a->n_tasks, THREADS, 0, d->stream, *a);
-    return LAUNCH(walk_kernel<128>, a->n_tasks, THREADS, 0, d->stream, *a);
+    return a->K <= 64 ? walk<64>(d, a) : walk<128>(d, a);
 }
 
 extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {

@@ -67,7 +67,7 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS };
+enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS };
 
 /* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
 static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
@@ -113,7 +113,10 @@ extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
     const int64_t tiles = ceil_div(l->T, 16);
-    const int rc = LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    const int rc = cu_lora_takes_down(d, l)
+                       ? cu_lora_down_many(d, l)
+                       : LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    if (!rc && cu_lora_takes_up(l)) return cu_lora_up_many(d, l);
     return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 

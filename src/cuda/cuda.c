@@ -33,6 +33,7 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
 /* The device is a property of the calling thread: set it at the start of every op. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
+    c->known.stats = NULL;
     if (c->error[0]) return NULL;
     return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
 }
@@ -67,6 +68,8 @@ static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
     r->host = host;
     r->bytes = bytes;
     r->at = 0;
+    r->now = 0;
+    r->turns += 2; /* nothing of the old ring is there any more */
     r->half_used[0] = r->half_used[1] = false;
     return true;
 }
@@ -82,13 +85,14 @@ bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct st
         while (want < 4 * bytes) want *= 2;
         if (!ring_make(c, op, want)) return false;
     }
-    const size_t half = r->bytes / 2, now = r->at >= half;
-    if (r->at + bytes > (now + 1) * half) { /* on to the other half */
-        if (!cuda_ok(c, op, cudaEventRecord(r->left[now], c->stream))) return false;
-        r->half_used[now] = true;
-        const size_t next = !now;
-        if (r->half_used[next] && !cuda_ok(c, op, cudaEventSynchronize(r->left[next]))) return false;
-        r->at = next * half;
+    const size_t half = r->bytes / 2;
+    if (r->at + bytes > ((size_t)r->now + 1) * half) { /* on to the other half */
+        if (!cuda_ok(c, op, cudaEventRecord(r->left[r->now], c->stream))) return false;
+        r->half_used[r->now] = true;
+        r->now = !r->now;
+        r->turns++;
+        if (r->half_used[r->now] && !cuda_ok(c, op, cudaEventSynchronize(r->left[r->now]))) return false;
+        r->at = (size_t)r->now * half;
     }
     *s = (struct stage){.host = r->host + r->at, .dev = r->dev + r->at, .bytes = bytes};
     r->at += bytes;
@@ -550,9 +554,10 @@ static void op_logprob(struct backend *be, float *logp, float *entropy, struct t
     if (!d_targets || !results_room(c, "logprob", bytes, 1)) return;
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, NULL, logp, entropy);
-    cuda_ok(c, "logprob",
-            logits.cols < SHORT_ROW ? cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets)
-                                    : cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets));
+    if (cuda_ok(c, "logprob",
+                logits.cols < SHORT_ROW ? cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets)
+                                        : cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets)))
+        c->known = (struct known_logits){logits, stats};
 }
 
 static void op_draw(struct backend *be, struct tensor logits, int32_t limit, const struct draw *how, int32_t *id,
@@ -573,16 +578,23 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
 }
 
 static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
+    const struct known_logits known = ((struct cuda_backend *)be)->known;
     struct cuda_backend *c = begin(be, "logprob_grad");
     const size_t bytes = (size_t)logits.rows * sizeof(float);
     struct stage s;
     if (!c || !bytes || !stage_begin(c, "logprob_grad", 2 * bytes + 32, &s)) return;
     const int32_t *d_targets = stage_add(&s, targets, bytes);
     const float *d_g = stage_add(&s, g, bytes);
-    if (stage_send(c, "logprob_grad", &s))
-        cuda_ok(c, "logprob_grad",
-                logits.cols < SHORT_ROW ? cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g)
-                                        : cu_logprob_grad_long(&c->dev, mat_of(logits), d_targets, d_g));
+    if (!stage_send(c, "logprob_grad", &s)) return;
+    const struct tensor *k = &known.logits;
+    int rc;
+    if (known.stats && k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld)
+        rc = cu_logprob_grad_known(&c->dev, mat_of(logits), d_targets, d_g, known.stats);
+    else if (logits.cols < SHORT_ROW)
+        rc = cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g);
+    else
+        rc = cu_logprob_grad_long(&c->dev, mat_of(logits), d_targets, d_g);
+    cuda_ok(c, "logprob_grad", rc);
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------

@@ -184,6 +184,46 @@ extern "C" int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits
                        row_vec(logits));
 }
 
+/* The same where logprob has just left the maximum and the sum: pieces of PIECE elements, and no order to keep. */
+enum { PIECE = 4 * CHUNK };
+static __global__ void __launch_bounds__(THREADS)
+    logprob_grad_known_kernel(struct cu_mat logits, const int32_t *targets, const float *g,
+                              const struct cu_row_stats *stats, int vec) {
+    const int64_t V = logits.cols, pieces = ceil_div(V, PIECE), row = blockIdx.x / pieces;
+    const int64_t begin = blockIdx.x % pieces * PIECE, end = min64(begin + PIECE, V), target = targets[row];
+    float *const x = logits.p + row * logits.ld;
+    const float max = stats[row].max, gt = g[row], c = -gt / stats[row].s;
+    for (int64_t j = begin + (int64_t)threadIdx.x * 4; j < end; j += THREADS * 4) {
+        float v[4];
+        if (vec && j + 4 <= end) {
+            const float4 f = *reinterpret_cast<const float4 *>(x + j);
+            v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = j + i < end ? x[j + i] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i] = c * exp_lane(v[i] - max);
+            if (j + i == target) v[i] = v[i] + gt;
+        }
+        if (vec && j + 4 <= end) {
+            *reinterpret_cast<float4 *>(x + j) = make_float4(v[0], v[1], v[2], v[3]);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (j + i < end) x[j + i] = v[i];
+    }
+}
+
+extern "C" int cu_logprob_grad_known(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                                     const float *g, const struct cu_row_stats *stats) {
+    if (logits.rows <= 0) return 0;
+    return LAUNCH(logprob_grad_known_kernel, logits.rows * ceil_div(logits.cols, PIECE), THREADS, 0, d->stream, logits,
+                  targets, g, stats, row_vec(logits));
+}
+
 /* The id at which the running sum of weights passes u times their total: chunk, warp and element in turn, each sum in
  * an order of its own that the row alone decides. By one thread but for the weights of the chunk. */
 static __device__ int pick(const float *x, int64_t limit, float max, int vec, const struct cu_draw &h,

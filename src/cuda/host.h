@@ -17,6 +17,8 @@ struct profile;
 struct ring {
     char *host, *dev;
     size_t bytes, at;
+    int now;                    /* the half that is being filled; `at` may stand at its very end */
+    uint64_t turns;             /* how often the host moved on to the other half */
     struct CUevent_st *left[2]; /* recorded when the host moved on from a half */
     bool half_used[2];
 };
@@ -95,6 +97,7 @@ struct sent {
     const void *src;
     size_t bytes;
     void *dev;
+    uint64_t turns; /* of the ring when it was put there */
 };
 struct pass_state {
     enum pass_mode mode;
@@ -108,6 +111,12 @@ struct pass_state {
     int n_sent;
 };
 
+/* Logits that the op before this one made log-probabilities of; none: stats is NULL. */
+struct known_logits {
+    struct tensor logits;
+    const struct cu_row_stats *stats;
+};
+
 struct cuda_backend {
     struct backend be; /* first: ops cast back */
     int device;
@@ -116,6 +125,7 @@ struct cuda_backend {
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
+    struct known_logits known;
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
@@ -165,6 +175,8 @@ void recordings_drop(struct cuda_backend *c); /* memory that they use has moved 
 void recordings_free(struct cuda_backend *c);
 struct profile *profile_open(void); /* NULL when it was not asked for */
 void profile_mark(struct cuda_backend *c, const char *op);
+/* Under a profile, the name of an op on an n x k matrix, kept until the end; op itself otherwise. */
+const char *profile_name(struct cuda_backend *c, const char *op, int64_t n, int64_t k);
 void profile_print(struct cuda_backend *c, FILE *f); /* and frees it */
 
 /* lt.c. D = op(A) op(B), column-major as cuBLAS has it: D m x n, A m x k (k x m when ta), B k x n; accumulating, plus a

@@ -194,6 +194,13 @@ struct cu_lora {
     int64_t T, K, R, up_blocks;
 };
 int cu_lora(const struct cu_dev *d, struct cu_lora *l);
+/* bf16_lora.cu: its two halves over CU_LORA_MANY rows or more, with the same bits, where takes_* allow it. xa is
+ * CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+enum { CU_LORA_MANY = 128, CU_LORA_CHAINS = 8 };
+int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
+int cu_lora_takes_up(const struct cu_lora *l);
+int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
+int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
@@ -252,6 +259,9 @@ struct cu_row_stats {
 };
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
 int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
+/* The same with the stats that cu_logprob_stats has left of these logits. */
+int cu_logprob_grad_known(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g,
+                          const struct cu_row_stats *stats);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;

@@ -17,7 +17,7 @@
 #if __has_include(<cublasLt.h>) && !defined(KERNELRL_EMULATED)
 #include <cublasLt.h>
 
-enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3 };
+enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define FLUSH_BYTES ((size_t)96 << 20)
 
@@ -31,11 +31,19 @@ struct group {
     int n_ranges;
 };
 
+/* A product of a gradient, of exactly these sizes, and what does it. */
+struct gradient {
+    struct lt_product like; /* the addresses do not count */
+    cublasLtMatmulAlgo_t algo;
+};
+
 struct lt {
     void *library;
     cublasLtHandle_t handle;
     struct group group[GROUPS];
     int n_groups;
+    struct gradient gradient[GRADIENTS]; /* a ring */
+    int64_t n_gradients;
     void *workspace; /* fast numerics only */
     cublasStatus_t (*create)(cublasLtHandle_t *);
     cublasStatus_t (*destroy)(cublasLtHandle_t);
@@ -234,7 +242,7 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
 }
 
 /* The algorithm for p->n rows. */
-static void search(const struct cuda_backend *c, const struct group *g, const struct lt_product *p,
+static void search(struct cuda_backend *c, const char *op, const struct group *g, const struct lt_product *p,
                    cublasLtMatmulAlgo_t *out) {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     struct trial t;
@@ -243,6 +251,7 @@ static void search(const struct cuda_backend *c, const struct group *g, const st
     *out = g->reference;
     q.ldb = p->k;
     q.ldd = p->m;
+    if (c->profile) profile_mark(c, "search");
     const bool fast = c->be.fast;
     const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast, CANDIDATES, found) : 0;
     const int64_t wanted = i64_min(p->n, REFERENCE_ROWS);
@@ -263,6 +272,7 @@ static void search(const struct cuda_backend *c, const struct group *g, const st
                     (long long)p->k, p->out16 ? ", bf16" : "", n, (double)best * 1e3);
     }
     trial_close(&t);
+    if (c->profile) profile_mark(c, op);
 }
 
 static struct group *group_of(struct cuda_backend *c, const struct lt_product *p) {
@@ -296,12 +306,24 @@ static int64_t range_end(int64_t n) {
     return end;
 }
 
+static bool same_product(const struct lt_product *a, const struct lt_product *b) {
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->ta == b->ta && a->tb == b->tb && a->out16 == b->out16 &&
+           a->accumulate == b->accumulate && a->lda == b->lda && a->ldb == b->ldb && a->ldd == b->ldd && !a->bias &&
+           !b->bias;
+}
+
 /* In training's gradients the sum runs over rows or outputs, and no row is compared with another: the first algorithm
- * is taken for each size, so that a run repeats. */
+ * is taken for each size, so that a run repeats. Asking for it takes longer than a small product, so it is kept. */
 static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
+    struct lt *l = c->lt;
     struct shape s;
     cublasLtMatmulHeuristicResult_t one;
-    return shape_init(c->lt, p, &s) && candidates(c->lt, &s, false, 1, &one) == 1 && launch(c, &s, p, &one.algo);
+    if (!shape_init(l, p, &s)) return false;
+    for (int64_t i = 0; i < i64_min(l->n_gradients, GRADIENTS); i++)
+        if (same_product(&l->gradient[i].like, p)) return launch(c, &s, p, &l->gradient[i].algo);
+    if (candidates(l, &s, false, 1, &one) != 1 || !launch(c, &s, p, &one.algo)) return false;
+    l->gradient[l->n_gradients++ % GRADIENTS] = (struct gradient){*p, one.algo};
+    return true;
 }
 
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
@@ -322,7 +344,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
             c->pass.abort = true;
             return true;
         }
-        search(c, g, p, &g->algo[i]);
+        search(c, op, g, p, &g->algo[i]);
         g->n[i] = end;
         g->n_ranges++;
     }

@@ -154,20 +154,25 @@ bool pass_stage(struct cuda_backend *c, size_t bytes, struct stage *s) {
 /* An array that was sent in this pass already: positions serve every layer. */
 void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes) {
     struct pass_state *p = &c->pass;
-    for (int i = 0; p->open && i < p->n_sent; i++)
-        if (p->sent[i].src == src && p->sent[i].bytes == bytes) return p->sent[i].dev;
+    struct sent *old = NULL;
+    for (int i = 0; p->open && i < p->n_sent; i++) {
+        if (p->sent[i].src != src || p->sent[i].bytes != bytes) continue;
+        /* In the ring it stays until the host comes round to its half again. */
+        if (p->mode != PASS_RUN || c->ring.turns - p->sent[i].turns < 2) return p->sent[i].dev;
+        old = &p->sent[i];
+    }
     struct stage s;
     if (!stage_begin(c, op, bytes, &s)) return NULL;
     void *dev = stage_add(&s, src, bytes);
     if (!stage_send(c, op, &s)) return NULL;
-    if (p->open && p->mode != PASS_RUN && p->n_sent < (int)ARRAY_LEN(p->sent))
-        p->sent[p->n_sent++] = (struct sent){src, bytes, dev};
+    if (p->open && !old && p->n_sent < (int)ARRAY_LEN(p->sent)) old = &p->sent[p->n_sent++];
+    if (old) *old = (struct sent){src, bytes, dev, c->ring.turns};
     return dev;
 }
 
 /* ---- where the time goes: KERNELRL_CUDA_PROFILE=1 ---------------------------------------------------------------- */
 
-enum { MARKS = 4096, KINDS = 64 };
+enum { MARKS = 4096, KINDS = 128, NAMES = 64, NAME_BYTES = 40 };
 struct profile {
     cudaEvent_t mark[MARKS];
     const char *op[MARKS];
@@ -178,6 +183,8 @@ struct profile {
         int64_t n;
     } kind[KINDS];
     int n_kinds;
+    char name[NAMES][NAME_BYTES];
+    int n_names;
 };
 
 struct profile *profile_open(void) {
@@ -202,6 +209,17 @@ static void profile_collect(struct profile *p) {
         p->kind[k].n++;
     }
     p->n = 0;
+}
+
+const char *profile_name(struct cuda_backend *c, const char *op, int64_t n, int64_t k) {
+    struct profile *p = c->profile;
+    if (!p) return op;
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s %lld x %lld", op, (long long)n, (long long)k);
+    for (int i = 0; i < p->n_names; i++)
+        if (strcmp(p->name[i], name) == 0) return p->name[i];
+    if (p->n_names == NAMES) return op;
+    return memcpy(p->name[p->n_names++], name, sizeof name);
 }
 
 /* What follows on the stream is `op`; NULL: nothing of interest. */

@@ -9,6 +9,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "io/json.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_KEY_BYTES = 200, MAX_DEPTH = 16 };
@@ -65,38 +66,14 @@ static bool is_section(const struct config_schema *s, const char *name) {
     return false;
 }
 
-/* Edits (insert, delete, replace, swap of neighbours) that lead from a to b: optimal string alignment. */
-static size_t edit_distance(const char *a, const char *b) {
-    size_t n = strlen(a), m = strlen(b);
-    if (n > MAX_KEY_BYTES || m > MAX_KEY_BYTES) return MAX_KEY_BYTES;
-    size_t row[3][MAX_KEY_BYTES + 1];
-    for (size_t j = 0; j <= m; j++) row[0][j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *cur = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
-        cur[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = prev[j - 1] + (a[i - 1] != b[j - 1]);
-            if (prev[j] + 1 < best) best = prev[j] + 1;
-            if (cur[j - 1] + 1 < best) best = cur[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && prev2[j - 2] + 1 < best)
-                best = prev2[j - 2] + 1;
-            cur[j] = best;
-        }
-    }
-    return row[n % 3][m];
-}
-
 /* The known key nearest to name, by full path or by last part; NULL when none is near. */
 static const char *suggest(const struct config_schema *s, const char *name) {
     const char *best = NULL, *dot = strrchr(name, '.'), *leaf = dot ? dot + 1 : name;
-    size_t limit = strlen(leaf) / 3 > 1 ? strlen(leaf) / 3 : 1, best_distance = limit + 1;
+    size_t limit = str_near_limit(leaf);
     for (size_t i = 0; i < s->count; i++) {
         const char *full = s->key[i].name, *d = strrchr(full, '.');
-        size_t distance = edit_distance(name, full), by_leaf = edit_distance(leaf, d ? d + 1 : full);
-        if (by_leaf < distance) distance = by_leaf;
-        if (distance >= best_distance) continue;
-        best_distance = distance;
-        best = full;
+        const bool nearer = str_nearer(name, full, &limit);
+        if (str_nearer(leaf, d ? d + 1 : full, &limit) || nearer) best = full;
     }
     return best;
 }
@@ -617,6 +594,13 @@ static enum status parse_flag(struct config *c, const char *arg, const struct co
     return a ? FAIL(e, ST_CONFIG, "%s: %s: %s", CMDLINE, a->name, a->doc) : unknown_key(c->schema, CMDLINE, name, e);
 }
 
+/* A word alone: a folder is most likely the model's. */
+static enum status no_assignment(const struct config_schema *s, const char *arg, struct err *e) {
+    const bool model = fs_is_dir(arg) && find_any(s, "model_name");
+    return FAIL(e, ST_USAGE, "%s: expected key=value or --key value, got \"%.100s\"%s%.100s%s", CMDLINE, arg,
+                model ? "; did you mean model_name=" : "", model ? arg : "", model ? "?" : "");
+}
+
 enum status config_args(struct config *c, int argc, char **argv, struct err *e) {
     /* Two passes: files first, wherever they stand; then everything else. */
     for (int pass = 0; pass < 2; pass++) {
@@ -634,8 +618,7 @@ enum status config_args(struct config *c, int argc, char **argv, struct err *e) 
             }
             if (!str_has_prefix(arg, "--")) {
                 if (pass == 0) continue;
-                if (!strchr(arg, '='))
-                    return FAIL(e, ST_USAGE, "%s: expected key=value or --key value, got \"%.100s\"", CMDLINE, arg);
+                if (!strchr(arg, '=')) return no_assignment(c->schema, arg, e);
                 TRY(config_set(c, arg, e));
                 continue;
             }

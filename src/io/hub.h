@@ -5,8 +5,10 @@
  *     models--ORG--NAME/refs/REVISION         the commit a branch or tag stood for when it was last looked up
  *     models--ORG--NAME/snapshots/COMMIT/F    link ../../blobs/ETAG
  *     models--ORG--NAME/blobs/ETAG            contents; ETAG is the SHA-256 of a large file, the git hash of a small
- * one models--ORG--NAME/blobs/ETAG.incomplete what has been downloaded so far .locks/models--ORG--NAME/ETAG.lock held
- * (flock) by whoever downloads it Data sets lie in datasets--ORG--NAME.
+ *                                             one
+ *     models--ORG--NAME/blobs/ETAG.incomplete what has been downloaded so far
+ *     .locks/models--ORG--NAME/ETAG.lock      held (flock) by whoever downloads it
+ * Data sets lie in datasets--ORG--NAME.
  *
  * Environment, as huggingface_hub reads it: HF_HUB_CACHE (else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
  * ~/.cache/huggingface/hub), HF_ENDPOINT (else https://huggingface.co), HF_TOKEN (else the file HF_TOKEN_PATH, else

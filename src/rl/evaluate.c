@@ -470,6 +470,7 @@ enum status evaluate_run(const struct config *c, const struct eval_options *o, c
     struct evaluation x;
     struct eval_samples samples = {0};
     CLEANUP_FREE char *path = beside(o->output_path, ".samples.jsonl");
+    const char *slash;
     CLEANUP_STR struct str settings = STR_INIT;
     enum status st;
     *out = (struct summary){0};
@@ -477,6 +478,10 @@ enum status evaluate_run(const struct config *c, const struct eval_options *o, c
     if (fs_is_dir(o->output_path)) {
         st = FAIL(e, ST_CONFIG, "output_path: %s is a folder; expected the name of a file", o->output_path);
         goto out;
+    }
+    if ((slash = strrchr(path, '/')) && slash > path) { /* before hours are spent on what could not be written */
+        CLEANUP_FREE char *folder = xstrndup(path, (size_t)(slash - path));
+        TRY_GOTO(fs_mkdirs(folder, e), out);
     }
     TRY_GOTO(evaluation_open(o, cancel, &x, e), out);
     settings_text(c, &x, &settings);

@@ -22,6 +22,8 @@ enum status locate(const char *key, enum hub_kind kind, const char *name, const 
         return ST_OK;
     }
     str_free(&s);
+    if (kind == HUB_CHECKPOINT && str_has_prefix(name, "runs/"))
+        return FAIL(e, ST_CONFIG, "%s: no run \"%s\" here; kernelrl runs list shows those there are", key, name);
     if (!hub_is_name(name))
         return FAIL(e, ST_CONFIG,
                     "%s: no directory \"%s\"; give a folder with %s, or a name on the Hugging Face Hub "

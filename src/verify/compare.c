@@ -6,8 +6,8 @@
 static const double scale_floor = 1e-3;
 
 /* Compiled for several vector widths, of which one is picked when the program starts; the arithmetic is the same in
- * each. The sanitizer cannot run that early. */
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+ * each. The sanitizers cannot run that early. */
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define WIDE

@@ -12,9 +12,11 @@
 #include "io/json.h"
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
-/* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read. */
-static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20;
-enum { MAX_SLOTS = 64 };
+/* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read, and up to a
+ * share of what is free on the GPU, so that requests have many calls even where inputs are large. The outputs of a
+ * request's calls are kept until they have been looked at; they may take some times as much. */
+static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20, gpu_most_slot_bytes = (int64_t)2 << 30;
+enum { CPU_SLOTS = 64, GPU_SLOTS = 128, FREE_SHARE = 32, OUTPUT_SHARE = 4 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }
 
@@ -133,8 +135,14 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
     TRY(st);
     c->generation = m->worker->generation;
     TRY(read_description(c, e));
-    int64_t slot_bytes = on_gpu(m) ? gpu_slot_bytes : cpu_slot_bytes;
-    c->slots = (int)i64_max(1, i64_min(MAX_SLOTS, slot_bytes / i64_max(c->input_bytes, 1)));
+    int64_t slot_bytes = cpu_slot_bytes, most = on_gpu(m) ? GPU_SLOTS : CPU_SLOTS;
+    if (on_gpu(m)) {
+        TRY(js_get_i64(c->loaded, "referee", "free_bytes", &slot_bytes, e));
+        slot_bytes = i64_min(i64_max(slot_bytes / FREE_SHARE, gpu_slot_bytes), gpu_most_slot_bytes);
+    }
+    int64_t a_slot = i64_max(c->input_bytes, 1), outputs = 0;
+    for (int i = 0; i < c->n_outputs; i++) outputs += c->output_bytes[i];
+    c->slots = (int)i64_max(1, i64_min(most, slot_bytes / i64_max(a_slot, outputs / OUTPUT_SHARE)));
     c->lane_bytes = 2 * c->param_bytes + c->slots * c->input_bytes;
     if (c->lane_bytes < 4096) c->lane_bytes = 4096;
     return ST_OK;

@@ -183,12 +183,14 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
         /* The clock stops when the first byte of the reply is there, before it is parsed. */
         struct pollfd pf = {.fd = r->socket, .events = POLLIN};
         int64_t until = asked + (int64_t)(timeout_s * 1e9);
-        int n;
-        do {
+        for (;;) {
             int64_t left = until - clock_now_ns();
             struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
-            n = ppoll(&pf, 1, &t, NULL);
-        } while (n < 0 && errno == EINTR);
+            if (r->spin) t = (struct timespec){0};
+            int n = ppoll(&pf, 1, &t, NULL);
+            if (n == 0 && r->spin && left > 0) continue;
+            if (n >= 0 || errno != EINTR) break;
+        }
         *ns = clock_now_ns() - asked;
         modrun_pause(r);
     }

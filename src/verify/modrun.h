@@ -29,6 +29,7 @@ struct modrun {
     uint64_t nonce;
     /* how the last request went, for messages */
     bool dead, late;
+    bool spin;    /* wait for timed replies without sleeping: waking up takes its time */
     bool stopped; /* by modrun_pause(); the next request lets it go on */
     struct zygote *zygote;
 };

@@ -9,16 +9,21 @@
 #include "verify/modjudge.h"
 #include "verify/timing.h"
 
-/* A timed request of many calls takes at least this long, so that the messages around it are a small part. */
-static const double request_s = 2e-3;
+/* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
+ * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
+static const double cpu_request_s = 4e-3, gpu_request_s = 6e-3, long_request_s = 0.1;
 static const int64_t large_output_bytes = 256 << 20;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
-enum { MIN_REQUESTS = 6, MAX_REQUESTS = 1 << 14 };
+enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply had work left to do. */
 static const double late_slack_s = 200e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
-enum { MOST_TRACES = 20, MOST_DRAINS = 200 };
+enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
+/* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
+ * is lost in a single call. */
+enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
+static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, most_first_s = 1e-3;
 /* An empty request takes 0.02 to 0.4 ms. What makes it slower than this is somebody else's doing. */
 static const double most_empty_s = 1e-3;
 
@@ -46,20 +51,21 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
+    double first_s;       /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
-/* What a request costs that asks for nothing, to be taken off both sides' times. Asked of the reference alone: an
- * answer could be slow at this in order to have more taken off. The lower quartile: what more there was may be somebody
- * else's.
- */
+/* What a request for no calls costs. Asked of the reference alone: an answer could be slow at this in order to have
+ * more taken off. The lower quartile: what more there was may be somebody else's. */
 static double empty_s(const struct duel *d) {
     const struct samples *s = &d->empty;
-    return d->plan.whole || s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_empty_s);
+    return s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_empty_s);
 }
 
-/* Seconds a call from a request's. */
-static double per_call(const struct duel *d, double request, double empty) {
-    return fmax(request - empty, d->n * 1e-9) / d->n;
+/* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
+ * costs may be found larger than they are; a quarter of what is no empty request stays. */
+static double calls_s(const struct duel *d, double request, double empty) {
+    if (d->plan.whole) return request;
+    return fmax(fmax(request - empty - d->first_s, (request - empty) / 4), d->n * 1e-9);
 }
 
 /* Fresh sets for both sides. */
@@ -85,22 +91,23 @@ static bool drain(struct run *r, double *seconds) {
     return st == ST_OK;
 }
 
-/* One side's timed request: n calls on inputs that were staged while the process stood still, which it does again
- * afterwards. */
+/* One side's timed request: calls on the first n slots (all of them on slot 0 where there are fewer), whose inputs were
+ * staged while the process stood still, which it does again afterwards. */
 static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, double *seconds) {
     int slots[MAX_CALLS];
     int64_t ns = 0;
     double late_s = 0, one_s = 0, *usual_s = &d->answer->drain_s;
-    for (int i = 0; i < n; i++) slots[i] = i;
+    for (int i = 0; i < n; i++) slots[i] = i < r->c->slots ? i : 0;
     if (on_gpu(r->j) && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
     if (!run_call(r, slots, n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
     /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
-     * would slow the other side down. */
+     * would slow the other side down. All of the time until then is the request's. */
+    const double replied = clock_now_s();
     for (int i = 0; on_gpu(r->j); i++) {
         if (!drain(d->answer, &one_s)) return false;
         if (r == d->ref && (*usual_s <= 0 || one_s < *usual_s)) *usual_s = one_s;
         if (*usual_s <= 0 || one_s - *usual_s <= late_slack_s) break;
-        late_s += one_s - *usual_s;
+        late_s = clock_now_s() - replied - *usual_s;
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
@@ -231,9 +238,12 @@ static bool same_tools(struct duel *d) {
     return stage_both(d, 1) && run_ready(d->ref, &(int){0}, 1, "between calls") && run_kernels(d->ref, &ignored);
 }
 
-static int calls_for(double seconds_per_call, int limit) {
-    double n = ceil(request_s / fmax(seconds_per_call, 1e-7));
-    return (int)fmax(1, fmin(n, limit));
+/* So many that the faster side's requests are long enough, and the slower side's not much too long. */
+static int calls_for(const struct duel *d, const double seconds_per_call[2]) {
+    const double request_s = on_gpu(d->ref->j) ? gpu_request_s : cpu_request_s;
+    double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    double most = fmax(fmax(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    return (int)fmax(1, fmin(d->limit, fmin(ceil(request_s / least), ceil(long_request_s / most))));
 }
 
 /* No call can take less time than its output takes to be written. Inputs are not counted: what of them has to be read
@@ -248,21 +258,57 @@ static bool below_floor(struct run *r, double seconds) {
     return true;
 }
 
+/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
+ * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
+ * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
+ * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
+ * its calls take; about_s: what they seem to take. */
+static bool measure_first(struct duel *d, double about_s, double *call_s) {
+    double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
+    const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
+    const int distinct = more < d->ref->c->slots ? more : d->ref->c->slots;
+    double least[2] = {INFINITY, INFINITY};
+    int slots[LONG_CALLS], n = 0;
+    for (int i = 0; i < LONG_CALLS; i++) slots[i] = i;
+    for (; n < GROUPS * MOST_PAIRS && (n < GROUPS * LEAST_PAIRS || clock_now_s() - begun < pairs_s); n++) {
+        for (int i = 0; i < 2; i++) {
+            CLEANUP_JSON json_t *reply = NULL;
+            if (!run_ready(d->ref, slots, distinct, "between calls")) return false;
+            modrun_pause(&d->ref->r);
+            if (!stage_both(d, distinct)) return false;
+            double *to = &took[i][n % GROUPS][n / GROUPS];
+            if (!timed_request(d, d->ref, i ? more : 1, &reply, to)) return false;
+            least[i] = fmin(least[i], *to);
+        }
+    }
+    const double least_s = least[0] - fmax((least[1] - least[0]) / (more - 1), 0) - empty_s(d);
+    d->first_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
+    for (int g = 0; g < GROUPS; g++) {
+        const double one_s = timing_quantile(took[0][g], n / GROUPS, 0.25);
+        const double more_s = timing_quantile(took[1][g], n / GROUPS, 0.25);
+        const double slope_s = fmax((more_s - one_s) / (more - 1), 1e-7);
+        d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
+        *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
+    }
+    return true;
+}
+
 /* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
-    double one[2] = {0, 0}, worked_s = 0;
+    double request[2] = {0, 0}, call[2], worked_s = 0, slope_s = INFINITY;
     d->n = 1;
-    for (int rounds = 0, calls = 0; rounds < 3 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
-        if (!round_of(d, rounds % 2 == 1, one)) return false;
-        calls += d->n;
-        for (int i = 0; i < 2; i++) one[i] = per_call(d, one[i], empty_s(d));
-        worked_s += fmax(one[0], one[1]) * d->n;
+    for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
+        if (!round_of(d, rounds % 2 == 1, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
-        if (rounds >= 2) continue;
-        /* The first request's time suggests a number, the second's a better one. */
-        d->n = calls_for(fmin(one[0], one[1]), d->limit);
-        /* More calls than wanted in all are of no use for slow ones. */
-        if (d->n > 1 && fmax(one[0], one[1]) * d->n > 0.5) d->n = calls_for(fmax(one[0], one[1]), d->limit);
+        /* Not in the first round: the first calls of all are slow ones. */
+        if (rounds == 1 && !d->plan.whole && request[0] < slow_call_s &&
+            !measure_first(d, request[0] - empty_s(d), &slope_s))
+            return false;
+        calls += d->n;
+        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i], empty_s(d)) / d->n;
+        worked_s += fmax(call[0], call[1]) * d->n;
+        call[0] = fmin(call[0], slope_s);
+        if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
     }
     return true;
 }
@@ -270,7 +316,7 @@ static bool warm_up(struct duel *d) {
 /* Seconds a call of all samples (caller frees). */
 static double *calls_of(const struct duel *d, const double *requests) {
     double *out = xmalloc((size_t)(d->samples.n + 1) * sizeof *out), empty = empty_s(d);
-    for (int i = 0; i < d->samples.n; i++) out[i] = per_call(d, requests[i], empty);
+    for (int i = 0; i < d->samples.n; i++) out[i] = calls_s(d, requests[i], empty) / d->n;
     return out;
 }
 
@@ -279,7 +325,8 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
     const struct verify_options *o = d->answer->j->o;
     struct samples *s = &d->samples;
     struct timing_ratio ratio = {0};
-    double begun = clock_now_s(), worked_s = 0;
+    double begun = clock_now_s(), enough_since = 0, worked_s = 0;
+    const int least = on_gpu(d->ref->j) ? GPU_MIN_REQUESTS : MIN_REQUESTS;
     while (s->n < MAX_REQUESTS) {
         double one[2] = {0, 0};
         *good = round_of(d, s->n % 2 == 1, one);
@@ -290,14 +337,16 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
             continue;
         }
         samples_add(s, one[0], one[1]);
-        worked_s += fmax(one[0], one[1]) - empty_s(d);
+        worked_s += calls_s(d, fmax(one[0], one[1]), empty_s(d));
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
-        if (!late && (!enough || s->n < MIN_REQUESTS || s->n % 2 == 1)) continue;
+        if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
         CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
+        if (enough_since <= 0) enough_since = clock_now_s();
+        if (d->plan.patience_s > 0 && clock_now_s() - enough_since > d->plan.patience_s) break;
     }
     return ratio;
 }
@@ -345,6 +394,17 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
     return good;
 }
 
+/* What was measured, before anything is taken off: for whoever doubts the clock. */
+static void tell(const struct duel *d) {
+    CLEANUP_STR struct str s = STR_INIT;
+    str_addf(&s,
+             "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more; us, reference:answer:", d->n,
+             empty_s(d) * 1e6, d->first_s * 1e6);
+    for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
+        str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
+    log_debug("%s", str_c(&s));
+}
+
 /* One measurement. The times, or another outcome, go into the verdict. */
 static void measure(struct run *r) {
     struct module_judge *j = r->j;
@@ -373,6 +433,7 @@ static void measure(struct run *r) {
         SAY(v, "the reference failed while it was timed: %.600s", ignored.message);
     }
     const int n = d.samples.n;
+    if (good) tell(&d);
     CLEANUP_FREE double *eager = calls_of(&d, d.samples.eager), *mine = calls_of(&d, d.samples.mine);
     if (good && !(is_hardened(j) && below_floor(r, timing_centre(mine, n, d.plan.trim)))) {
         v->speedup = ratio.ratio;

@@ -105,19 +105,24 @@ static void test_known_ratios(void **state) {
     (void)state;
     struct verifier *v = timed_with((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
     static const double ratios[] = {0.5, 1, 2, 5};
-    quiet_calls = quiet_depth = 0;
+    int measured = quiet_calls = quiet_depth = 0;
     for (size_t i = 0; i < ARRAY_LEN(ratios); i++) {
-        struct verdict d = waiting(v, 10e-3, 10e-3 / ratios[i]);
-        double best = d.eager.min_ms / d.kernel.min_ms;
-        printf("ratio %g: %.3f by medians, %.3f by the smallest times\n", ratios[i], d.speedup, best);
-        assert_true(best > 0.85 * ratios[i] && best < 1.1 * ratios[i]); /* alone on its machine within 5 % */
-        assert_true(d.kernel.calls >= 20 && d.eager.calls == d.kernel.calls && !d.remeasured);
-        assert_true(d.kernel.min_ms <= d.kernel.mean_ms && d.kernel.mean_ms <= d.kernel.max_ms);
+        bool good = false;
+        /* Alone on its machine within 5 %, each time. Others may spoil one measurement, but not each time. */
+        for (int attempt = 0; attempt < 4 && !good; attempt++, measured++) {
+            struct verdict d = waiting(v, 10e-3, 10e-3 / ratios[i]);
+            double best = d.eager.min_ms / d.kernel.min_ms;
+            printf("ratio %g: %.3f by medians, %.3f by the smallest times\n", ratios[i], d.speedup, best);
+            assert_true(d.kernel.calls >= 20 && d.eager.calls == d.kernel.calls);
+            assert_true(d.kernel.min_ms <= d.kernel.mean_ms && d.kernel.mean_ms <= d.kernel.max_ms);
+            good = best > 0.85 * ratios[i] && best < 1.1 * ratios[i] && !d.remeasured;
+        }
+        if (!good) fail_msg("a ratio of %g is not seen", ratios[i]);
     }
-    assert_true(quiet_calls == (int)ARRAY_LEN(ratios) && quiet_depth == 0); /* the machine to itself, and back */
+    assert_true(quiet_calls == measured && quiet_depth == 0); /* the machine to itself, and back */
     struct verdict d = waiting(v, 20e-3, 5e-5); /* hundreds of times: in a second process, before it counts */
     assert_true(d.remeasured && d.speedup > 0);
-    assert_true(quiet_calls == 1 + (int)ARRAY_LEN(ratios) && quiet_depth == 0);
+    assert_true(quiet_calls == 1 + measured && quiet_depth == 0);
 }
 
 /* Work that is hidden from the clock costs its time all the same, or the answer. */
@@ -139,6 +144,11 @@ static void test_hidden_work(void **state) {
          "    for x in self.inputs.values():\n        wait(2e-3)\n        KNOWN[x[0].data_ptr()] = torch.relu(x[0])\n"
          "    return reply\n\n\nharness.Harness.ready = ready\n\n\n"
          "class ModelNew(nn.Module):\n    def forward(self, x):\n        return KNOWN[x.data_ptr()]\n"},
+        {"at the beginning of a request, as if that were what requests cost",
+         "from kernelrl_worker import harness\n\nreal = harness.Harness.call\n\n\n"
+         "def call(self, request, rest):\n    for _ in request['slots']:\n        wait(2e-3)\n"
+         "    return real(self, request, rest)\n\n\nharness.Harness.call = call\n\n\n"
+         "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"},
         {"between the first byte of a reply and the others",
          "from kernelrl_worker import channel\n\n\n"
          "class Slow:\n    def __init__(self, socket):\n        self.socket = socket\n\n"
@@ -162,12 +172,16 @@ static void test_hidden_work(void **state) {
 static void test_methods(void **state) {
     (void)state;
     struct verifier *v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
-    struct verdict event = waiting(v, 2e-4, 2e-4);
-    v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
-    struct verdict host = waiting(v, 2e-4, 2e-4);
-    printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
-    assert_int_equal(event.kernel.calls, 60);
-    assert_int_equal(host.kernel.calls, 60);
+    struct verdict event = {.kernel.min_ms = 1}, host = {.kernel.min_ms = 0};
+    for (int i = 0; i < 4 && host.kernel.min_ms <= event.kernel.min_ms; i++) {
+        event = waiting(v, 2e-4, 2e-4);
+        v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_host_time});
+        host = waiting(v, 2e-4, 2e-4);
+        v = timed_with((struct verify_options){.timed_calls = 60, .timing_method = TIMING_cuda_event});
+        printf("cuda_event %.4f ms, host_time %.4f ms\n", event.kernel.min_ms, host.kernel.min_ms);
+        assert_int_equal(event.kernel.calls, 60);
+        assert_int_equal(host.kernel.calls, 60);
+    }
     assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
     v = timed_with((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
     struct verdict bench = waiting(v, 1e-3, 1e-3);

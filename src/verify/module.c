@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/rng.h"
 #include "verify/judge.h"
 #include "verify/modjudge.h"
@@ -376,6 +377,8 @@ enum status run_fork(struct run *r, struct err *e) {
             st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
     }
     r->up = st == ST_OK;
+    /* Where there are processors enough that neither the answer nor the system misses this one. */
+    r->r.spin = pool_cpu_count() >= (on_gpu(r->j) ? 4 : r->j->o->threads + 3);
     return st;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct timing_plan timing_plan_of(const struct verify_options *o) {
-    struct timing_plan p = {.calls = o->timed_calls, .trim = 0.5};
+    struct timing_plan p = {.calls = o->timed_calls, .trim = 0.5, .interval = 0.03, .patience_s = 0.5};
     switch (o->timing_method) {
     case TIMING_interleaved: break;
     case TIMING_calibrated:
@@ -29,7 +29,10 @@ struct timing_plan timing_plan_of(const struct verify_options *o) {
     }
     if (o->warm_calls > 0) p.warm_calls = o->warm_calls;
     if (o->trim > 0) p.trim = o->trim;
-    if (o->interval > 0) p.interval = o->interval;
+    if (o->interval > 0) {
+        p.interval = o->interval;
+        p.patience_s = 0;
+    }
     return p;
 }
 

@@ -12,8 +12,9 @@ struct timing_plan {
     double warm_s, rep_s; /* > 0: until the slower side has worked for so long, instead of counts */
     double trim;          /* share of the times that is dropped at either end before the mean; 0.5: the median */
     double interval;      /* go on until the 95 % interval is this narrow, as a share of the ratio; 0: do not */
-    bool single;          /* one call a request, each timed by itself; else as many as take two milliseconds */
-    bool whole;           /* what an empty request costs is not taken off */
+    double patience_s;    /* but not for longer than this; 0: until the budget is spent */
+    bool single;          /* one call a request, each timed by itself; else as many as take some milliseconds */
+    bool whole;           /* what a request costs beside its calls is not taken off */
     bool device;          /* the ratio is that of device times in kernels */
 };
 /* o's method, with what o sets by itself in the place of the method's own. o->timed_calls > 0. */

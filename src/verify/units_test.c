@@ -393,19 +393,23 @@ static void test_timing_plans(void **state) {
     (void)state;
     struct verify_options o = {.timed_calls = 50};
     struct timing_plan p = timing_plan_of(&o);
-    assert_true(p.calls == 50 && p.trim == 0.5 && !p.single && p.interval == 0);
+    assert_true(p.calls == 50 && p.trim == 0.5 && !p.single && p.interval == 0.03 && p.patience_s == 0.5);
     for (int m = 0; m <= TIMING_nsight_python_time; m++) {
         enum timing_method back;
         assert_true(timing_method_from_name(timing_method_name((enum timing_method)m), &back) && (int)back == m);
     }
     o.timing_method = TIMING_calibrated;
     p = timing_plan_of(&o);
-    assert_true(p.calls == 50 && p.warm_calls == 20 && p.trim == 0.1 && p.interval == 0.02 && p.single);
+    assert_true(p.calls == 50 && p.warm_calls == 20 && p.trim == 0.1 && p.interval == 0.02 && p.patience_s == 0 &&
+                p.single);
     o.warm_calls = 7;
     o.trim = 0.25;
     o.interval = 0.1;
     p = timing_plan_of(&o);
     assert_true(p.warm_calls == 7 && p.trim == 0.25 && p.interval == 0.1);
+    o.timing_method = TIMING_interleaved; /* what is asked for is waited for */
+    p = timing_plan_of(&o);
+    assert_true(p.interval == 0.1 && p.patience_s == 0);
     o = (struct verify_options){.timed_calls = 50, .timing_method = TIMING_do_bench};
     p = timing_plan_of(&o);
     assert_true(p.warm_s == 0.025 && p.rep_s == 0.1 && p.trim == 0 && p.single);

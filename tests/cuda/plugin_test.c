@@ -82,7 +82,7 @@ static bool gathers_right(struct backend *gpu, int64_t n, int64_t rounds) {
 
 /* ---- attention in bfloat16 --------------------------------------------------------------------------------------- */
 
-enum { H = 6, G = 2, K = 48, S = 12, BLOCKS = 8, QK = (H + 2 * G) * K };
+enum { H = 6, G = 2, K = 80, S = 12, BLOCKS = 8, QK = (H + 2 * G) * K };
 
 struct attention {
     struct backend *gpu;
@@ -347,6 +347,106 @@ static void test_attention_grad(struct backend *gpu) {
     report("attention_grad, bfloat16: the same bits again", repeats);
 }
 
+/* ---- LoRA over many rows ------------------------------------------------------------------------------------------
+ */
+
+/* A weight [n,k] of random bf16 numbers that the backend holds alone. */
+static struct weight random_weight(struct backend *gpu, struct rng *r, int64_t n, int64_t k) {
+    struct weight w = {.N = n, .K = k, .dt = DT_BF16};
+    uint16_t *host = xmalloc((size_t)(n * k) * sizeof *host);
+    for (int64_t i = 0; i < n * k; i++) host[i] = bf16_random(r);
+    gpu->weight_put(gpu, &w, 0, n, host);
+    free(host);
+    return w;
+}
+
+/* T rows at once against the same rows in runs of fewer, which other kernels take: x A^T and what is added to float32
+ * and to bfloat16 outputs, bit for bit. */
+static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R) {
+    enum { SITES = 3, CUT = 60 };
+    static const int64_t width[SITES] = {136, 48, 40};
+    struct rng r = rng_make(51, (uint64_t)(in + R));
+    struct err e;
+    struct attention a = {.gpu = gpu, .rng = rng_make(52, (uint64_t)in)};
+    struct weight wa = random_weight(gpu, &r, SITES * R, in), wb[SITES];
+    for (int s = 0; s < SITES; s++) wb[s] = random_weight(gpu, &r, width[s], R);
+    const int64_t cols = 224, n_xa = T * SITES * R;
+    const size_t bytes[2] = {(size_t)(T * cols) * 2, (size_t)(T * cols) * 4};
+    void *x = randoms(&a, T * in);
+    uint16_t *start = xmalloc(bytes[1]);
+    for (int64_t i = 0; i < 2 * T * cols; i++) start[i] = bf16_random(&a.rng);
+    float *xa = gpu->mem_alloc(gpu, (size_t)n_xa * sizeof *xa);
+    void *y = gpu->mem_alloc(gpu, bytes[1]);
+    bool same = true;
+    for (int wide = 0; wide < 2; wide++) {
+        void *got[2];
+        float *got_xa[2];
+        for (int cut = 0; cut < 2; cut++) {
+            gpu->mem_put(gpu, y, start, bytes[wide]);
+            gpu->mem_zero(gpu, xa, (size_t)n_xa * sizeof *xa);
+            for (int64_t t = 0; t < T; t += cut ? CUT : T) {
+                const int64_t n = i64_min(cut ? CUT : T, T - t);
+                struct tensor out = tensor_rows(tensor_of(y, wide ? DT_F32 : DT_BF16, T, cols), t, n);
+                struct lora_site_args site[SITES];
+                for (int64_t s = 0, col = 0; s < SITES; col += width[s++])
+                    site[s] = (struct lora_site_args){&wb[s], tensor_cols(out, col, width[s])};
+                gpu->lora(gpu, tensor_rows(tensor_of(x, DT_BF16, T, in), t, n), &wa,
+                          tensor_rows(tensor_full(xa, T, SITES * R), t, n), site, SITES, 0.5f);
+            }
+            got[cut] = xmalloc(bytes[wide]);
+            got_xa[cut] = xmalloc((size_t)n_xa * sizeof(float));
+            gpu->mem_get(gpu, got[cut], y, bytes[wide]);
+            gpu->mem_get(gpu, got_xa[cut], xa, (size_t)n_xa * sizeof(float));
+        }
+        same &= gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes[wide]) == 0 &&
+                memcmp(got_xa[0], got_xa[1], (size_t)n_xa * sizeof(float)) == 0 &&
+                memcmp(got[0], start, bytes[wide]) != 0;
+        for (int cut = 0; cut < 2; cut++) free(got[cut]), free(got_xa[cut]);
+    }
+    gpu->mem_free(gpu, x);
+    gpu->mem_free(gpu, xa);
+    gpu->mem_free(gpu, y);
+    gpu->weight_free(gpu, &wa);
+    for (int s = 0; s < SITES; s++) gpu->weight_free(gpu, &wb[s]);
+    free(start);
+    return same;
+}
+
+/* ---- log-probabilities --------------------------------------------------------------------------------------------
+ */
+
+/* The gradient right behind logprob, which has left it the maxima and sums, against the gradient alone: bit for bit.
+ * Behind logprob of other logits it must not believe them. */
+static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
+    enum { N = 5, WAYS = 3 };
+    struct rng r = rng_make(61, (uint64_t)V);
+    struct err e;
+    const size_t n = (size_t)(N * V), bytes = n * sizeof(float);
+    float *x = xmalloc(bytes), *got[WAYS], logp[N], g[N];
+    int32_t target[N];
+    for (size_t i = 0; i < n; i++) x[i] = 3 * (float)rng_normal(&r);
+    for (int i = 0; i < N; i++) {
+        g[i] = (float)rng_normal(&r);
+        target[i] = (int32_t)rng_below(&r, (uint64_t)V);
+    }
+    float *dev = gpu->mem_alloc(gpu, bytes), *other = gpu->mem_alloc(gpu, bytes);
+    for (int way = 0; way < WAYS; way++) {
+        got[way] = xmalloc(bytes);
+        gpu->mem_put(gpu, dev, x, bytes);
+        gpu->mem_zero(gpu, other, bytes);
+        if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 1 ? dev : other, N, V), target);
+        gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
+        gpu->mem_get(gpu, got[way], dev, bytes);
+    }
+    bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], x, bytes) != 0;
+    for (int way = 1; way < WAYS; way++) ok &= memcmp(got[0], got[way], bytes) == 0;
+    for (int way = 0; way < WAYS; way++) free(got[way]);
+    gpu->mem_free(gpu, dev);
+    gpu->mem_free(gpu, other);
+    free(x);
+    return ok;
+}
+
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 /* Ids drawn from rows of random logits against running sums in double precision, greedy and min-p among them; and their
@@ -415,6 +515,12 @@ int main(int argc, char **argv) {
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
     test_attention(gpu);
     test_attention_grad(gpu);
+    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 150, 328, 8));
+    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 133, 1032, 32));
+    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 128, 64, 40));
+    report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
+    report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
+    report("the gradient of 37 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 37));
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));

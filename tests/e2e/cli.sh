@@ -4,7 +4,10 @@
 check "--help" "$KRL" --help
 check "--version" "$KRL" --version
 refuses "no command" 2 '^usage:' "$KRL"
-refuses "an unknown command" 2 'unknown command "trian"' "$KRL" trian
+refuses "an unknown command" 2 'unknown command "trian"; did you mean "train"' "$KRL" trian
+refuses "one that is near nothing" 2 'kernelrl help lists the commands' "$KRL" frobnicate
+refuses "a model without its key" 2 'did you mean model_name=models/tiny' "$KRL" eval models/tiny
+refuses "a run that is not there" 2 'no run "runs/nobody" here' "$KRL" eval checkpoint_path=runs/nobody
 for c in train sft eval corpus; do check "$c --help" "$KRL" $c --help; done
 refuses "an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" train device=gpu
 refuses "sft: an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" sft device=cuda:x data=d

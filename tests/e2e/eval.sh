@@ -126,7 +126,8 @@ check "again" "$KRL" generate model_name=models/tiny run_name=gen runs_dir="$tmp
 check "what is there is left" sh -c "test -z \"\$(find '$tmp/runs/gen' -name '*.c' -newermt 2021-01-01)\""
 refuses "generate without a name" 2 'run_name: expected' "$KRL" generate level=1
 
-refuses "an output folder that is not there" 1 '/nonexistent/.*No such file' "${eval[@]}" output_path=/nonexistent/x.json
+check "an output folder that is not there is made" "${eval[@]}" output_path="$tmp/new/er/x.json" end_problem=1
+refuses "an output folder that cannot be" 1 'g.json: exists and is not a directory' "${eval[@]}" output_path="$tmp/g.json/x.json"
 refuses "no problem left" 2 'no problem is left' "$KRL" eval model_name=models/tiny output_path="$tmp/x.json" source=builtin level=4
 refuses "an unknown key" 2 'num_sample' "$KRL" eval num_sample=2
 echo "1..$tap_n"

@@ -41,6 +41,7 @@ finds 8_Hangs 'error +takes longer than 5 s'
 finds 9_Dies 'error +its process died'
 check "and sums up" grep -q '^9 problems, 8 with findings' "$tmp/said"
 check "one that is good" "${problems[@]}" check 1_Good --source "$tmp"
+refuses "a slip of the finger" 1 'did you mean level1/1_ReLU' "${problems[@]}" show level1/1_Relu --source builtin
 refuses "one that is not there" 1 'no such problem' "${problems[@]}" check 10_None --source "$tmp"
 check "the built-in test problems of level 2" "${problems[@]}" check --source builtin --level 2 --split test
 printf "#!/bin/sh\nexit 3\n" >"$tmp/python" && chmod +x "$tmp/python"

@@ -4,12 +4,15 @@
 runs=("$KRL" runs)
 at=(--runs-dir "$tmp/runs")
 refuses "no command" 2 '^usage' "${runs[@]}"
-refuses "an unknown command" 2 '^usage' "${runs[@]}" lst
-refuses "an option of another command" 2 '^usage' "${runs[@]}" disk --yes
+refuses "an unknown command" 2 'unknown command "lst"; did you mean "list"' "${runs[@]}" lst
+refuses "one that is near nothing" 2 '^usage' "${runs[@]}" frobnicate
+refuses "an option of another command" 2 "another command's" "${runs[@]}" disk --yes
 check "no runs at all" "${runs[@]}" list "${at[@]}"
 refuses "a run that is not there" 1 'x: no such run' "${runs[@]}" stop x "${at[@]}"
-refuses "comparing one" 2 '^usage' "${runs[@]}" compare x "${at[@]}"
-refuses "stopping nobody" 2 '^usage' "${runs[@]}" stop "${at[@]}"
+refuses "comparing one" 2 'runs compare: expected the NAMEs of two' "${runs[@]}" compare x "${at[@]}"
+refuses "watching nobody" 2 'runs watch: expected the NAME' "${runs[@]}" watch "${at[@]}"
+refuses "resuming nobody" 2 'runs resume: expected the NAME' "${runs[@]}" resume
+refuses "stopping nobody" 2 'runs stop: expected the NAME of a run, or --all' "${runs[@]}" stop "${at[@]}"
 
 # A run written by hand: figures that can be checked.
 mkdir -p "$tmp/runs/done/checkpoints/final" "$tmp/runs/cut"

@@ -713,6 +713,7 @@ class Referee:
             "param_bytes": case.params_layout.bytes,
             "outputs": case.outputs,
             "output_bytes": case.output_bytes,
+            "free_bytes": torch.cuda.mem_get_info(case.device)[0] if case.kind == "cuda" else 0,
             "structure": case.structure,
             "spec": case.native_spec(),
             "kernels": case.kernels,

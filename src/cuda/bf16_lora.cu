@@ -1,0 +1,190 @@
+/* LoRA over many rows: the sums of bf16_gemm.cu's kernels for few rows, in the same order, with what rows share fetched
+ * once. */
+#include "cuda/async.cuh"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
+
+/* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
+ */
+
+/* A block has 64 rows and N = 8 NT of A's. Both pass through shared memory 64 elements of k at a time, STAGES - 1 such
+ * strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two neighbouring rows are in
+ * different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
+enum { STRIP = 64, STAGES = 4, CHUNKS = STRIP / 8 };
+static __device__ __forceinline__ int strip_at(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) * 4) * 8; }
+
+template <int N>
+static __device__ __forceinline__ void ask_strip(uint16_t *to, const struct cu_side16 &s, int64_t row0, int64_t rows,
+                                                 int64_t k0, int64_t K) {
+    const int chunk = threadIdx.x % CHUNKS;
+#pragma unroll
+    for (int r = threadIdx.x / CHUNKS; r < N; r += THREADS / CHUNKS) {
+        const int64_t k = k0 + chunk * 8;
+        const bool in = row0 + r < rows && k < K;
+        async_copy16(to + strip_at(r, chunk), in ? s.p + (row0 + r) * s.row + k : s.p, in);
+    }
+}
+
+template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_many_kernel(const struct cu_lora l) {
+    DYNAMIC_SHARED(shared);
+    enum { N = 8 * NT, STAGE = (ROWS + N) * STRIP };
+    uint16_t *const strips = reinterpret_cast<uint16_t *>(shared); /* [STAGES][x, A] */
+    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, N);
+    const int64_t m0 = blockIdx.x / per_row * ROWS, n0 = blockIdx.x % per_row * N;
+    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS), n_strips = ceil_div(l.K, STRIP);
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 16 + r;
+    const auto ask = [&](int64_t strip) {
+        uint16_t *const to = strips + strip % STAGES * STAGE;
+        if (strip < n_strips) {
+            ask_strip<ROWS>(to, l.x, m0, l.T, strip * STRIP, l.K);
+            ask_strip<N>(to + ROWS * STRIP, l.a, n0, cols, strip * STRIP, l.K);
+        }
+        async_group(); /* empty at the end, so that their number stays the same */
+    };
+    float acc[NT][4], sum[NT][4];
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) acc[i][e] = sum[i][e] = 0;
+    for (int s = 0; s < STAGES - 1; s++) ask(s);
+    int64_t left = each; /* pieces of the present chain */
+    for (int64_t strip = 0; strip < n_strips; strip++) {
+        async_wait<STAGES - 2>();
+        __syncthreads(); /* this strip is there, and nobody reads the one before it */
+        ask(strip + STAGES - 1);
+        const uint16_t *const x = strips + strip % STAGES * STAGE, *const a = x + ROWS * STRIP;
+#pragma unroll
+        for (int half = 0; half < STRIP / 32; half++) {
+            if (strip * (STRIP / 32) + half >= pieces) break;
+            if (left == 0) {
+#pragma unroll
+                for (int i = 0; i < NT; i++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        sum[i][e] = sum[i][e] + acc[i][e];
+                        acc[i][e] = 0;
+                    }
+                left = each;
+            }
+            left--;
+            const uint4 low = load16(x + strip_at(row, half * 4 + c)),
+                        high = load16(x + strip_at(row + 8, half * 4 + c));
+#pragma unroll
+            for (int i = 0; i < NT; i++) mma_piece(acc[i], low, high, load16(a + strip_at(i * 8 + r, half * 4 + c)));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int64_t m = m0 + row + e / 2 * 8, n = n0 + i * 8 + c * 2 + e % 2;
+            if (m >= l.T || n >= cols) continue;
+            const float t = l.scale * (sum[i][e] + acc[i][e]);
+            l.xa[m * l.ld_xa + n] = t;
+            l.t[m * cols + n] = bf16_of(t);
+        }
+}
+
+template <int NT> static int down(const struct cu_dev *d, const struct cu_lora *l) {
+    const int bytes = STAGES * (ROWS + 8 * NT) * STRIP * (int)sizeof(uint16_t);
+    auto *kernel = lora_down_many_kernel<NT>;
+    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT);
+    return rc ? rc : LAUNCH(kernel, blocks, THREADS, bytes, d->stream, *l);
+}
+
+extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
+    const int64_t cols = l->n * l->R;
+    return cols <= 32 ? down<4>(d, l) : cols <= 64 ? down<8>(d, l) : down<12>(d, l);
+}
+
+/* ---- y += t B^T ---------------------------------------------------------------------------------------------------
+ */
+
+/* A warp has 32 columns of 64 rows. Column p of its i-th group of eight is really column p / 2 * 8 + 2 i + p % 2: a
+ * thread's results are eight neighbours then, which it adds to what is there with wide loads and stores. */
+enum { BLOCK_N = 32 * WARPS, TILES = 4 };
+template <int PIECES> static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
+    int64_t at = blockIdx.x % l.up_blocks;
+    const int64_t m0 = blockIdx.x / l.up_blocks * ROWS;
+    int site = 0;
+    while (at >= ceil_div(l.site[site].N, BLOCK_N)) at -= ceil_div(l.site[site++].N, BLOCK_N);
+    const struct cu_lora_site &s = l.site[site];
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int64_t n0 = at * BLOCK_N + threadIdx.x / 32 * 32, ldt = l.n * l.R, n = n0 + c * 8;
+    const uint16_t *const t = l.t + site * l.R;
+    if (n0 >= s.N) return;
+    uint4 b[PIECES][4];
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int64_t col = n0 + r / 2 * 8 + i * 2 + r % 2;
+            const bool in = col < s.N && p * 32 + c * 8 < l.R;
+            b[p][i] = in ? load16(s.b.p + col * s.b.row + p * 32 + c * 8) : zero4();
+        }
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        const int64_t m = m0 + tile * 16 + r;
+        float acc[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const int64_t k = p * 32 + c * 8;
+            const uint4 x = m < l.T && k < l.R ? load16(t + m * ldt + k) : zero4(),
+                        y = m + 8 < l.T && k < l.R ? load16(t + (m + 8) * ldt + k) : zero4();
+#pragma unroll
+            for (int i = 0; i < 4; i++) mma_piece(acc[i], x, y, b[p][i]);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = m + 8 * half;
+            if (row >= l.T || n >= s.N) continue;
+            if (s.y16) {
+                uint4 *const p = reinterpret_cast<uint4 *>(static_cast<uint16_t *>(s.y) + row * s.ldy + n);
+                const uint4 old = *p;
+                const uint32_t was[4] = {old.x, old.y, old.z, old.w};
+                uint32_t now[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    now[i] = bf16_pair(acc[i][2 * half] + low_float(was[i]), acc[i][2 * half + 1] + high_float(was[i]));
+                *p = make_uint4(now[0], now[1], now[2], now[3]);
+                continue;
+            }
+            float *const p = static_cast<float *>(s.y) + row * s.ldy + n;
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                float4 v = *reinterpret_cast<const float4 *>(p + 2 * i);
+                v.x = acc[i][2 * half] + v.x, v.y = acc[i][2 * half + 1] + v.y;
+                v.z = acc[i + 1][2 * half] + v.z, v.w = acc[i + 1][2 * half + 1] + v.w;
+                *reinterpret_cast<float4 *>(p + 2 * i) = v;
+            }
+        }
+    }
+}
+
+extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
+    l->up_blocks = 0;
+    for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
+    const int64_t blocks = ceil_div(l->T, ROWS) * l->up_blocks;
+    if (l->R <= 32) return LAUNCH(lora_up_many_kernel<1>, blocks, THREADS, 0, d->stream, *l);
+    return LAUNCH(lora_up_many_kernel<2>, blocks, THREADS, 0, d->stream, *l);
+}
+
+/* ---- which ---------------------------------------------------------------------------------------------------------
+ */
+
+extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
+    return l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
+           STAGES * (ROWS + 96) * STRIP * (int)sizeof(uint16_t) <= d->max_shared;
+}
+
+extern "C" int cu_lora_takes_up(const struct cu_lora *l) {
+    if (l->T < CU_LORA_MANY || l->R % 8 != 0 || l->R > 64 || ((uintptr_t)l->t & 15) != 0) return 0;
+    for (int i = 0; i < l->n; i++) {
+        const struct cu_lora_site *s = &l->site[i];
+        if (!s->b.vec || s->N % 8 != 0 || ((uintptr_t)s->y & 15) != 0 || s->ldy % (s->y16 ? 8 : 4) != 0) return 0;
+    }
+    return 1;
+}
