@@ -155,7 +155,7 @@ static const struct {
     int param_set;
 } families[] = {{"signed", 1}, {"probe", 1},  {"offset", 1}, {"spikes", 0},
                 {"unit", 1},   {"scaled", 1}, {"small", 1},  {"negated", 1}};
-/* What one of so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
+/* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
  * would otherwise be known for their inputs' distribution. */
 static const char *const timed_families[] = {"spikes", "signed"};
 enum { OTHER_TIMED = 4 };
@@ -309,7 +309,7 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 }
 
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
-    const bool other = c->timed_family && secret(c, 7, i) % OTHER_TIMED == 0;
+    const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
     return (struct modset){other ? c->timed_family : "shipped", secret(c, 5, i), 0};
 }
 

@@ -38,7 +38,7 @@ struct modcase {
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
     const char *timed_family; /* of some timed sets; NULL: all are shipped */
-    int slots; /* of each lane */
+    int slots;                /* of each lane */
     int64_t lane_bytes;
     int lane_fd[N_LANES];  /* CPU; -1: none */
     char *handle[N_LANES]; /* GPU, JSON text */

@@ -1,5 +1,5 @@
-/* ModelNew answers and a GPU's memory: want of it is nobody's fault, and what is kept for speed is given back. The first
- * test pretends on a CPU; the second needs a GPU (KERNELRL_TEST_GPU=1). Both need PyTorch and a sandbox. */
+/* ModelNew answers and a GPU's memory: want of it is nobody's fault, and what is kept for speed is given back. The
+ * first test pretends on a CPU; the second needs a GPU (KERNELRL_TEST_GPU=1). Both need PyTorch and a sandbox. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
