@@ -300,6 +300,15 @@ void modcase_drop_others(struct modcases *m, const struct modcase *keep) {
     }
 }
 
+enum status modcases_room(struct modcases *m, int64_t *free_bytes, int64_t *total_bytes, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_free", NULL);
+    TRY(ask(m, &q, -1, &reply, e));
+    TRY(js_get_i64(reply, "referee", "free_bytes", free_bytes, e));
+    return js_get_i64(reply, "referee", "total_bytes", total_bytes, e);
+}
+
 enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;

@@ -72,6 +72,8 @@ enum status modcase_open_lane(struct modcases *m, struct modcase *c, enum modcas
 void modcase_close_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane);
 /* Drops what the referee keeps of all problems but this one (NULL: of all). */
 void modcase_drop_others(struct modcases *m, const struct modcase *keep);
+/* Bytes of a GPU's memory that nobody uses, and all of them; the referee drops what it can do without. */
+enum status modcases_room(struct modcases *m, int64_t *free_bytes, int64_t *total_bytes, struct err *e) MUST_USE;
 /* Between batches, on a GPU: the referee gives back what it keeps only to be quick. *held_bytes: what it still has. */
 enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e) MUST_USE;
 /* Timed set i: as get_inputs draws it, on the parameters as initialised. Some sets, nobody knows which, are of another

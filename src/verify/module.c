@@ -945,6 +945,22 @@ static void *load_main(void *v) {
     return NULL;
 }
 
+/* There was trouble, which may be for want of a GPU's memory. When it is the answer that has most of it, that is the
+ * answer's trouble. */
+static void blame(struct run *r) {
+    static const double most = 0.5;
+    int64_t before = 0, after = 0, total = 0;
+    struct err e = {0};
+    if (r->out->outcome != OUTCOME_INFRASTRUCTURE || !on_gpu(r->j) || !r->up) return;
+    enum status st = modcases_room(&r->j->cases, &before, &total, &e);
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
+    if (st != ST_OK || (double)(after - before) <= most * (double)total) return;
+    r->out->outcome = OUTCOME_MEMORY_LIMIT;
+    SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9, (double)total * 1e-9);
+}
+
 /* Our own trouble (a worker that was lost) is worth a second try, from the start. */
 static void try_again(struct loading *l, size_t i) {
     struct run *r = &l->runs[i];
@@ -969,6 +985,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     } else if (known)
         fork_and_load(r, l->items[i].source);
     if (known && r->up) judge_loaded(r);
+    blame(r);
     finish(r);
     if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
 }

@@ -194,6 +194,15 @@ def is_at(value, view):
     return same and value.data_ptr() == view.data_ptr()
 
 
+def is_alone(value, values, views):
+    """A whole view of which no other value is a part: nobody else sees it when it is written to."""
+    if not isinstance(value, torch.Tensor) or not any(is_at(value, view) for view in views):
+        return False
+    start, end = value.data_ptr(), value.data_ptr() + value.numel() * value.element_size()
+    others = [v for v in values if isinstance(v, torch.Tensor) and v is not value]
+    return sum(v is value for v in values) == 1 and not any(start <= v.data_ptr() < end for v in others)
+
+
 class Case:
     """One problem in one precision on one device."""
 
@@ -351,7 +360,7 @@ class Case:
             if family == "probe":
                 result = self._probe(result, param_set, seed, generator)
             else:
-                fresh = [any(isinstance(v, torch.Tensor) and is_at(v, at) for at in into) for v in result]
+                fresh = [is_alone(v, result, into) for v in result]
                 result = [self._change(v, family, generator, f) for v, f in zip(result, fresh)]
         return result
 
@@ -745,6 +754,12 @@ class Referee:
             "memory_bytes": properties.total_memory,
             "l2_bytes": getattr(properties, "L2_cache_size", 0),
         }
+
+    def do_free(self, _request, _channel):
+        """How much of the GPU's memory nobody has, beside what this process can do without."""
+        self.make_room()
+        free, total = torch.cuda.mem_get_info() if torch.cuda.is_initialized() else (0, 0)
+        return {"free_bytes": free, "total_bytes": total}
 
     def do_lane(self, request, channel):
         """Makes or takes the memory of a lane: two parameter sets, then the slots."""
