@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tools/methods_table.py [--verdicts N] --out FILE RUNS METHOD...: the table of tools/experiment_methods, as Markdown.
 
-RUNS/METHOD_SEED/test.json is an evaluation of `kernelrl eval`; kevin and start also have turns.json; RUNS/stage1 has
-before.json and after.json. What is missing is left out and named. A problem's rate is the mean over the answers of all
+RUNS/METHOD_SEED/test.json is an evaluation of `kernelrl eval`; methods over turns and start also have turns.json;
+RUNS/stage1 has before_SEED.json and after_SEED.json. What is missing is left out and named. A problem's rate is the mean over the answers of all
 seeds; rates are means over problems; intervals are 95 % percentile bootstraps over problems, of changes paired ones.
 Standard library only.
 """
@@ -84,15 +84,43 @@ def evaluations(runs, method, name):
     return [(p, samples_of(p)) for p in paths if re.fullmatch(re.escape(method) + r"_\d+", p.split(os.sep)[-2])]
 
 
+REPAIR = [
+    "`kevin_repair` spends half of its verdicts on the model's own answers, of which it makes supervised rows that repair",
+    "them, and trains over turns with the other half.",
+]
+
+
+def train_time(found):
+    """Seconds of training, the mean over seeds, and the cores."""
+    times = []
+    for path, _ in found:
+        with open(os.path.join(os.path.dirname(path), "times.json"), encoding="utf-8") as f:
+            times.append(json.load(f))
+    cores = sorted({t["cores"] for t in times})
+    return f"{sum(t['train_s'] for t in times) / len(times):.0f} ({', '.join(map(str, cores))})"
+
+
 def methods_table(runs, methods, verdicts):
     start = [s for _, s in evaluations(runs, "start", "test.json")]
     lines = [
-        f"## Methods, after {verdicts} verdicts" if verdicts else "## Methods",
+        "# Methods against each other",
         "",
-        "| method | seeds | compiles, % | correct, % | change | fast_1, % | score | correct, each seed | level 1 | level 2 | level 3 |",
-        "|---|---:|---|---|---|---|---|---|---:|---:|---:|",
+        "The methods of `configs/` on the embedded model and the built-in problems, made by `tools/experiment_methods`: each",
+        "from its file, at an equal number of verdicts, evaluated on the held-out problems with one answer to a prompt at",
+        "temperature 1. `+key=value` is the method with keys changed. What to make of it stands in",
+        "[lab-notes.md](lab-notes.md).",
+        *(REPAIR if "kevin_repair" in methods else []),
+        "",
+        f"Score: what is trained for, {COMPILE_WEIGHT} for an answer that compiles, 1 for a correct one, and {SPEED_WEIGHT} log2(1 + speed-up)",
+        "of it. Intervals: 95 % bootstrap over problems, of differences paired. Train s: with the cores given, one seed's mean.",
+        "",
+        f"## After {verdicts} verdicts" if verdicts else "## Methods",
+        "",
+        "| method | seeds | compiles, % | correct, % | change | fast_1, % | score | grpo's above it | correct, each seed | level 1, 2, 3, correct, % | train s (cores) |",
+        "|---|---:|---|---|---|---|---|---|---|---|---|",
     ]
     missing = []
+    grpo = [s for _, s in evaluations(runs, "grpo", "test.json")]
     for m in ["start"] + methods:
         found = evaluations(runs, m, "test.json")
         if not found:
@@ -107,14 +135,16 @@ def methods_table(runs, methods, verdicts):
             change = percent([correct[k] - before[k] for k in correct if k in before], sign=True)
         s, low, high = interval(list(by_problem(rs, mean_of(score)).values()))
         each = ", ".join(f"{100 * sum(by_problem([r], CORRECT).values()) / len(r):.1f}" for r in rs)
-        levels = []
+        levels, above = [], "-"
+        if grpo and m not in ("start", "grpo"):
+            ours, theirs = (by_problem(x, mean_of(score)) for x in (grpo, rs))
+            above = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*interval([ours[k] - theirs[k] for k in ours if k in theirs]))
         for level in (1, 2, 3):
             of_level = [v for k, v in correct.items() if k[0] == level]
             levels.append(f"{100 * sum(of_level) / len(of_level):.1f}" if of_level else "-")
         lines.append(
-            f"| {m} | {len(rs)} | {cells[0]} | {cells[1]} | {change} | {cells[2]} | {s:.2f} [{low:.2f}, {high:.2f}] | {each} | "
-            + " | ".join(levels)
-            + " |"
+            f"| {m} | {len(rs)} | {cells[0]} | {cells[1]} | {change} | {cells[2]} | {s:.2f} [{low:.2f}, {high:.2f}] | {above} | "
+            + f"{each} | {', '.join(levels)} | {train_time(found) if m != 'start' else '-'} |"
         )
     return lines, missing
 
@@ -122,8 +152,10 @@ def methods_table(runs, methods, verdicts):
 def turns_table(runs, methods):
     """Solved by turn 4 against pass@k of independent answers."""
     rows = []
-    for m in ["start"] + methods:
-        turns, single = evaluations(runs, m, "turns.json"), evaluations(runs, m, "test.json")
+    names = [(m, m, "turns.json", "test.json") for m in ["start"] + methods]
+    names += [(m + ", before", m, "before.turns.json", "before.json") for m in methods]
+    for label, m, of_turns, of_answers in names:
+        turns, single = evaluations(runs, m, of_turns), evaluations(runs, m, of_answers)
         if single:
             by4 = percent(list(by_problem([s for _, s in turns], solved).values())) if turns else "-"
             tokens = "-"
@@ -134,7 +166,7 @@ def turns_table(runs, methods):
                 )
                 tokens = f"{a / b:.1f}"
             at4 = percent(list(by_problem([s for _, s in single], pass_at(4)).values()))
-            rows.append(f"| {m} | {by4} | {tokens} | {at4} |")
+            rows.append(f"| {label} | {by4} | {tokens} | {at4} |")
     if not rows:
         return []
     return [
@@ -148,16 +180,50 @@ def turns_table(runs, methods):
 
 
 def stage1_table(runs):
-    paths = [os.path.join(runs, "stage1", n) for n in ("before.json", "after.json")]
-    if not all(map(os.path.isfile, paths)):
+    def every(pattern):
+        return [samples_of(p) for p in sorted(glob.glob(os.path.join(glob.escape(runs), "stage1", pattern)))]
+
+    before, after = every("before_*.json"), every("after_*.json")
+    if not before or not after:
         return []
-    before, after = map(samples_of, paths)
-    lines = ["", "## Stage 1 from a model that hardly compiles", "", "| | before | after | change |", "|---|---|---|---|"]
+    lines = ["", f"## Stage 1 from a model that hardly compiles, {len(after)} seeds", "", "| | before | after | change | after, each seed |"]
+    lines.append("|---|---|---|---|---|")
     for name, of in COLUMNS[:2]:
-        a, b = by_problem([before], of), by_problem([after], of)
+        a, b = by_problem(before, of), by_problem(after, of)
         change = percent([b[k] - a[k] for k in a if k in b], sign=True)
-        lines.append(f"| {name}, % | {percent(list(a.values()))} | {percent(list(b.values()))} | {change} |")
+        each = ", ".join(f"{100 * sum(by_problem([r], of).values()) / len(r):.1f}" for r in after)
+        lines.append(f"| {name}, % | {percent(list(a.values()))} | {percent(list(b.values()))} | {change} | {each} |")
     return lines
+
+
+def ahead_table(runs, methods):
+    """Time of a step and reward of the last four, of methods that name max_staleness: on as many cores, they differ in it."""
+    rows = []
+    for m in methods:
+        steps = []
+        for path in sorted(glob.glob(os.path.join(glob.escape(runs), glob.escape(m) + "_*", "run", "metrics.jsonl"))):
+            with open(path, encoding="utf-8") as f:
+                steps.append([r for r in map(json.loads, f) if "reward/mean" in r])
+        if "max_staleness" in m and steps:
+            means = [
+                [sum(r[key] for r in s) / len(s) for s in part]
+                for key, part in (
+                    ("time/total", [s[1:] or s for s in steps]),  # the first step has nothing to overlap with
+                    ("reward/mean", [s[-4:] for s in steps]),
+                    ("train/ratio_max", steps),
+                )
+            ]
+            rows.append("| " + m + " | " + " | ".join(", ".join(f"{x:.2f}" for x in each) for each in means) + " |")
+    if not rows:
+        return []
+    return [
+        "",
+        "## Sampling a batch ahead",
+        "",
+        "| method, each seed | seconds a step | reward of the last four steps | largest ratio, mean over steps |",
+        "|---|---|---|---|",
+        *rows,
+    ]
 
 
 def main():
@@ -168,7 +234,7 @@ def main():
     p.add_argument("methods", nargs="+")
     a = p.parse_args()
     lines, missing = methods_table(a.runs, a.methods, a.verdicts)
-    lines += turns_table(a.runs, a.methods) + stage1_table(a.runs)
+    lines += turns_table(a.runs, a.methods) + stage1_table(a.runs) + ahead_table(a.runs, a.methods)
     kills = os.path.join(a.runs, "kills.txt")
     if os.path.isfile(kills):
         with open(kills, encoding="utf-8") as f:

@@ -20,7 +20,7 @@ static const struct config_key keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of the choices."),
     KEY_INT(T, answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
     KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
-    KEY_FLOAT(T, refine, "0.25", "[0,1]", "Chance of a refinement row per problem."),
+    KEY_FLOAT(T, refine, "0.25", "[0,32]", "Refinement rows a problem; the fraction comes by chance."),
     KEY_FLOAT(T, examples, "0.1", "[0,1]", "Chance of a row with one to three examples per problem."),
     KEY_STRING_OPT(T, index, "null",
                    "Folder of an index (build-rag-index --model lexical) that rows with retrieved examples take them "

@@ -51,18 +51,28 @@ static bool lined_up(const void *p, int64_t ld, size_t element) {
     return ((uintptr_t)p | ((size_t)ld * element)) % 16 == 0;
 }
 
-/* x in bfloat16, and lined up for wide reads where its width allows it; rounded or copied into `s` when it is not so
- * already. */
-static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, struct slab *s, size_t offset_bytes,
-                   size_t room_bytes) {
+static size_t factor_bytes(struct tensor x) { return ((size_t)(x.rows * x.cols) * 2 + 255) & ~(size_t)255; }
+
+/* x in bfloat16, and lined up for wide reads where its width allows it; rounded or copied into x16 when it is not so
+ * already. What x16 begins with is remembered until another op than a gradient's product comes (cuda_begin). */
+static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, size_t offset_bytes, size_t room_bytes) {
     if (x->dt == DT_BF16 && (x->cols % 8 != 0 || lined_up(x->data, x->ld, 2))) return true;
-    char *p = cuda_scratch(c, op, s, room_bytes);
+    struct tensor *const r = &c->rounded;
+    const bool grows = room_bytes > c->x16.bytes;
+    if (offset_bytes == 0 && !grows && x->dt == DT_F32 && r->data == x->data && r->rows == x->rows &&
+        r->cols == x->cols && r->ld == x->ld) {
+        *x = tensor_of(c->x16.p, DT_BF16, x->rows, x->cols);
+        return true;
+    }
+    if (grows || (r->data && offset_bytes < factor_bytes(*r))) r->data = NULL;
+    char *p = cuda_scratch(c, op, &c->x16, room_bytes);
     if (!p) return false;
     struct tensor y = tensor_of(p + offset_bytes, DT_BF16, x->rows, x->cols);
     int rc = 0;
     if (!NOTE(c, "round", OF_TENSOR(*x), ADDRESS(y.data))) { /* replayed */
     } else if (x->dt == DT_F32) {
         rc = cu_round16(&c->dev, mat16(y), mat32(*x));
+        if (offset_bytes == 0 && c->pass.mode == PASS_RUN) *r = *x;
     } else {
         rc = cudaMemcpy2DAsync(y.data, (size_t)y.ld * 2, x->data, (size_t)x->ld * 2, (size_t)x->cols * 2,
                                (size_t)x->rows, cudaMemcpyDeviceToDevice, c->stream);
@@ -70,7 +80,13 @@ static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, str
     *x = y;
     return cuda_ok(c, op, rc);
 }
-static size_t factor_bytes(struct tensor x) { return ((size_t)(x.rows * x.cols) * 2 + 255) & ~(size_t)255; }
+
+/* The next op must not take the rounding of what is written to here for its own. */
+static void written(struct cuda_backend *c, const void *p, size_t bytes) {
+    const struct tensor *r = &c->rounded;
+    const uintptr_t begin = (uintptr_t)p, first = (uintptr_t)r->data;
+    if (begin < first + (size_t)(r->rows * r->ld) * sizeof(float) && first < begin + bytes) c->rounded.data = NULL;
+}
 
 static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
     return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
@@ -107,7 +123,7 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
 
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate) {
-    if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, &c->x16, 0, factor_bytes(x))) return;
+    if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, 0, factor_bytes(x))) return;
     const struct lt_product p = {.ta = true,
                                  .out16 = y.dt == DT_BF16,
                                  .accumulate = accumulate,
@@ -130,7 +146,7 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                     bool accumulate) {
-    if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, &c->x16, 0, factor_bytes(dy))) return;
+    if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, 0, factor_bytes(dy))) return;
     const struct lt_product p = {.out16 = dx.dt == DT_BF16,
                                  .accumulate = accumulate,
                                  .exact = true,
@@ -146,13 +162,15 @@ void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, 
     product(c, "linear_dx", p,
             &(struct cu_gemm16){side(dy.data, dy.ld, 1), side(w->packed, 1, w->K), dx.data, p.out16, dx.ld, NULL,
                                 accumulate, dx.rows, w->K, w->N});
+    written(c, dx.data, (size_t)(dx.rows * dx.ld) * (p.out16 ? 2 : 4));
 }
 
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x) {
     const size_t first = factor_bytes(dy), both = first + factor_bytes(x);
-    if (dy.cols == 0 || x.cols == 0 || !factor(c, "linear_dw", &dy, &c->x16, 0, both) ||
-        !factor(c, "linear_dw", &x, &c->x16, first, both))
+    if (dy.cols == 0 || x.cols == 0 || !factor(c, "linear_dw", &dy, 0, both) ||
+        !factor(c, "linear_dw", &x, first, both))
         return;
+    written(c, dw, (size_t)(dy.cols * x.cols) * sizeof *dw);
     if (c->profile) profile_mark(c, profile_name(c, "linear_dw", dy.cols, x.cols));
     const struct lt_product p = {.tb = true,
                                  .accumulate = true,
@@ -178,7 +196,7 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
 void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
                const struct lora_site_args *site, int n, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
-    if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, &c->x16, 0, factor_bytes(x))) return;
+    if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, 0, factor_bytes(x))) return;
     const int64_t K = a->K, R = a->N / n;
     ASSERT(n <= LORA_SITES_MAX && R * n == a->N && a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N);
     struct cu_lora l = {.x = side(x.data, x.ld, 1),

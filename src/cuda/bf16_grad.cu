@@ -161,9 +161,34 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Without norms of heads, a block a row: four pairs a thread. */
+static __global__ void __launch_bounds__(THREADS) rope_grad16_plain_kernel(struct cu_mat16 dqkv, struct cu_rope a) {
+    const int64_t t = blockIdx.x;
+    const int half = (int)a.K / 2, per_head = half / 4, heads = (int)(a.H + a.G);
+    const float *const cs = a.cos_t + (int64_t)a.pos[t] * half, *const sn = a.sin_t + (int64_t)a.pos[t] * half;
+    uint16_t *const dy = dqkv.p + t * dqkv.ld;
+    for (int i = threadIdx.x; i < heads * per_head; i += THREADS) {
+        const int h = i / per_head, j = i % per_head * 4;
+        uint2 *const low = reinterpret_cast<uint2 *>(dy + h * (int)a.K + j), *const high = reinterpret_cast<uint2 *>(
+                                                                                 dy + h * (int)a.K + half + j);
+        const float4 c = *reinterpret_cast<const float4 *>(cs + j), s = *reinterpret_cast<const float4 *>(sn + j);
+        const uint2 pu = *low, pw = *high;
+        const float4 u = make_float4(low_float(pu.x), high_float(pu.x), low_float(pu.y), high_float(pu.y)),
+                     w = make_float4(low_float(pw.x), high_float(pw.x), low_float(pw.y), high_float(pw.y));
+        const float scale = h < a.H ? a.q_scale : 1.0f;
+        *low = make_uint2(bf16_pair((u.x * c.x + w.x * s.x) * scale, (u.y * c.y + w.y * s.y) * scale),
+                          bf16_pair((u.z * c.z + w.z * s.z) * scale, (u.w * c.w + w.w * s.w) * scale));
+        *high = make_uint2(bf16_pair((w.x * c.x - u.x * s.x) * scale, (w.y * c.y - u.y * s.y) * scale),
+                           bf16_pair((w.z * c.z - u.z * s.z) * scale, (w.w * c.w - u.w * s.w) * scale));
+    }
+}
+
 extern "C" int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain,
                               struct cu_mat qkv, const struct cu_rope *a, float *rstd, float *partial) {
     if (dqkv.rows <= 0) return 0;
+    if (!a->q_gain && !a->k_gain && a->K % 8 == 0 && aligned16(a->cos_t, 4) && aligned16(a->sin_t, 4) &&
+        ((uintptr_t)dqkv.p & 7) == 0 && dqkv.ld % 4 == 0)
+        return LAUNCH(rope_grad16_plain_kernel, dqkv.rows, THREADS, 0, d->stream, dqkv, *a);
     if (a->K / 2 > MAX_HALF * LANES) return (int)cudaErrorInvalidValue;
     const int64_t heads = dqkv.rows * (a->H + a->G), grid = grid_for(d, heads, ROW_THREADS / LANES);
     int rc = 0;

@@ -106,9 +106,38 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Without norms of heads, a block a row: four pairs a thread. */
+static __global__ void __launch_bounds__(THREADS)
+    rope16_plain_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a) {
+    const int64_t t = blockIdx.x;
+    const int half = (int)a.K / 2, per_head = half / 4, turned = (int)(a.H + a.G), heads = turned + (int)a.G;
+    const float *const x = qkv.p + t * qkv.ld, *const cs = a.cos_t + (int64_t)a.pos[t] * half,
+                       *const sn = a.sin_t + (int64_t)a.pos[t] * half;
+    uint16_t *const y = qk.p + t * qk.ld;
+    for (int i = threadIdx.x; i < heads * per_head; i += THREADS) {
+        const int h = i / per_head, j = i % per_head * 4, at = h * (int)a.K + j;
+        const float4 u = *reinterpret_cast<const float4 *>(x + at),
+                     w = *reinterpret_cast<const float4 *>(x + at + half);
+        float4 p = u, q = w;
+        if (h < turned) {
+            const float4 c = *reinterpret_cast<const float4 *>(cs + j), s = *reinterpret_cast<const float4 *>(sn + j);
+            const float scale = h < a.H ? a.q_scale : 1.0f;
+            p = make_float4((u.x * c.x - w.x * s.x) * scale, (u.y * c.y - w.y * s.y) * scale,
+                            (u.z * c.z - w.z * s.z) * scale, (u.w * c.w - w.w * s.w) * scale);
+            q = make_float4((w.x * c.x + u.x * s.x) * scale, (w.y * c.y + u.y * s.y) * scale,
+                            (w.z * c.z + u.z * s.z) * scale, (w.w * c.w + u.w * s.w) * scale);
+        }
+        *reinterpret_cast<uint2 *>(y + at) = make_uint2(bf16_pair(p.x, p.y), bf16_pair(p.z, p.w));
+        *reinterpret_cast<uint2 *>(y + at + half) = make_uint2(bf16_pair(q.x, q.y), bf16_pair(q.z, q.w));
+    }
+}
+
 extern "C" int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a) {
     if (qk.rows <= 0) return 0;
     const int64_t heads = qk.rows * (a->H + 2 * a->G);
+    if (!a->q_gain && !a->k_gain && a->K % 8 == 0 && aligned16(qkv.p, qkv.ld) && aligned16(a->cos_t, 4) &&
+        aligned16(a->sin_t, 4) && ((uintptr_t)qk.p & 7) == 0 && qk.ld % 4 == 0)
+        return LAUNCH(rope16_plain_kernel, qk.rows, THREADS, 0, d->stream, qk, qkv, *a);
     return LAUNCH(rope16_kernel, grid_for(d, heads, ROW_THREADS / LANES), ROW_THREADS, 0, d->stream, qk, qkv, *a);
 }
 

@@ -34,6 +34,7 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
 struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     c->known.stats = NULL;
+    c->rounded.data = NULL;
     if (c->error[0]) return NULL;
     return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
 }
@@ -45,6 +46,14 @@ static struct cuda_backend *begin(struct backend *be, const char *op) {
     if (!c || c->pass.mode == PASS_RUN) return c;
     c->pass.abort = c->pass.rec->never = true;
     return NULL;
+}
+
+/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
+static struct cuda_backend *begin_product(struct backend *be, const char *op) {
+    const struct tensor rounded = ((struct cuda_backend *)be)->rounded;
+    struct cuda_backend *c = begin(be, op);
+    if (c) c->rounded = rounded;
+    return c;
 }
 
 /* ---- host to device: a ring of pinned memory and its twin on the device --------------------------------------------
@@ -339,7 +348,7 @@ static void op_linear(struct backend *be, struct tensor y, struct tensor x, cons
 static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
                          bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
-    struct cuda_backend *c = begin(be, "linear_dx");
+    struct cuda_backend *c = begin_product(be, "linear_dx");
     if (!c) return;
     if (w->dt == DT_BF16) {
         bf16_linear_dx(c, dx, dy, w, accumulate);
@@ -352,7 +361,7 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
 
 static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     ASSERT(dy.rows == x.rows);
-    struct cuda_backend *c = begin(be, "linear_dw");
+    struct cuda_backend *c = begin_product(be, "linear_dw");
     if (!c || x.rows == 0) return;
     if (dt == DT_BF16) {
         bf16_linear_dw(c, dw, dy, x);
@@ -671,7 +680,7 @@ static void op_attention_grad(struct backend *be, struct tensor dq, struct tenso
 static const struct backend table = {
     .bf16 = true,
     .act = DT_BF16,
-    .logit_chunk_bytes = (int64_t)256 << 20,
+    .logit_chunk_bytes = (int64_t)296 << 20, /* 512 rows of Qwen2.5's 152,064: whole tiles of a product */
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
     .mem_available = mem_available,

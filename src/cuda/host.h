@@ -126,6 +126,7 @@ struct cuda_backend {
     struct ring ring;
     struct results results;
     struct known_logits known;
+    struct tensor rounded; /* the float32 factor whose rounding x16 begins with; without data there is none */
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;

@@ -154,6 +154,9 @@ static enum status write_row(struct builder *b, const struct prompt_input *in, c
 
 static bool chance(struct builder *b, double p) { return rng_next_f64(&b->rng) < p; }
 
+/* So many rows a problem; the fraction comes by chance. */
+static int rows(struct builder *b, double mean) { return (int)mean + chance(b, mean - floor(mean)); }
+
 static struct answer *any(struct builder *b, struct answer *const *list, int n) {
     return list[rng_below(&b->rng, (uint64_t)n)];
 }
@@ -251,8 +254,10 @@ static enum status rows_retrieved(struct builder *b, const struct entry *en, str
 static enum status rows_refine(struct builder *b, const struct entry *en, struct prompt_input in, struct err *e) {
     const struct answer *from = en->n_bad > 0 ? any(b, en->bad, en->n_bad) : any(b, en->good, en->n_good), *to = NULL;
     if (from->broken) {
+        int n = 0; /* answers of the style so far, of which one is drawn */
         for (int i = 0; i < en->n_good; i++)
-            if (strcmp(en->good[i]->style, from->style) == 0) to = en->good[i];
+            if (strcmp(en->good[i]->style, from->style) == 0 && (n++ == 0 || rng_below(&b->rng, (uint64_t)n) == 0))
+                to = en->good[i];
     } else {
         for (int i = 0; i < en->n_good; i++)
             if (en->good[i]->verdict.speedup > 1.2 * from->verdict.speedup) to = en->good[i];
@@ -317,13 +322,9 @@ static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     b->n.problems++;
     rng_shuffle(&b->rng, en->good, (size_t)en->n_good, sizeof en->good[0]);
     for (int i = 0; i < b->o->answers && i < en->n_good; i++, b->n.single++) TRY(write_row(b, &in, en, en->good[i], e));
-    if (chance(b, b->o->refine)) TRY(rows_refine(b, en, in, e));
+    for (int i = 0, n = rows(b, b->o->refine); i < n; i++) TRY(rows_refine(b, en, in, e));
     if (chance(b, b->o->examples)) TRY(rows_with_examples(b, en, in, e));
-    if (b->index) {
-        const double share = b->o->retrieved;
-        const int rows = (int)share + chance(b, share - floor(share));
-        for (int i = 0; i < rows; i++) TRY(rows_retrieved(b, en, in, e));
-    }
+    for (int i = 0, n = b->index ? rows(b, b->o->retrieved) : 0; i < n; i++) TRY(rows_retrieved(b, en, in, e));
     if (b->o->verdicts > 0 && chance(b, b->o->verdicts)) TRY(row_verdict(b, en, e));
     if (b->o->proposals > 0 && chance(b, b->o->proposals)) TRY(row_proposal(b, en, e));
     if (chance(b, b->o->think)) {

@@ -11,11 +11,12 @@ struct corpus_options {
     const char *from;   /* folder with problems.jsonl and answers.jsonl of `problems generate --answers --verify` */
     const char *output; /* rows, .jsonl or .jsonl.zst */
     uint64_t seed;
-    int answers;                    /* single-turn answers a problem, of different styles */
-    double think, refine, examples; /* shares: chance per problem of rows of that kind */
-    const char *index;              /* folder of build-rag-index, by the lexical embedding; NULL: no retrieved rows */
-    double retrieved;               /* rows with retrieved examples a problem; the fraction comes by chance */
-    double verdicts, proposals;     /* chance per problem of a verifier's and a proposer's row (roles_text.h) */
+    int answers;                /* single-turn answers a problem, of different styles */
+    double think, examples;     /* shares: chance per problem of rows of that kind */
+    double refine;              /* refinement rows a problem; the fraction comes by chance */
+    const char *index;          /* folder of build-rag-index, by the lexical embedding; NULL: no retrieved rows */
+    double retrieved;           /* rows with retrieved examples a problem; the fraction comes by chance */
+    double verdicts, proposals; /* chance per problem of a verifier's and a proposer's row (roles_text.h) */
 };
 struct row_counts {
     int64_t problems, single, think, refine, examples, retrieved, verdicts, proposals, skipped;

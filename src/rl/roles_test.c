@@ -300,6 +300,7 @@ static void repairs(void **state) {
     NEAR(metric(&s, "roles/corrector_correct_rate"), 1.0 / 3);
     NEAR(metric(&s, "roles/corrector_gain"), (1.2 + 0.2 - 0.3) / 3);
     assert_non_null(strstr(script.seen[ROLE_CORRECTOR], "Result: wrong output"));
+    roles_end(&s.x, &s.o, true);
     script.broken_judge = true;
     CHECK_FAILS(roles_play(&s.x, &s.actor, &s.o, &s.p, &s.r, NULL, &err), ST_FAILED, "the verifier is gone");
     close_scene(&s);

@@ -412,6 +412,49 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
     return same;
 }
 
+/* ---- gradients' products ------------------------------------------------------------------------------------------
+ */
+
+/* Products with one gradient in common, the last of which writes to it, alone and with a foreign op in front of each,
+ * before which nothing is kept: bit for bit. */
+static bool rounded_once_same_bits(struct backend *gpu) {
+    enum { ROWS = 40, OUT = 48, IN = 64 };
+    struct rng r = rng_make(71, 0);
+    struct err e;
+    const struct weight w = random_weight(gpu, &r, OUT, IN), square = random_weight(gpu, &r, OUT, OUT);
+    const size_t n_dy = ROWS * OUT, n_dx = ROWS * IN, n_dw = OUT * IN, n = n_dy + 3 * n_dx + n_dw;
+    float *host = xmalloc(n * sizeof *host), *got[2], *dev = gpu->mem_alloc(gpu, n * sizeof *host), *one;
+    one = gpu->mem_alloc(gpu, sizeof *one);
+    for (size_t i = 0; i < n; i++) host[i] = (float)rng_normal(&r);
+    const struct tensor dy = tensor_full(dev, ROWS, OUT), x = tensor_full(dev + n_dy, ROWS, IN),
+                        first = tensor_full(dev + n_dy + n_dx, ROWS, IN),
+                        last = tensor_full(dev + n_dy + 2 * n_dx, ROWS, IN);
+    float *const dw = dev + n_dy + 3 * n_dx;
+    for (int apart = 0; apart < 2; apart++) {
+        got[apart] = xmalloc(n * sizeof *host);
+        gpu->mem_put(gpu, dev, host, n * sizeof *host);
+        for (int round = 0; round < 2; round++) { /* in the second the scratch is large enough from the start */
+            gpu->linear_dx(gpu, first, dy, &w, true);
+            if (apart) gpu->mem_zero(gpu, one, sizeof *one);
+            gpu->linear_dw(gpu, dw, dy, x, DT_BF16);
+            if (apart) gpu->mem_zero(gpu, one, sizeof *one);
+            gpu->linear_dx(gpu, dy, dy, &square, true);
+            if (apart) gpu->mem_zero(gpu, one, sizeof *one);
+            gpu->linear_dx(gpu, last, dy, &w, true);
+            if (apart) gpu->mem_zero(gpu, one, sizeof *one);
+        }
+        gpu->mem_get(gpu, got[apart], dev, n * sizeof *host);
+    }
+    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], n * sizeof *host) == 0 &&
+                      memcmp(got[0], host, n_dy * sizeof *host) != 0;
+    struct weight both[2] = {w, square};
+    for (int i = 0; i < 2; i++) gpu->weight_free(gpu, &both[i]), free(got[i]);
+    gpu->mem_free(gpu, dev);
+    gpu->mem_free(gpu, one);
+    free(host);
+    return same;
+}
+
 /* ---- log-probabilities --------------------------------------------------------------------------------------------
  */
 
@@ -518,6 +561,7 @@ int main(int argc, char **argv) {
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 150, 328, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 133, 1032, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 128, 64, 40));
+    report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
     report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
     report("the gradient of 37 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 37));

@@ -32,6 +32,29 @@ check "the same run without its verdicts" "$KRL" train "${small[@]}" log_path="$
 check "takes another way" sh -c "! cmp -s '$tmp/again/checkpoints/final/model.safetensors' \
     '$tmp/k/whole/checkpoints/final/model.safetensors'"
 
+# A run's own answers as supervised rows: of each problem with both, wrong ones as attempts and a right one behind them.
+check "a run's own answers" tools/own_answers.py "$tmp/again" "$tmp/own"
+check "make rows" "$KRL" corpus from="$tmp/own" output="$tmp/own/rows.jsonl" answers=1 think=0 refine=2 examples=0
+check "in which what failed ends in what was right" python3 - "$tmp/own" <<'P'
+import collections, json, sys
+rows = lambda name: [json.loads(l) for l in open(f"{sys.argv[1]}/{name}.jsonl", encoding="utf-8")]
+code = {p["key"]: p["code"].strip() for p in rows("problems")}
+answers = collections.defaultdict(lambda: {True: [], False: []})
+for a in rows("answers"):
+    answers[code[a["key"]]][a["outcome"] == "correct"].append(a["source"].strip())
+assert sum(len(a[True]) + len(a[False]) for a in answers.values()) >= 24, answers
+repaired = collections.Counter()
+for r in rows("rows"):
+    prompt = r["prompt"][1]["content"]
+    c = next(c for c in answers if c in prompt)
+    assert any(a in r["completion"] for a in answers[c][True])
+    if "Attempt 1:" in prompt and answers[c][False]:
+        repaired[c] += any(a in prompt.split("Attempt 1:")[1] for a in answers[c][False])
+both = {c for c, a in answers.items() if a[True] and a[False]}
+assert both and {c: n for c, n in repaired.items()} == {c: 2 for c in both}, (repaired, both)
+P
+refuses "a run that is none" 1 'No such file' tools/own_answers.py "$tmp/nothing" "$tmp/own2"
+
 # Half a line at the end of every file, as a writer leaves it that was killed in the middle of one.
 printf '\050\265\057\375half a frame' >>"$tmp/k/whole/traces.jsonl.zst"
 for f in metrics checkpoints verdicts; do printf '{"step":99,"na' >>"$tmp/k/whole/$f.jsonl"; done
