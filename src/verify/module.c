@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/rng.h"
@@ -106,16 +107,48 @@ static bool take_spare(struct module_judge *j, struct modrun *out, uint64_t nonc
     return found;
 }
 
+/* The referee, started beside the warm Python: importing PyTorch takes seconds. */
+struct opening {
+    struct refworker *referee;
+    const struct verify_options *o;
+    enum status st;
+    struct err e;
+};
+
+static void *open_referee(void *v) {
+    struct opening *o = v;
+    o->st = refworker_open(o->referee, o->o->python, o->o->threads, false, &o->e);
+    return NULL;
+}
+
+static enum status open_both(struct module_judge *j, struct jail *jail, struct err *e) {
+    struct opening other = {.referee = &j->referee, .o = j->o};
+    pthread_t thread;
+    fs_home(); /* it remembers its answer */
+    const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
+    enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, e);
+    if (beside)
+        pthread_join(thread, NULL);
+    else
+        open_referee(&other);
+    j->referee_open = other.st == ST_OK;
+    if (st != ST_OK) return st;
+    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
+    if (!j->referee_open || strcmp(j->referee.python, j->zygote.worker.python) != 0) {
+        if (j->referee_open) refworker_close(&j->referee);
+        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, false, e);
+        j->referee_open = st == ST_OK;
+    }
+    return st;
+}
+
 enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
     pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
-    TRY(zygote_open(&j->zygote, jail, o->python, o->threads, e));
-    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
-    enum status st = refworker_open(&j->referee, j->zygote.worker.python, o->threads, false, e);
-    j->referee_open = st == ST_OK;
+    enum status st = open_both(j, jail, e);
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
     if (st == ST_OK) st = open_tools(j, jail, e);
     if (st == ST_OK) prepare_spares(j);
