@@ -350,6 +350,14 @@ enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, cons
     return ST_OK;
 }
 
+enum status modcase_at_rest(struct modcases *m, struct modcase *c, bool *busy, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_at_rest", c);
+    TRY(ask(m, &q, -1, &reply, e));
+    return js_get_bool(reply, "referee", "busy", busy, e);
+}
+
 void modcase_watch(struct modcase *c, json_t *blocks) {
     json_decref(c->watch);
     c->watch = json_incref(blocks);

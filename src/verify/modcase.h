@@ -84,6 +84,8 @@ uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
 /* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. */
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
                           int n, struct err *e) MUST_USE;
+/* GPU: whether the device goes on working for others for as long as a second. */
+enum status modcase_at_rest(struct modcases *m, struct modcase *c, bool *busy, struct err *e) MUST_USE;
 /* GPU: blocks of an answer's memory, [[base, size, handle], ...], in which nothing may change between the next staging
  * and modcase_watched(), which says whether something has; without a staging in between it says no. */
 void modcase_watch(struct modcase *c, json_t *blocks);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The referee's inputs: written straight to where they belong or copied there, the numbers are those that get_inputs
-# draws, in every order that a problem may return them in; spikes are the same whenever they are drawn.
+# draws, in every order that a problem may return them in; spikes are the same whenever they are drawn. And its guards.
 . "$(dirname "$0")/tap.bash"
 python=${KERNELRL_PYTHON:-}
 for p in ./.venv/bin/python python3 /usr/bin/python3; do
@@ -71,5 +71,60 @@ for name, body in BODIES.items():
 assert {("as they come", "shipped"), ("as they come", "spikes"), ("shapes as lists", "shipped")} <= direct, direct
 assert not any(family == "signed" for _, family in direct)
 PY
+cat >"$tmp/guards.py" <<'PY'
+# What is looked at in front of a timed turn on a GPU, with the driver's part played by this machine's memory and clock.
+import sys, time, types
+
+sys.path.insert(0, "worker")
+import torch
+from kernelrl_worker import referee
+
+referee.REST_WAIT_S = 0.1
+seconds = [0.0]
+torch.cuda.synchronize = lambda: time.sleep(seconds[0])
+r = referee.Referee()
+r.tick = torch.zeros(1)
+assert r._comes_to_rest("cpu")  # the first time says what is usual
+seconds[0] = 0.005
+assert not r._comes_to_rest("cpu")
+slow = iter([0.005, 0.005, 0.0])
+torch.cuda.synchronize = lambda: time.sleep(next(slow, 0.0))
+assert r._comes_to_rest("cpu")  # others were busy for a while
+
+memory = {"aa": torch.zeros(4096, dtype=torch.uint8), "bb": torch.ones(64, dtype=torch.uint8)}
+r._opened = lambda handle, offset, size, device: memory.get(handle)
+r.cuda = types.SimpleNamespace(close_all=lambda: None)
+r.cases[0] = types.SimpleNamespace(device="cpu", kind="cpu", stage=lambda lanes, slots: None)
+request = {"problem": 0, "timed": True, "lanes": [0, 1], "slots": []}
+blocks = [[0, 4096, "aa"], [8192, 64, "bb"], [16384, 64, "gone"]]
+for changed in (False, True):
+    assert r.do_stage(dict(request, watch=blocks), None) == {"busy": False}
+    memory["aa"][4095] += changed
+    assert r.do_watch({"problem": 0}, None) == {"changed": changed}
+assert r.do_watch({"problem": 0}, None) == {"changed": False}  # nothing has been staged since
+
+# Want of memory: once, room is made; for good, it is said whose fault it is not.
+assert referee.lacks_room("CUDA out of memory. Tried to allocate") and not referee.lacks_room("invalid argument")
+refusals = [1]
+
+
+def do_ask(request, channel):
+    refusals[0] -= 1
+    if refusals[0] >= 0:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return {"here": 1}
+
+
+r.cases = {}
+r.do_ask = do_ask
+assert r.handle("ask", {}, None) == {"here": 1}
+refusals[0] = 2
+try:
+    r.handle("ask", {}, None)
+    assert False
+except referee.reference.NoRoom as error:
+    assert "out of memory" in str(error)
+PY
 check "staged inputs are what get_inputs draws" "$python" -B "$tmp/inputs.py"
+check "what is looked at in front of a timed turn" "$python" -B "$tmp/guards.py"
 echo "1..$tap_n"
