@@ -261,6 +261,13 @@ static void speed_row(struct str *s, const char *name, struct interval v) {
     if (!isnan(v.mean)) str_addf(s, "| %s | %.2fx | %.2f to %.2fx |\n", name, v.mean, v.low, v.high);
 }
 
+static int by_level_and_id(const void *a, const void *b) {
+    const struct problem_summary *x = *(struct problem_summary *const *)a, *y = *(struct problem_summary *const *)b;
+    const int by_level = (x->level > y->level) - (x->level < y->level),
+              by_id = (x->problem_id > y->problem_id) - (x->problem_id < y->problem_id);
+    return by_level ? by_level : by_id ? by_id : strcmp(x->key, y->key);
+}
+
 void report_markdown(const struct report_config *c, const struct summary *m, const char *figure, struct str *s) {
     char name[60];
     str_addf(s, "# Evaluation of %s\n\n", *c->checkpoint_path ? c->checkpoint_path : c->model_name);
@@ -268,7 +275,10 @@ void report_markdown(const struct report_config *c, const struct summary *m, con
     if (c->level > 0) str_addf(s, ", level %d", c->level);
     str_addf(s, ". %d problems, %d samples each at temperature %g", m->n_problems, c->num_samples, c->temperature);
     if (c->turns > 1) str_addf(s, ", up to %d turns, of which the best counts", c->turns);
-    str_addf(s, ". Timed on: %s.\n\n", c->device);
+    if (isnan(m->geomean.mean))
+        str_addf(s, ". Judged on: %s; no correct answer was timed.\n\n", c->device);
+    else
+        str_addf(s, ". Timed on: %s.\n\n", c->device);
     if (m->missing) str_addf(s, "%d samples have no verdict and do not count.\n\n", m->missing);
     str_adds(s, "Means over problems, with 95 % bootstrap intervals over problems.\n\n"
                 "| | | 95 % interval |\n|---|---|---|\n");
@@ -292,8 +302,11 @@ void report_markdown(const struct report_config *c, const struct summary *m, con
     speed_row(s, "best sample, median", m->best_median);
     if (figure) str_addf(s, "\n![fast_p and best speed-ups](%s)\n", figure);
     str_adds(s, "\n| problem | samples | compile | correct | faster | best speed-up |\n|---|---|---|---|---|---|\n");
+    CLEANUP_FREE const struct problem_summary **row = xmalloc(((size_t)m->n_problems + 1) * sizeof *row);
+    for (int i = 0; i < m->n_problems; i++) row[i] = &m->items[i];
+    qsort(row, (size_t)m->n_problems, sizeof *row, by_level_and_id);
     for (int i = 0; i < m->n_problems; i++) {
-        const struct problem_summary *p = &m->items[i];
+        const struct problem_summary *p = row[i];
         str_addf(s, "| %s | %d | %d | %d | %d | ", p->key, p->n, p->compiled, p->correct, p->faster[3]);
         if (p->best > 0)
             str_addf(s, "%.2fx |\n", p->best);
@@ -404,6 +417,10 @@ static void draw_fast_p(struct str *s, const struct panel *p, const struct summa
     for (int i = 0; i < n; i++) {
         const struct summary *m = sums[i];
         if (isnan(m->fast[0].mean)) continue;
+        if (isnan(m->fast[FAST_P - 1].mean)) {
+            draw_text(s, p->x + PANEL_W / 2.0, p->y - PANEL_H / 2.0 + 16 * i, "middle", "no correct answer was timed");
+            continue;
+        }
         str_addf(s, "<polygon fill=\"%s\" fill-opacity=\"0.15\" points=\"", colors[i]);
         for (int k = 0; k < FAST_P; k++) str_addf(s, "%.1f,%.1f ", px(p, fast_p[k]), py(p, m->fast[k].high));
         for (int k = FAST_P - 1; k >= 0; k--) str_addf(s, "%.1f,%.1f ", px(p, fast_p[k]), py(p, m->fast[k].low));

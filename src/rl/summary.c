@@ -127,6 +127,16 @@ static double median_of_best(const void *ctx, const int *pick, int n) {
     return used % 2 ? v[used / 2] : (v[used / 2 - 1] + v[used / 2]) / 2;
 }
 
+/* Right answers, none of which was timed: how fast they are is not known. */
+static bool untimed(const struct summary *s) {
+    int correct = 0, timed = 0;
+    for (int i = 0; i < s->n_problems; i++) {
+        correct += s->items[i].correct;
+        timed += s->items[i].timed;
+    }
+    return correct > 0 && timed == 0;
+}
+
 void summary_of(struct problem_summary *items, int n, struct summary *out) {
     int fewest = 0;
     *out = (struct summary){.items = items, .n_problems = n};
@@ -137,12 +147,13 @@ void summary_of(struct problem_summary *items, int n, struct summary *out) {
     out->correct = interval_of(out, v_correct, 0);
     out->cheats = interval_of(out, v_cheats, 0);
     out->solved = interval_of(out, v_solved, 0);
+    const struct interval unknown = {NAN, NAN, NAN};
     for (int k = 0; k < FAST_P; k++) {
-        out->fast[k] = interval_of(out, v_fast, k);
-        out->best_fast[k] = interval_of(out, v_best_fast, k);
+        const bool known = fast_p[k] == 0 || !untimed(out);
+        out->fast[k] = known ? interval_of(out, v_fast, k) : unknown;
+        out->best_fast[k] = known ? interval_of(out, v_best_fast, k) : unknown;
     }
-    for (int k = 0; k < PASS_K; k++)
-        out->pass[k] = pass_k[k] <= fewest ? interval_of(out, v_pass, pass_k[k]) : (struct interval){NAN, NAN, NAN};
+    for (int k = 0; k < PASS_K; k++) out->pass[k] = pass_k[k] <= fewest ? interval_of(out, v_pass, pass_k[k]) : unknown;
     out->geomean = bootstrap(geomean_of_samples, items, n);
     out->best_geomean = exponential(interval_of(out, v_log_best, 0));
     out->best_mean = interval_of(out, v_best, 0);
@@ -255,7 +266,7 @@ enum status summary_compare(const struct summary *a, const struct summary *b, st
     for (int m = 0; m < DIFFERENCES; m++) {
         int used = 0;
         for (int i = 0; i < n; i++) {
-            if (partner[i] < 0) continue;
+            if (partner[i] < 0 || (what[m].value == v_fast && (untimed(a) || untimed(b)))) continue;
             x[used] = what[m].value(&a->items[i], what[m].k);
             y[used] = what[m].value(&b->items[partner[i]], what[m].k);
             used += !isnan(x[used]) && !isnan(y[used]);

@@ -27,11 +27,11 @@ struct summary {
     int n_problems, missing;       /* missing: samples without a verdict */
     int64_t samples, tokens;
     struct interval parsed, compiled, correct, cheats;
-    struct interval fast[FAST_P];                         /* share of samples */
-    struct interval best_fast[FAST_P];                    /* share of problems whose best sample is that fast */
-    struct interval pass[PASS_K];                         /* NaN unless every problem that counts has k samples */
-    struct interval solved, buildable;                    /* share of problems with a correct, a compiling sample */
-    struct interval geomean;                              /* speed-up over all correct samples */
+    struct interval fast[FAST_P];      /* share of samples; NaN, above 0, when no right one was timed */
+    struct interval best_fast[FAST_P]; /* share of problems whose best sample is that fast */
+    struct interval pass[PASS_K];      /* NaN unless every problem that counts has k samples */
+    struct interval solved, buildable; /* share of problems with a correct, a compiling sample */
+    struct interval geomean;           /* speed-up over all correct samples */
     struct interval best_geomean, best_mean, best_median; /* over the best of each solved problem */
 };
 void summarise(const struct eval_samples *s, struct summary *out);
@@ -46,7 +46,7 @@ double pass_at_k(int n, int c, int k);
 
 /* A difference between two evaluations on the problems both have: B minus A (speed: the ratio B over A), its bootstrap
  * interval over problems, and the two-sided p of a permutation test that swaps A and B problem by problem (20,000
- * draws, fixed seed). */
+ * draws, fixed seed). NaN where one of the two is not known. */
 struct difference {
     const char *name; /* "correct", "fast_1", ... */
     struct interval a, b, change;

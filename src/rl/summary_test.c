@@ -164,6 +164,41 @@ static struct summary made(int n, const int *correct, int of, double log_speed) 
     return m;
 }
 
+/* Without timing nobody knows what share is fast: neither a report nor a comparison says 0 %. */
+static void untimed(void **state) {
+    (void)state;
+    const int some[4] = {4, 2, 0, 3}, none[4] = {0};
+    struct summary timed = made(4, some, 4, log(2)), not_timed = made(4, some, 4, log(2)), wrong = made(4, none, 4, 0);
+    for (int i = 0; i < 4; i++) {
+        not_timed.items[i].timed = 0;
+        for (int k = 1; k < FAST_P; k++) not_timed.items[i].faster[k] = 0;
+    }
+    summary_of(not_timed.items, 4, &not_timed);
+    near(not_timed.fast[0].mean, 9.0 / 16);
+    assert_true(isnan(not_timed.fast[1].mean) && isnan(not_timed.best_fast[3].mean) && !isnan(timed.fast[3].mean));
+    near(wrong.fast[3].mean, 0); /* nothing right is nothing fast */
+    const struct report_config c = {"", "org/m", "c", "builtin, test split", 0, 4, 1, 1, "a CPU"};
+    CLEANUP_STR struct str text = STR_INIT, md = STR_INIT, svg = STR_INIT, both = STR_INIT;
+    report_text(&not_timed, &text);
+    report_markdown(&c, &not_timed, NULL, &md);
+    assert_null(strstr(text.p, "fast_1"));
+    assert_null(strstr(md.p, "fast_1"));
+    assert_non_null(strstr(md.p, "no correct answer was timed"));
+    const char *names[2] = {"timed", "not"};
+    const struct summary *sums[2] = {&timed, &not_timed};
+    report_svg(names, sums, 2, &svg);
+    assert_null(strstr(svg.p, "nan"));
+    assert_non_null(strstr(svg.p, "no correct answer was timed"));
+    struct comparison x;
+    ok(summary_compare(&timed, &not_timed, &x, &e));
+    assert_true(isnan(x.item[4].change.mean) && isnan(x.item[5].p) && !isnan(x.item[2].change.mean));
+    report_comparison(&x, "a", "b", false, &both);
+    assert_null(strstr(both.p, "fast_1"));
+    summary_free(&timed);
+    summary_free(&not_timed);
+    summary_free(&wrong);
+}
+
 static void comparing(void **state) {
     (void)state;
     int before[20], after[20], mixed[20];
@@ -259,6 +294,6 @@ static int remove_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(statistics), cmocka_unit_test(comparing),
-                                       cmocka_unit_test(resuming)};
+                                       cmocka_unit_test(untimed), cmocka_unit_test(resuming)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
