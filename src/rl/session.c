@@ -129,7 +129,7 @@ static enum status plan_memory(const struct session *s, struct train_options *o,
 }
 
 static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
-                        struct session *s, struct err *e) {
+                                struct session *s, struct err *e) {
     struct train_options mine = *given;
     const struct train_options *const o = &mine;
     *s = (struct session){0};
