@@ -446,6 +446,8 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    /* For who looks at the run afterwards: a process in the background has no one to tell. */
+    if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);

@@ -114,6 +114,7 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
     *s = (struct session){0};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
