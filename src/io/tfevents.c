@@ -221,21 +221,45 @@ void tfevents_histogram(struct tfevents *t, int64_t step, const char *tag, const
 }
 
 /* Value {1: tag, 8: TensorProto {1: dtype DT_STRING, 2: shape {2: {1: size}}, 8: string_val},
- *        9: SummaryMetadata {1: PluginData {1: "text"}}}. */
-void tfevents_text(struct tfevents *t, int64_t step, const char *tag, const char *text) {
+ *        9: SummaryMetadata {1: PluginData {1: name}}}: a vector of one string, or a scalar. */
+static void add_string(struct tfevents *t, int64_t step, const char *tag, const char *plugin_name, bool vector,
+                       const void *text, size_t len) {
     CLEANUP_STR struct str v = STR_INIT, tensor = STR_INIT, shape = STR_INIT, dim = STR_INIT, plugin = STR_INIT,
                            metadata = STR_INIT;
     pb_int(&dim, 1, 1);
-    pb_bytes(&shape, 2, dim.p, dim.len);
+    if (vector) pb_bytes(&shape, 2, dim.p, dim.len);
     pb_int(&tensor, 1, 7);
-    pb_bytes(&tensor, 2, shape.p, shape.len);
-    pb_string(&tensor, 8, text);
-    pb_string(&plugin, 1, "text");
+    pb_bytes(&tensor, 2, str_c(&shape), shape.len);
+    pb_bytes(&tensor, 8, text, len);
+    pb_string(&plugin, 1, plugin_name);
     pb_bytes(&metadata, 1, plugin.p, plugin.len);
     pb_string(&v, 1, tag);
     pb_bytes(&v, 8, tensor.p, tensor.len);
     pb_bytes(&v, 9, metadata.p, metadata.len);
     add_value(t, step, &v);
+}
+
+void tfevents_text(struct tfevents *t, int64_t step, const char *tag, const char *text) {
+    add_string(t, step, tag, "text", true, text, strlen(text));
+}
+
+/* Layout {1: version, 2: Category {1: title, 2: Chart {1: title, 2: MultilineChartContent {1: tag}}}}
+ * (tensorboard/plugins/custom_scalar/layout.proto), under the one tag that the plugin looks for. */
+void tfevents_layout(struct tfevents *t, int64_t step, const char *title, const struct tfevents_chart *charts,
+                     size_t n) {
+    CLEANUP_STR struct str layout = STR_INIT, category = STR_INIT, chart = STR_INIT, lines = STR_INIT;
+    pb_string(&category, 1, title);
+    for (size_t i = 0; i < n; i++) {
+        str_clear(&chart);
+        str_clear(&lines);
+        for (size_t k = 0; k < ARRAY_LEN(charts[i].tag) && charts[i].tag[k]; k++)
+            pb_string(&lines, 1, charts[i].tag[k]);
+        pb_string(&chart, 1, charts[i].title);
+        pb_bytes(&chart, 2, lines.p, lines.len);
+        pb_bytes(&category, 2, chart.p, chart.len);
+    }
+    pb_bytes(&layout, 2, category.p, category.len);
+    add_string(t, step, "custom_scalars__config__", "custom_scalars", false, layout.p, layout.len);
 }
 
 enum status tfevents_flush(struct tfevents *t, struct err *e) {

@@ -23,6 +23,14 @@ void tfevents_histogram(struct tfevents *t, int64_t step, const char *tag, const
 /* Text (Markdown) for the text plugin. */
 void tfevents_text(struct tfevents *t, int64_t step, const char *tag, const char *text);
 
+/* Charts that show several scalars in one, for the custom scalars plugin: a category of them. A chart's tags are
+ * regular expressions of tags, up to the first NULL. To be written once a run. */
+struct tfevents_chart {
+    const char *title, *tag[5];
+};
+void tfevents_layout(struct tfevents *t, int64_t step, const char *title, const struct tfevents_chart *charts,
+                     size_t n);
+
 enum status tfevents_flush(struct tfevents *t, struct err *e) MUST_USE;
 enum status tfevents_close(struct tfevents *t,
                            struct err *e) MUST_USE; /* flushes, then frees also on error; NULL is fine */

@@ -146,6 +146,7 @@ static void decodes(void **state) {
     tfevents_histogram(t, 4, "none", (double[]){NAN}, 1); /* writes nothing */
     tfevents_histogram(t, 4, "wide", (double[]){-1.7e308, 1.7e308}, 2);
     tfevents_text(t, 0, "config", "a: 1");
+    tfevents_layout(t, 0, "All", (struct tfevents_chart[]){{"one", {"a", "b"}}, {"two", {"c"}}}, 2);
     assert_int_equal(tfevents_flush(t, &e), ST_OK);
 
     char *data;
@@ -155,11 +156,11 @@ static void decodes(void **state) {
     uint64_t step;
     float f;
 
-    struct span ev = event(data, len, 0, 7);
+    struct span ev = event(data, len, 0, 8);
     assert_true(equals(sub(ev, 3), "brain.Event:2"));
     assert_true(as_double(sub(ev, 1)) > 1.6e9);
 
-    ev = event(data, len, 1, 7);
+    ev = event(data, len, 1, 8);
     assert_true(field_at(ev, 2, 0, NULL, &step));
     assert_int_equal(step, 3);
     struct span value = sub(sub(ev, 5), 1);
@@ -169,10 +170,10 @@ static void decodes(void **state) {
     memcpy(&f, s.p, 4);
     assert_true(f == 0.5f);
 
-    assert_true(field_at(event(data, len, 2, 7), 2, 0, NULL, &step));
+    assert_true(field_at(event(data, len, 2, 8), 2, 0, NULL, &step));
     assert_int_equal(step, INT64_C(1) << 40);
 
-    struct span h = sub(sub(sub(event(data, len, 3, 7), 5), 1), 5);
+    struct span h = sub(sub(sub(event(data, len, 3, 8), 5), 1), 5);
     assert_true(as_double(sub(h, 1)) == -3 && as_double(sub(h, 2)) == 3);
     assert_true(as_double(sub(h, 3)) == 6);
     assert_true(as_double(sub(h, 4)) == 6 && as_double(sub(h, 5)) == 32);
@@ -192,15 +193,28 @@ static void decodes(void **state) {
     }
     assert_true(total == 6 && before == 3);
 
-    h = sub(sub(sub(event(data, len, 4, 7), 5), 1), 5);
+    h = sub(sub(sub(event(data, len, 4, 8), 5), 1), 5);
     assert_int_equal(sub(h, 6).n, 8);
     assert_true(as_double(sub(h, 7)) == 2);
 
-    value = sub(sub(event(data, len, 6, 7), 5), 1);
+    value = sub(sub(event(data, len, 6, 8), 5), 1);
     assert_true(equals(sub(sub(value, 8), 8), "a: 1"));
     assert_true(field_at(sub(value, 8), 1, 0, NULL, &step));
     assert_int_equal(step, 7);
     assert_true(equals(sub(sub(sub(value, 9), 1), 1), "text"));
+
+    value = sub(sub(event(data, len, 7, 8), 5), 1);
+    assert_true(equals(sub(value, 1), "custom_scalars__config__"));
+    assert_true(equals(sub(sub(sub(value, 9), 1), 1), "custom_scalars"));
+    assert_int_equal(sub(sub(value, 8), 2).n, 0); /* a scalar: no dimension */
+    const struct span category = sub(sub(sub(value, 8), 8), 2);
+    assert_true(equals(sub(category, 1), "All"));
+    struct span chart;
+    assert_true(field_at(category, 2, 1, &chart, NULL));
+    assert_true(equals(sub(chart, 1), "two"));
+    assert_true(equals(sub(sub(chart, 2), 1), "c"));
+    assert_true(field_at(sub(sub(category, 2), 2), 1, 1, &chart, NULL)); /* the first one's second tag */
+    assert_true(equals(chart, "b"));
 
     free(data);
     assert_int_equal(tfevents_close(t, &e), ST_OK);

@@ -438,7 +438,10 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
-    if (t.step == o->start_batch) run_text(t.run, t.step, "Configuration", resolved_yaml);
+    if (t.step == o->start_batch) {
+        run_text(t.run, t.step, "Configuration", resolved_yaml);
+        run_charts(t.run, t.step);
+    }
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);

@@ -1,6 +1,7 @@
 /* Every key of train and sft can be set from the command line and survives config.yaml; rules between keys. */
 #include "rl/options.h"
 
+#include "base/fs.h"
 #include "rl/test_util.h"
 #include "rl/update.h"
 
@@ -171,6 +172,110 @@ static void out_of_range(void **state) {
     config_free(&c);
 }
 
+/* A file of the systems that this one succeeds, every key of theirs, loads as it is. */
+static void files_of_earlier_systems(void **state) {
+    (void)state;
+    static const char yaml[] =
+        "model_name: \"Qwen/Qwen3-30B-A3B\"\nlora_rank: 64\nlearning_rate: 2.0e-6\nmax_tokens: 16384\n"
+        "temperature: 1.0\nmode: \"multi_turn\"\ngamma: 0.3\nmax_turns: 6\nnum_substeps: 2\n"
+        "loss_fn: \"importance_sampling\"\nkl_penalty_coef: 0.0\nkl_discount_factor: 0.0\n"
+        "log_path: \"./runs/kernel_rl\"\nsave_every: 1\neval_every: 10\n"
+        "remove_constant_reward_groups: true\nwandb_project: null\nwandb_name: null\n"
+        "tensorboard_enabled: true\ntensorboard_log_histograms_every: 5\n"
+        "tensorboard_log_per_level: true\nbase_url: null\nload_checkpoint_path: null\n"
+        "resume_from_batch: null\nstart_batch: 0\n"
+        "dataset_builder:\n  level: 2\n  start_problem: null\n  end_problem: null\n  backend: \"triton\"\n"
+        "  dataset_src: \"huggingface\"\n  batch_size: 8\n  group_size: 16\n  num_epochs: 22\n"
+        "  shuffle: true\n  num_correct_trials: 5\n  measure_performance: true\n"
+        "  format_reward_weight: 0.25\n  compile_reward_weight: 0.5\n"
+        "  correctness_reward_weight: 0.3\n  reward_speed_weight: 2.0\n  reward_length_weight: 0.0\n"
+        "  reward_thinking_weight: 0.0\n  renderer_name: \"qwen3\"\n  test_fraction: 0.2\n"
+        "  prompt_option: \"raicl\"\n  rag_index_path: \"./kernel_rag_index\"\n  raicl_k: 3\n"
+        "  use_modal: true\n  modal_gpu_type: \"A100\"\n  modal_timeout: 60.0\n"
+        "  num_perf_trials: 100\n  timing_method: cuda_event\n  precision: fp32\n"
+        "  check_for_excessive_speedup: true\n  excessive_speedup_threshold: 10.0\n"
+        "  reward_preset: null\n  prompt_precision: null\n  prompt_include_hardware: false\n"
+        "  prompt_gpu_name: null\n"
+        "multiturn_dataset_builder: null\n";
+    struct train_options o;
+    struct config c;
+    config_init(&c, &train_schema, &o);
+    CHECK(config_load_text(&c, "k.yaml", yaml, strlen(yaml), &err));
+    CHECK(train_options_finish(&c, &o, &err));
+    assert_string_equal(o.model_name, "Qwen/Qwen3-30B-A3B");
+    assert_string_equal(o.renderer_name, "qwen3");
+    assert_int_equal(o.lora_rank, 64);
+    assert_int_equal(o.max_turns, 6);
+    assert_float_equal(o.gamma, 0.3, 1e-12);
+    assert_float_equal(o.learning_rate, 2e-6, 1e-12);
+    assert_int_equal(o.dataset_builder.level, 2);
+    assert_int_equal(o.dataset_builder.start_problem, 0); /* null: the default */
+    assert_int_equal(o.dataset_builder.num_epochs, 22);
+    assert_float_equal(o.dataset_builder.reward_format_weight, 0.25, 1e-12);
+    assert_float_equal(o.dataset_builder.reward_compile_weight, 0.5, 1e-12);
+    assert_float_equal(o.dataset_builder.reward_correctness_weight, 0.3, 1e-12);
+    assert_float_equal(o.dataset_builder.reward_speed_weight, 2, 1e-12);
+    assert_float_equal(o.sandbox.run_timeout_s, 60, 1e-12);
+    assert_true(o.dataset_builder.check_for_excessive_speedup);
+    config_free(&c);
+
+    static const char turns[] =
+        "mode: multi_turn\nmultiturn_dataset_builder:\n  max_turns: 3\n  early_stop_on_correct: true\n"
+        "  speedup_threshold: null\n  batch_size: 7\n";
+    config_init(&c, &train_schema, &o);
+    CHECK(config_load_text(&c, "k.yaml", turns, strlen(turns), &err));
+    assert_int_equal(o.max_turns, 3);
+    assert_true(o.early_stop_on_correct);
+    assert_int_equal(o.dataset_builder.batch_size, 7);
+    config_free(&c);
+
+    static const char *const hosted[][2] = {{"wandb_project=x", "no hosted logger"},
+                                            {"wandb_name=x", "no hosted logger"},
+                                            {"base_url=https://service", "trained here"}};
+    config_init(&c, &train_schema, &o);
+    for (size_t i = 0; i < ARRAY_LEN(hosted); i++)
+        CHECK_FAILS(config_set(&c, hosted[i][0], &err), ST_CONFIG, hosted[i][1]);
+    config_free(&c);
+}
+
+/* The files of configs/: every key is one, every value is allowed, and the rules between them hold. */
+static void shipped_files(void **state) {
+    (void)state;
+    CLEANUP_STR struct str path = STR_INIT;
+    char **names;
+    size_t count, n = 0;
+    str_addf(&path, "%s/configs", fs_home());
+    CLEANUP_FREE char *dir = xstrndup(path.p, path.len);
+    CHECK(fs_list(dir, &names, &count, &err));
+    for (size_t i = 0; i < count; i++) {
+        const char *dot = strrchr(names[i], '.');
+        if (dot && strcmp(dot, ".yaml") == 0) {
+            struct config c;
+            struct train_options t;
+            struct sft_options s;
+            const bool sft = strcmp(names[i], "sft.yaml") == 0;
+            config_init(&c, sft ? &sft_schema : &train_schema, sft ? (void *)&s : (void *)&t);
+            str_clear(&path);
+            str_addf(&path, "%s/%s", dir, names[i]);
+            CHECK(config_load(&c, path.p, &err));
+            if (sft)
+                CHECK(sft_options_check(&c, &s, &err));
+            else
+                CHECK(train_options_finish(&c, &t, &err));
+            if (strcmp(names[i], "best_of_n.yaml") == 0) {
+                assert_int_equal(t.dataset_builder.group_size, 10);
+                assert_int_equal(t.keep_best, 3);
+                assert_float_equal(t.keep_threshold, 0.5, 1e-12);
+            }
+            config_free(&c);
+            n++;
+        }
+        free(names[i]);
+    }
+    free(names);
+    assert_true(n >= 12);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_train_key_can_be_set),
@@ -178,6 +283,8 @@ int main(void) {
         cmocka_unit_test(names_mean_what_they_say),
         cmocka_unit_test(rules),
         cmocka_unit_test(out_of_range),
+        cmocka_unit_test(files_of_earlier_systems),
+        cmocka_unit_test(shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

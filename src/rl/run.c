@@ -466,6 +466,17 @@ void run_text(struct run *r, int64_t step, const char *tag, const char *text) {
     if (r->events) tfevents_text(r->events, step, tag, text);
 }
 
+void run_charts(struct run *r, int64_t step) {
+    static const struct tfevents_chart charts[] = {
+        {"Reward/Summary", {"^Reward/Mean$", "^Reward/Min$", "^Reward/Max$"}},
+        {"Kernel/QualityRates", {"^Kernel/FormatRate$", "^Kernel/CompileRate$", "^Kernel/CorrectRate$"}},
+        {"Timing/Breakdown",
+         {"^Timing/Rollout$", "^Timing/Assemble_Data$", "^Timing/Train$", "^Timing/Save_Checkpoint$"}},
+        {"Eval/QualityOverview", {"^Eval/CompileRate$", "^Eval/CorrectRate$", "^Eval/Pass@1$"}},
+    };
+    if (r->events) tfevents_layout(r->events, step, "Overview", charts, ARRAY_LEN(charts));
+}
+
 enum status run_flush(struct run *r, struct err *e) { return r->events ? tfevents_flush(r->events, e) : ST_OK; }
 
 static void put_reward(struct str *line, const struct episode *ep) {

@@ -77,6 +77,8 @@ enum status run_metrics(struct run *r, int64_t step, const struct metric *m, int
 void run_scalar(struct run *r, int64_t step, const char *tag, double value);
 void run_histogram(struct run *r, int64_t step, const char *tag, const double *values, size_t n);
 void run_text(struct run *r, int64_t step, const char *tag, const char *text);
+/* Tells TensorBoard of charts of several scalars each: rewards, rates, times, evaluations. Once a run. */
+void run_charts(struct run *r, int64_t step);
 enum status run_flush(struct run *r, struct err *e) MUST_USE;
 /* Whether the metrics hold an evaluation (names in "eval/") of the step. */
 enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) MUST_USE;

@@ -6,6 +6,7 @@ import re
 import sys
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 
 run = sys.argv[1]
 files = glob.glob(run + "/tensorboard/events.out.tfevents.*")
@@ -54,4 +55,14 @@ for row in rows:
 assert compared > 50, compared
 assert {"Distributions/Rewards", "Distributions/Advantages"} <= histograms, histograms
 assert any("Configuration" in t for t in texts), texts
+# The charts of several scalars: each line of theirs is a scalar that is there (those of evaluations where there are any).
+acc = EventAccumulator(sorted(files)[0], size_guidance={"tensors": 0})
+acc.Reload()
+layout = layout_pb2.Layout()
+layout.ParseFromString(acc.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+charts = [c for category in layout.category for c in category.chart]
+assert len(charts) >= 4, layout
+for c in charts:
+    for line in c.multiline.tag:
+        assert line.startswith("^Eval/") or any(re.match(line, t) for t in seen), f"{c.title}: no {line}"
 print(f"{compared} values agree; {len(histograms)} histograms")
