@@ -445,9 +445,12 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
+    if (!t.finished) TRY_GOTO(checkpoint_room(run_dir(t.run), params, n_params, e), out);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    /* For who looks at the run afterwards: a process in the background has no one to tell. */
+    if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);

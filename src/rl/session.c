@@ -133,6 +133,7 @@ static enum status open_session(const struct train_options *given, bool training
     struct train_options mine = *given;
     const struct train_options *const o = &mine;
     *s = (struct session){0};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
