@@ -202,17 +202,19 @@ def ahead_table(runs, methods):
     for m in methods:
         steps = []
         for path in sorted(glob.glob(os.path.join(glob.escape(runs), glob.escape(m) + "_*", "run", "metrics.jsonl"))):
-            with open(path, encoding="utf-8") as f:
-                steps.append([r for r in map(json.loads, f) if "reward/mean" in r])
+            if os.path.isfile(os.path.join(os.path.dirname(os.path.dirname(path)), "times.json")):  # it has ended
+                with open(path, encoding="utf-8") as f:
+                    steps.append([r for r in map(json.loads, f) if "reward/mean" in r])
         if "max_staleness" in m and steps:
             means = [
                 [sum(r[key] for r in s) / len(s) for s in part]
                 for key, part in (
                     ("time/total", [s[1:] or s for s in steps]),  # the first step has nothing to overlap with
                     ("reward/mean", [s[-4:] for s in steps]),
-                    ("train/ratio_max", steps),
+                    ("train/kl_k3", steps),
                 )
             ]
+            means[2] = [1e4 * x for x in means[2]]
             rows.append("| " + m + " | " + " | ".join(", ".join(f"{x:.2f}" for x in each) for each in means) + " |")
     if not rows:
         return []
@@ -220,7 +222,7 @@ def ahead_table(runs, methods):
         "",
         "## Sampling a batch ahead",
         "",
-        "| method, each seed | seconds a step | reward of the last four steps | largest ratio, mean over steps |",
+        "| method, each seed | seconds a step | reward of the last four steps | KL of sampler and trainer, 1e-4 nats |",
         "|---|---|---|---|",
         *rows,
     ]
