@@ -156,6 +156,9 @@ def turns_table(runs, methods):
     names += [(m + ", before", m, "before.turns.json", "before.json") for m in methods]
     for label, m, of_turns, of_answers in names:
         turns, single = evaluations(runs, m, of_turns), evaluations(runs, m, of_answers)
+        if turns:  # of the same seeds
+            seeds = {os.path.dirname(p) for p, _ in turns}
+            single = [(p, s) for p, s in single if os.path.dirname(p) in seeds]
         if single:
             by4 = percent(list(by_problem([s for _, s in turns], solved).values())) if turns else "-"
             tokens = "-"
@@ -186,7 +189,7 @@ def stage1_table(runs):
     before, after = every("before_*.json"), every("after_*.json")
     if not before or not after:
         return []
-    lines = ["", f"## Stage 1 from a model that hardly compiles, {len(after)} seeds", "", "| | before | after | change | after, each seed |"]
+    lines = ["", f"## Stage 1 from a model that hardly compiles, seeds: {len(after)}", "", "| | before | after | change | after, each seed |"]
     lines.append("|---|---|---|---|---|")
     for name, of in COLUMNS[:2]:
         a, b = by_problem(before, of), by_problem(after, of)
