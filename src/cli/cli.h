@@ -21,6 +21,7 @@
     X(cmd_build_rag_index, "build-rag-index", "index solved problems, for examples in prompts")  \
     X(cmd_query_rag_index, "query-rag-index", "what an index finds for a problem")               \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
+    X(cmd_plan, "plan", "what training would take of a GPU's memory")                            \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
     X(cmd_help, "help", "a command's options, or what a key means")                              \

@@ -425,7 +425,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
-    TRY_GOTO(session_open(o, cancel, &t.s, e), out);
+    TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
     TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
