@@ -64,6 +64,12 @@ void log_line(enum log_level level, const char *fmt, ...) {
     pthread_mutex_unlock(&log_lock);
 }
 
+void log_file_line(enum log_level level, const char *msg) {
+    pthread_mutex_lock(&log_lock);
+    file_line(level_name[level], msg);
+    pthread_mutex_unlock(&log_lock);
+}
+
 void log_progress(const char *fmt, ...) {
     if (log_min > LOG_INFO) return;
     char msg[512];

@@ -10,6 +10,7 @@ void log_set_level(enum log_level min); /* lowest level that reaches stderr; the
 enum status log_open_file(const char *path, struct err *e) MUST_USE; /* appends */
 void log_close_file(void);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void log_file_line(enum log_level level, const char *msg); /* to the file alone */
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...) log_line(LOG_INFO, __VA_ARGS__)
 #define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)

@@ -88,6 +88,8 @@ int bench_verify(int argc, char **argv);
 
 /* ---- cmd_bench.c ---- */
 
+/* The config.json of a model that --arch names; NULL. */
+const char *bench_arch(const char *name);
 /* Before a line is measured: forgets the limits and looks at the clocks. */
 void bench_begin(struct bench *b);
 /* Begins a line: {"bench":WHAT and what all lines have. */

@@ -21,6 +21,7 @@
     X(cmd_build_rag_index, "build-rag-index", "index solved problems, for examples in prompts")  \
     X(cmd_query_rag_index, "query-rag-index", "what an index finds for a problem")               \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
+    X(cmd_plan, "plan", "what training would take of a GPU's memory")                            \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
     X(cmd_help, "help", "a command's options, or what a key means")                              \
@@ -34,6 +35,8 @@ COMMAND_LIST(X)
 
 /* Prints "kernelrl: <message>" and returns the exit code of the error. */
 int cli_report(const struct err *e);
+/* Prints "kernelrl: <what is wrong>" and the usage line to stderr, and returns 2. */
+int cli_wrong(const char *usage, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
 /* Whether a value of --dtype is one model_options knows; says on stderr what was expected when it is not. */

@@ -60,6 +60,12 @@ static const struct {
     {"all", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_MATMUL},
 };
 
+const char *bench_arch(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(archs); i++)
+        if (strcmp(archs[i].name, name) == 0) return archs[i].config;
+    return NULL;
+}
+
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
 static double cpu_s(void) {
@@ -124,8 +130,7 @@ static enum status open_model(struct bench *b, bool frozen, struct model **m, st
         str_addf(&path, "%s/config.json", o->model);
         return model_init(path.p, 1, &mo, b->be, m, e);
     }
-    for (size_t i = 0; i < ARRAY_LEN(archs); i++)
-        if (strcmp(archs[i].name, o->arch) == 0) return model_init(archs[i].config, 1, &mo, b->be, m, e);
+    if (bench_arch(o->arch)) return model_init(bench_arch(o->arch), 1, &mo, b->be, m, e);
     return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"", o->arch);
 }
 

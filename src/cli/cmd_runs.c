@@ -156,7 +156,9 @@ static enum status each(const struct args *a, run_fn *fn, struct err *e) {
 }
 
 static enum status status_of(const struct args *a, struct run_info *r, struct err *e) {
-    return print_run(r, a->json, e);
+    TRY(print_run(r, a->json, e));
+    if (r->error && !a->json) printf("  %s\n", r->error);
+    return ST_OK;
 }
 
 /* ---- stop ---------------------------------------------------------------------------------------------------------*/

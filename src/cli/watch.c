@@ -73,6 +73,7 @@ static enum status draw(const char *dir, bool *running, struct str *out, struct 
                 str_addf(out, ", about %.0f min left", left * each / 60);
         }
         str_adds(out, "\n\n");
+        if (r.error) str_addf(out, "%s\n\n", r.error);
         if (s.n == 0) str_adds(out, "no step is done yet\n");
         for (int i = 0; i < LINES && s.n > 0; i++) {
             const double last = series_last(&s, i);

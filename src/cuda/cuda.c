@@ -707,7 +707,7 @@ static void op_attention_grad(struct backend *be, struct tensor dq, struct tenso
 static const struct backend table = {
     .bf16 = true,
     .act = DT_BF16,
-    .logit_chunk_bytes = (int64_t)296 << 20, /* 512 rows of Qwen2.5's 152,064: whole tiles of a product */
+    .logit_chunk_bytes = CUDA_LOGIT_CHUNK,
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
     .mem_available = mem_available,

@@ -237,20 +237,33 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
                 (double)least * 4e-9, (double)budget * 1e-9);
 }
 
-static enum status prepare(struct model *m, const struct train_batch *b, struct err *e) {
+/* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which then
+ * stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; with bf16 they are multiples of 32, the
+ * terms that AMX adds before it adds them to a sum (tensor/ops.h): so the chunk changes no bit. */
+static void choose_chunk(struct model *m) {
     struct train_space *w = &m->ts;
-    const int64_t T = b->T;
-    w->T = -1;
-    w->forward_only = b->forward_only;
-    if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
-    /* About logit_chunk_bytes of logits at a time; with a small vocabulary no more than 240 rows for each 16 MB, which
-     * then stay in a CPU's cache. Multiples of 6 fill the rows of the CPU's product; with bf16 they are multiples of
-     * 32, the terms that AMX adds before it adds them to a sum (tensor/ops.h): so the chunk changes no bit. */
     const int64_t bytes = m->be->logit_chunk_bytes;
     /* With a large one at least 240 rows, or each chunk would fetch the head's weights for little work. */
     const int64_t least = i64_max(24, i64_min(240, 15 * (bytes >> 20)));
     w->chunk = i64_max(least, i64_min(bytes / 4 / m->cfg.V / 6 * 6, 240 * i64_max(1, bytes >> 24)));
     if (m->dt == DT_BF16) w->chunk = (w->chunk + 31) & ~(int64_t)31;
+    if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
+}
+
+int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared) {
+    choose_chunk(m);
+    m->ts.T = -1;
+    m->ts.forward_only = false;
+    m->ts.keep_logits = m->train == TRAIN_FULL && (shared == 0 || N <= m->ts.chunk);
+    return floats_for(m, T, N, shared) * (int64_t)sizeof(float);
+}
+
+static enum status prepare(struct model *m, const struct train_batch *b, struct err *e) {
+    struct train_space *w = &m->ts;
+    const int64_t T = b->T;
+    w->T = -1;
+    w->forward_only = b->forward_only;
+    choose_chunk(m);
     int n_shared;
     TRY(choose_shared(m, T, b->N, &n_shared, e));
     TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));

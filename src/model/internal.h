@@ -104,6 +104,7 @@ struct model {
     int64_t n_w;
     enum dtype dt;             /* of the products with base matrices */
     enum dtype act;            /* of activations, where tensor/ops.h leaves a choice */
+    bool empty;                /* as in model_options */
     bool bf16_only;            /* base matrices are not in w: `place` says where */
     int64_t activation_memory; /* as in model_options */
     float *final_norm;

@@ -101,7 +101,8 @@ static enum status lora_new(struct model *m, int rank, float alpha, bool rslora,
 enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) {
     const bool all[LORA_SITES] = {true, true, true, true, true, true, true};
     TRY(lora_new(m, rank, alpha, false, all, e));
-    for (int i = 0; i < m->n_lora_param; i += 2) { /* A; every B stays zero, so the model starts unchanged */
+    for (int i = 0; i < m->n_lora_param && !m->empty;
+         i += 2) { /* A; every B stays zero, so the model starts unchanged */
         struct param *p = &m->lora_param[i];
         struct rng r = rng_make(seed, (uint64_t)i);
         const double bound = 1.0 / sqrt((double)p->dim[1]); /* Kaiming uniform with a = sqrt(5), as PEFT does */

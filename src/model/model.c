@@ -119,6 +119,7 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
         return FAIL(e, ST_UNSUPPORTED, "%s: head_dim is %d: bf16 on device %s takes multiples of 16 up to 128; use f32",
                     where, m->cfg.K, m->be->name);
     m->activation_memory = opt ? opt->activation_memory : 0;
+    m->empty = opt && opt->empty;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
     const int64_t bytes = 2 * matrix_elements(&m->cfg), have = m->be->mem_available(m->be);
@@ -317,9 +318,14 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
         TRY(js_load(config_json, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
     TRY(model_new(config, text ? "config.json" : config_json, opt, be, &m, e));
-    CLEANUP_FREE float *host = xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
+    const bool empty = m->empty;
+    CLEANUP_FREE float *host = empty ? NULL : xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
+    for (int i = 0; empty && i < m->n_param; i++) {
+        const struct place *at = place_of(m, &m->param[i]);
+        if (at) be->weight_put(be, at->in, at->row, m->param[i].dim[0], NULL);
+    }
     const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
-    for (int i = 0; i < m->n_param; i++) {
+    for (int i = 0; !empty && i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
         if (place_of(m, p) && p->n > period) {

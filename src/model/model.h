@@ -37,6 +37,9 @@ struct model_options {
     /* model_init: every matrix holds the same few random numbers over and over. For benchmarks: drawing a billion
      * numbers takes longer than what is to be measured. */
     bool repeat_random;
+    /* model_init and model_lora_init: memory is taken and nothing put into it, for a backend that holds nothing
+     * (tensor/paper.h). */
+    bool empty;
 };
 enum { MODEL_AUTO_BF16 = 100 * 1000 * 1000 };
 
@@ -63,6 +66,9 @@ struct model_memory {
     bool logits_kept;         /* for it; otherwise a head that is trained computed them twice */
 };
 struct model_memory model_memory(const struct model *m);
+/* Bytes of activations that a batch of T rows, N of which predict, takes when all but one of `shared` layers are
+ * computed again in the backward pass (0: none is). Forgets the last forward. */
+int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared);
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
 

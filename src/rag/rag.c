@@ -356,13 +356,18 @@ struct rag_index {
     char *allowed_for;            /* NULL: not computed */
 };
 
+enum status rag_index_there(const char *dir, struct err *e) {
+    CLEANUP_FREE char *path = in_dir(dir, metadata_file);
+    if (fs_is_file(path)) return ST_OK;
+    return FAIL(e, ST_IO, "%s: no index here (%s is missing); build-rag-index makes one", dir, metadata_file);
+}
+
 static enum status read_metadata(struct rag_index *x, int64_t *n, int64_t *dim, struct err *e) {
     CLEANUP_FREE char *path = in_dir(x->dir, metadata_file);
     CLEANUP_JSON json_t *j = NULL;
     const char *model, *prefix = NULL;
     int64_t version;
-    if (!fs_is_file(path))
-        return FAIL(e, ST_IO, "%s: no index here (%s is missing); build-rag-index makes one", x->dir, metadata_file);
+    TRY(rag_index_there(x->dir, e));
     TRY(js_load(path, MAX_METADATA_BYTES, &j, e));
     if (!json_object_get(j, "version"))
         return FAIL(e, ST_UNSUPPORTED, "%s: an index of another program; build it anew with build-rag-index", path);

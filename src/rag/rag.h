@@ -53,6 +53,8 @@ void rag_builder_close(struct rag_builder *b); /* NULL is fine */
 
 /* ---- asking -------------------------------------------------------------------------------------------------------*/
 
+/* ST_IO when there is no index in DIR; says nothing about whether it is whole. */
+enum status rag_index_there(const char *dir, struct err *e) MUST_USE;
 struct rag_index;
 /* Opens an index. The pool is borrowed (NULL: one thread). An index of a neural embedder needs rag_index_embedder
  * before the first question. ST_IO, ST_PARSE, ST_INVALID: a file is missing, cut, or does not fit the others. */

@@ -425,7 +425,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     struct trainer t = {.o = o, .baseline = (double)NAN};
     enum status st;
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
-    TRY_GOTO(session_open(o, cancel, &t.s, e), out);
+    TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
     TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
@@ -445,9 +445,12 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
+    if (!t.finished) TRY_GOTO(checkpoint_room(run_dir(t.run), params, n_params, e), out);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
+    /* For who looks at the run afterwards: a process in the background has no one to tell. */
+    if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);

@@ -11,11 +11,12 @@
     KEY_STRING(S, device, "cpu", \
                "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU, counted from 0 (needs `make cuda`).")
 
-#define ACTIVATION_KEY(S)                                                                                        \
-    KEY_INT(                                                                                                     \
-        S, activation_memory, "0", "[0,)",                                                                       \
-        "Bytes of device memory for a micro-batch's activations, never exceeded; what does not fit is computed " \
-        "again in the backward pass, with the same result. 0: as many as the weights take and 1 GB, at least 2 GB.")
+#define ACTIVATION_KEY(S)                                                                                            \
+    KEY_INT(                                                                                                         \
+        S, activation_memory, "0", "[0,)",                                                                           \
+        "Bytes of device memory for a micro-batch's activations, never exceeded; what does not fit is computed "     \
+        "again in the backward pass, with the same result. 0: as many as the weights take and 1 GB, at least 2 GB; " \
+        "`train` on a GPU: what its plan leaves (docs/memory.md).")
 
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
@@ -129,7 +130,8 @@ static const struct config_key train_keys[] = {
               "Tokens less than min_p times as probable as the most probable one are not sampled. 0: off."),
     KEY_INT(T, kv_memory, "0", "[0,)",
             "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
-            "sampled at a time, with the same result. 0: a quarter of what is free."),
+            "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
+            "gives (docs/memory.md)."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT(T, prompt_max_tokens, "0", "[0,)",
             "Longest prompt. What does not fit loses its oldest attempts, then examples, then the model's own words, "

@@ -45,17 +45,22 @@ enum status raicl_embedder(const char *model, const char *prefix, const char *de
     return embedder_open(&o, out, e);
 }
 
+static const char index_key[] = "dataset_builder.rag_index_path";
+
+enum status raicl_index_there(const char *index_path, struct err *e) {
+    if (!index_path || !*index_path)
+        return FAIL(e, ST_CONFIG, "%s: expected the folder of an index (kernelrl build-rag-index makes one)",
+                    index_key);
+    return rag_index_there(index_path, e) == ST_OK ? ST_OK : err_note(e, "%s", index_key);
+}
+
 enum status raicl_open(const struct raicl_options *o, struct raicl **out, struct err *e) {
-    static const char key[] = "dataset_builder.rag_index_path";
     struct raicl *r = xcalloc(1, sizeof *r);
     r->o = *o;
     enum status st;
-    if (!o->index_path || !*o->index_path) {
-        st = FAIL(e, ST_CONFIG, "%s: expected the folder of an index (kernelrl build-rag-index makes one)", key);
-        goto out;
-    }
+    TRY_GOTO(raicl_index_there(o->index_path, e), out);
     if ((st = rag_index_open(o->index_path, o->pool, &r->index, e)) != ST_OK) {
-        err_note(e, "%s", key);
+        err_note(e, "%s", index_key);
         goto out;
     }
     if (strcmp(rag_index_model(r->index), RAG_LEXICAL) != 0) {

@@ -17,8 +17,10 @@ struct raicl_options {
     const volatile bool *cancel;
 };
 struct raicl;
-/* Opens the index, and the model it was built with (from the Hub when need be). ST_CONFIG, the message beginning with
- * the key, when there is no index or one without records of the backend. */
+/* Whether there is an index, without opening it: asked before a large model is loaded. Errors as raicl_open's. */
+enum status raicl_index_there(const char *index_path, struct err *e) MUST_USE;
+/* Opens the index, and the model it was built with (from the Hub when need be). ST_CONFIG or ST_IO, the message
+ * beginning with the key, when there is no index or one without records of the backend. */
 enum status raicl_open(const struct raicl_options *o, struct raicl **out, struct err *e) MUST_USE;
 void raicl_close(struct raicl *r); /* NULL is fine */
 /* The examples for a problem, best first; *n may be less than k, and 0. They live as long as r. An example that would

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -132,6 +133,18 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
              more && *more->state ? ", " : "", more ? more->state : "");
     if (more && more->write) TRY(more->write(more->ctx, dir, e));
     return fs_write_atomic(state_path, s.p, s.len, e); /* written last: its presence says the rest is complete */
+}
+
+enum status checkpoint_room(const char *dir, const struct param *p, int n_params, struct err *e) {
+    double need = 0;
+    struct statvfs disk;
+    for (int i = 0; i < n_params; i++)
+        if (p[i].g) need += 10.0 * (double)p[i].n;
+    if (statvfs(dir, &disk) != 0) return FAIL(e, ST_IO, "%s: %s", dir, strerror(errno));
+    const double free_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (free_bytes >= need) return ST_OK;
+    return FAIL(e, ST_IO, "%s: %.1f MB are free, and a checkpoint takes %.1f MB or more; make room, or write elsewhere",
+                dir, free_bytes / 1e6, need / 1e6);
 }
 
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,

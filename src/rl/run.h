@@ -59,6 +59,9 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
 enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step,
                                const struct checkpoint_extra *more, const struct model *m, bool lora, const char *dtype,
                                const struct adamw *opt, const char *tokenizer_dir, struct err *e) MUST_USE;
+/* ST_IO when the disk of DIR has no room for one checkpoint of these parameters: at least two bytes of weights and
+ * eight of the optimizer's for each. Asked before hours of training, not behind them. */
+enum status checkpoint_room(const char *dir, const struct param *p, int n_params, struct err *e) MUST_USE;
 /* Cleans up after a checkpoint_replace that was interrupted; call before looking for a checkpoint in DIR. */
 enum status checkpoint_recover(const char *dir, struct err *e) MUST_USE;
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,

@@ -254,6 +254,19 @@ static char *read_traces(const char *path) {
     return str_steal(&s);
 }
 
+/* Said before the first step. */
+static void room_for_a_checkpoint(void **state) {
+    (void)state;
+    float g;
+    struct param p[2] = {{.name = "a", .g = &g, .n = 1000}, {.name = "b", .n = 1LL << 60}}; /* b is not trained */
+    struct run *r = open_run("room", false);
+    CHECK(checkpoint_room(run_dir(r), p, 2, &err));
+    p[1].g = &g;
+    CHECK_FAILS(checkpoint_room(run_dir(r), p, 2, &err), ST_IO, "MB are free, and a checkpoint takes");
+    CHECK_FAILS(checkpoint_room(in_tmp("nowhere"), p, 1, &err), ST_IO, "No such file");
+    run_close(r);
+}
+
 static void truncate_drops_later_steps(void **state) {
     (void)state;
     struct run *r = open_run("cut", false);
@@ -441,6 +454,7 @@ int main(void) {
         cmocka_unit_test(last_checkpoint_is_the_newest_complete_one),
         cmocka_unit_test(position_is_that_of_the_files),
         cmocka_unit_test(failed_save_changes_nothing),
+        cmocka_unit_test(room_for_a_checkpoint),
         cmocka_unit_test(truncate_drops_later_steps),
         cmocka_unit_test(truncate_after_a_kill),
         cmocka_unit_test(trace_line),

@@ -25,7 +25,8 @@ static char *in_dir(const char *dir, const char *name) {
 }
 
 const char *run_state_name(enum run_state s) {
-    return s == RUN_RUNNING ? "running" : s == RUN_FINISHED ? "finished" : "stopped";
+    static const char *const names[] = {"running", "finished", "stopped", "failed"};
+    return names[s];
 }
 
 /* ---- one run ------------------------------------------------------------------------------------------------------*/
@@ -61,6 +62,23 @@ static enum status read_progress(struct run_info *r, struct err *e) {
     return ST_OK;
 }
 
+/* What the log ends with, if that is an error: "TIME error MESSAGE". malloc'ed, or NULL. */
+static char *last_error(const char *dir) {
+    CLEANUP_FREE char *path = in_dir(dir, "logs.log");
+    FILE *f = fopen(path, "re");
+    char tail[8192];
+    if (!f) return NULL;
+    if (fseek(f, -(long)(sizeof tail - 1), SEEK_END) != 0) rewind(f); /* a short file */
+    size_t n = fread(tail, 1, sizeof tail - 1, f);
+    fclose(f);
+    while (n > 0 && tail[n - 1] == '\n') n--;
+    tail[n] = 0;
+    const char *line = strrchr(tail, '\n'), *level;
+    line = line ? line + 1 : tail;
+    level = strchr(line, ' ');
+    return level && str_has_prefix(level, " error ") ? xstrdup(level + strlen(" error ")) : NULL;
+}
+
 enum status run_info_read(const char *dir, struct run_info *out, struct err *e) {
     CLEANUP_FREE char *config = in_dir(dir, "config.yaml"), *metrics = in_dir(dir, "metrics.jsonl"),
                       *final = in_dir(dir, "checkpoints/final/state.json");
@@ -73,6 +91,7 @@ enum status run_info_read(const char *dir, struct run_info *out, struct err *e) 
     out->state = is_running(dir, &out->pid) ? RUN_RUNNING : fs_is_file(final) ? RUN_FINISHED : RUN_STOPPED;
     out->changed_s = i64_max(changed(metrics), changed(config));
     out->fraction = NAN;
+    if (out->state == RUN_STOPPED && (out->error = last_error(dir))) out->state = RUN_FAILED;
     const enum status st = fs_is_file(metrics) ? read_progress(out, e) : ST_OK;
     if (st != ST_OK) run_info_free(out);
     return st;
@@ -81,6 +100,7 @@ enum status run_info_read(const char *dir, struct run_info *out, struct err *e) 
 void run_info_free(struct run_info *r) {
     free(r->name);
     free(r->dir);
+    free(r->error);
     *r = (struct run_info){0};
 }
 

@@ -12,12 +12,14 @@ enum run_state {
     RUN_RUNNING,
     RUN_FINISHED, /* its final checkpoint is there */
     RUN_STOPPED,  /* it can be resumed */
+    RUN_FAILED,   /* so can it, when the error that it ended with is gone */
 };
 const char *run_state_name(enum run_state s);
 
 struct run_info {
     char *name, *dir;
     enum run_state state;
+    char *error;       /* of a failed one, else NULL */
     pid_t pid;         /* of a running one; 0: not known */
     int64_t steps;     /* lines of metrics, evaluations left out */
     double fraction;   /* of its steps that are done; NaN: none yet */

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "problem/generator.h"
 #include "rl/locate.h"
+#include "rl/plan.h"
 #include "rl/raicl.h"
 #include "tensor/backend.h"
 
@@ -112,12 +113,32 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
     return ST_OK;
 }
 
-enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
+/* kv_memory and activation_memory where the options leave them open. */
+static enum status plan_memory(const struct session *s, struct train_options *o, struct err *e) {
+    CLEANUP_STR struct str config = STR_INIT, line = STR_INIT;
+    const struct paper device = paper_of(s->be);
+    struct train_plan p;
+    if (strcmp(o->device, "cpu") == 0 || device.bytes == 0) return ST_OK;
+    str_addf(&config, "%s/config.json", s->tokenizer_dir);
+    TRY(train_plan(o, config.p, &device, &p, e));
+    if (o->kv_memory == 0) o->kv_memory = p.kv;
+    if (o->activation_memory == 0) o->activation_memory = p.activation_budget;
+    train_plan_line(&p, &line);
+    log_info("%s", line.p);
+    return ST_OK;
+}
+
+static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
+                                struct session *s, struct err *e) {
+    struct train_options mine = *given;
+    const struct train_options *const o = &mine;
     *s = (struct session){0};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
     s->be->fast = o->numerics == NUMERICS_FAST;
+    if (training) TRY(plan_memory(s, &mine, e));
     TRY(load_start(o, false, cancel, s, &s->model, e));
     if (o->kl_penalty_coef > 0) TRY(load_start(o, true, cancel, s, &s->reference, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
@@ -163,6 +184,14 @@ enum status session_open(const struct train_options *o, const volatile bool *can
         TRY(raicl_open(&ro, &s->actor.raicl, e));
     }
     return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
+}
+
+enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
+    return open_session(o, false, cancel, s, e);
+}
+enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) {
+    return open_session(o, true, cancel, s, e);
 }
 
 void session_close(struct session *s) {

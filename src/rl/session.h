@@ -25,6 +25,10 @@ struct session {
  * failure everything is closed again by session_close, which the caller must call in every case. */
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
+/* The same for a run that trains: on a GPU its memory is planned first (plan.h). What the options leave to the program
+ * is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
+enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) MUST_USE;
 void session_close(struct session *s);
 
 /* How answers are judged; threads, timeouts and the rest. lease: who stands aside for measurements; may be NULL. */

@@ -360,6 +360,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
         TRY_GOTO(checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.model, o->lora_rank > 0, s.opt, e), out);
         log_info("%s: going on from step %lld", o->output, (long long)s.step);
     }
+    TRY_GOTO(checkpoint_room(o->output, params, n, e), out);
     st = train(&s, cancel, e);
 out:
     str_free(&probe);

@@ -142,6 +142,9 @@ struct backend {
                     const struct attn_seq *seq, int n_seq, struct attn_shape s);
 };
 
+/* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
+enum { CUDA_LOGIT_CHUNK = 296 << 20 };
+
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */

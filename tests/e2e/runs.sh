@@ -45,6 +45,14 @@ check "the time split" grep -q 'sampling 75 %.*verdicts 25 %' "$tmp/said"
 "${runs[@]}" logs done -n 2 "${at[@]}" >"$tmp/said"
 check "logs" test "$(paste -sd, "$tmp/said")" = "line 4,line 5"
 says "disk" 'in 2 runs' "${runs[@]}" disk "${at[@]}"
+printf '%s\n' '2026-01-01T00:00:00Z info step' '2026-01-01T00:00:09Z error the disk: No space left' >"$tmp/runs/cut/logs.log"
+says "one that ended with an error" '^cut +failed +1 +10 %' "${runs[@]}" list "${at[@]}"
+says "status says which" '^  the disk: No space left' "${runs[@]}" status cut "${at[@]}"
+says "so does watch" '^the disk: No space left' "${runs[@]}" watch cut --once "${at[@]}"
+refuses "a run that cannot begin" 1 'rag_index_path: .*none: no index here' "$KRL" train model_name=models/tiny \
+    log_path="$tmp/runs/none" prompt_option=raicl rag_index_path="$tmp/none" max_steps=1
+says "has said why" '^  dataset_builder.rag_index_path: .*no index here' "${runs[@]}" status none "${at[@]}"
+rm -r "$tmp/runs/none" "$tmp/runs/cut/logs.log"
 refuses "stopping what does not run" 1 'cut: is not running' "${runs[@]}" stop cut "${at[@]}"
 says "stopping all of none" 'nothing is running' "${runs[@]}" stop --all "${at[@]}"
 says "clean asks" 'delete .*cut .*kept' sh -c "echo n | '$KRL' runs clean cut --runs-dir '$tmp/runs' | tr '\n' ' '"
@@ -73,6 +81,8 @@ fi
 refuses "just stop without a name" 2 'expected the name of a run' recipe stop
 refuses "just train-raicl without an index" 1 'no index in' env RAG_INDEX_DIR="$tmp/none" tools/just train-raicl x
 refuses "just train-config with a file that is not there" 1 'nowhere.yaml: no such file' recipe train-config nowhere.yaml x
+check "tools/just alone names all recipes" sh -c "tools/just | sed -n 's/^  \([a-z-]*\) .*/\1/p' | sort >'$tmp/named' &&
+    sed -nE 's/^([a-z-]+)( .*)?:$/\1/p' justfile | sort | cmp - '$tmp/named'"
 refuses "an unknown recipe" 2 'no recipe "trian"' tools/just trian
 if [ ! -f models/tiny/model.safetensors ]; then
     skip "runs in the background" "models/tiny has no model.safetensors; make embedded-model builds it"
