@@ -558,9 +558,9 @@ int main(int argc, char **argv) {
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
     test_attention(gpu);
     test_attention_grad(gpu);
-    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 104, 8));
-    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 328, 32));
-    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 64, 40));
+    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 72, 8));
+    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 136, 32));
+    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 40, 40));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
     report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
