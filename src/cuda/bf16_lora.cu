@@ -193,5 +193,5 @@ extern "C" int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l)
         if (!s->b.vec || s->N % 8 != 0 || ((uintptr_t)s->y & 15) != 0 || s->ldy % (s->y16 ? 8 : 4) != 0) return 0;
         blocks += ceil_div(s->N, BLOCK_N);
     }
-    return l->T >= CU_LORA_MANY || (l->T > ROWS / 2 && blocks >= d->sm_count);
+    return l->T >= CU_LORA_MANY || (l->T > ROWS / 2 && ceil_div(l->T, ROWS) * blocks >= d->sm_count);
 }

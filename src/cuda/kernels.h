@@ -198,9 +198,9 @@ struct cu_lora {
 };
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes xa and t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
-/* bf16_lora.cu: its two halves over many rows, about CU_LORA_MANY or more, with the same bits, where takes_* allow it.
- * xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 128, CU_LORA_CHAINS = 16 };
+/* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
+ * of 64 rows to fill a GPU. xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
