@@ -134,6 +134,9 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
         p->kv = i64_min(most, left - p->activations_most);
         p->activation_budget = left - p->kv;
     }
+    const int64_t unused = i64_max(0, p->activation_budget - p->activations_most);
+    p->kv_budget = o->kv_memory > 0 ? i64_max(o->kv_memory, p->kv_least) : p->kv + unused / 2;
+    p->activation_budget = left - i64_max(p->kv, i64_min(p->kv_budget, p->kv + unused / 2));
     if (o->activation_memory > 0) p->activation_budget = i64_min(p->activation_budget, o->activation_memory);
     int shared = 0;
     p->activations = p->activations_most;

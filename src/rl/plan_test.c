@@ -130,7 +130,7 @@ static void test_choices_fit(void **state) {
     struct config c;
     options(&o, &c, keys, 5);
     int recomputed = 1000, fitting = 0;
-    int64_t kv = 0;
+    int64_t kv = 0, kv_budget = 0;
     for (int64_t memory = 12; memory <= 140; memory += 8) {
         const struct paper device = paper_cuda(memory * GIB);
         struct train_plan p;
@@ -143,11 +143,15 @@ static void test_choices_fit(void **state) {
         fitting++;
         assert_true(plan_total(&p) <= p.available);
         assert_true(p.activations <= p.activation_budget && p.kv >= p.kv_least && p.kv <= p.kv_most);
+        assert_true(p.kv_budget >= p.kv);
+        assert_true(plan_total(&p) - p.kv - p.activations + p.kv_budget + p.activation_budget <= p.available);
         assert_true(p.recomputed <= recomputed && p.kv >= kv);
         recomputed = p.recomputed;
         kv = p.kv;
+        kv_budget = p.kv_budget;
     }
     assert_true(fitting > 10);
+    assert_true(kv_budget > kv);     /* and it may have more than the plan needs */
     assert_int_equal(recomputed, 0); /* 140 GiB are enough for everything */
     /* LoRA of 7 billion parameters on a card of 48 GB, of which a driver takes some. */
     const struct paper card = paper_cuda(44 * GIB);
