@@ -187,8 +187,28 @@ static void test_refusal(void **state) {
     config_free(&c);
 }
 
+/* A step that has few tokens takes less than train_tokens rows. */
+static void test_small_step(void **state) {
+    (void)state;
+    static const char *const keys[] = {"batch_size=1", "group_size=2", "max_tokens=10", "prompt_max_tokens=60",
+                                       "lora_rank=4"};
+    struct train_options o;
+    struct config c;
+    options(&o, &c, keys, 5);
+    const struct paper device = paper_cuda(GIB);
+    struct train_plan p;
+    CHECK(train_plan(&o, small, &device, &p, &err));
+    assert_int_equal(p.rows, 80);
+    assert_int_equal(p.answers, 2);
+    o.mode = MODE_MULTI_TURN;
+    o.max_turns = 3;
+    CHECK(train_plan(&o, small, &device, &p, &err));
+    assert_int_equal(p.rows, 240);
+    config_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_taken), cmocka_unit_test(test_choices_fit),
-                                       cmocka_unit_test(test_refusal)};
+                                       cmocka_unit_test(test_refusal), cmocka_unit_test(test_small_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
