@@ -132,7 +132,7 @@ bundle: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelr
 	@BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle $(BUNDLE_FLAGS) $(BUNDLE)
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
-demo: ## set up, build, then train the embedded model and show it learning
+demo: ## set up, build, then train the embedded model and show it learning; DEVICE=cuda: on a GPU
 	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
 test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run

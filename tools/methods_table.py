@@ -156,6 +156,9 @@ def turns_table(runs, methods):
     names += [(m + ", before", m, "before.turns.json", "before.json") for m in methods]
     for label, m, of_turns, of_answers in names:
         turns, single = evaluations(runs, m, of_turns), evaluations(runs, m, of_answers)
+        if turns:  # of the same seeds
+            seeds = {os.path.dirname(p) for p, _ in turns}
+            single = [(p, s) for p, s in single if os.path.dirname(p) in seeds]
         if single:
             by4 = percent(list(by_problem([s for _, s in turns], solved).values())) if turns else "-"
             tokens = "-"
@@ -186,7 +189,7 @@ def stage1_table(runs):
     before, after = every("before_*.json"), every("after_*.json")
     if not before or not after:
         return []
-    lines = ["", f"## Stage 1 from a model that hardly compiles, {len(after)} seeds", "", "| | before | after | change | after, each seed |"]
+    lines = ["", f"## Stage 1 from a model that hardly compiles, seeds: {len(after)}", "", "| | before | after | change | after, each seed |"]
     lines.append("|---|---|---|---|---|")
     for name, of in COLUMNS[:2]:
         a, b = by_problem(before, of), by_problem(after, of)
@@ -202,17 +205,19 @@ def ahead_table(runs, methods):
     for m in methods:
         steps = []
         for path in sorted(glob.glob(os.path.join(glob.escape(runs), glob.escape(m) + "_*", "run", "metrics.jsonl"))):
-            with open(path, encoding="utf-8") as f:
-                steps.append([r for r in map(json.loads, f) if "reward/mean" in r])
+            if os.path.isfile(os.path.join(os.path.dirname(os.path.dirname(path)), "times.json")):  # it has ended
+                with open(path, encoding="utf-8") as f:
+                    steps.append([r for r in map(json.loads, f) if "reward/mean" in r])
         if "max_staleness" in m and steps:
             means = [
                 [sum(r[key] for r in s) / len(s) for s in part]
                 for key, part in (
                     ("time/total", [s[1:] or s for s in steps]),  # the first step has nothing to overlap with
                     ("reward/mean", [s[-4:] for s in steps]),
-                    ("train/ratio_max", steps),
+                    ("train/kl_k3", steps),
                 )
             ]
+            means[2] = [1e4 * x for x in means[2]]
             rows.append("| " + m + " | " + " | ".join(", ".join(f"{x:.2f}" for x in each) for each in means) + " |")
     if not rows:
         return []
@@ -220,7 +225,7 @@ def ahead_table(runs, methods):
         "",
         "## Sampling a batch ahead",
         "",
-        "| method, each seed | seconds a step | reward of the last four steps | largest ratio, mean over steps |",
+        "| method, each seed | seconds a step | reward of the last four steps | KL of sampler and trainer, 1e-4 nats |",
         "|---|---|---|---|",
         *rows,
     ]

@@ -1,5 +1,6 @@
 /* bench: what the parts of `kernelrl bench` share: the options, the limits of the machine, series of times, and how a
- * measurement is written. cmd_bench.c is the command, bench_limits.c measures the machine, bench_model.c the model.
+ * measurement is written. cmd_bench.c is the command, bench_limits.c measures the machine, bench_model.c the model,
+ * bench_rl.c a step of reinforcement learning.
  *
  * The limit of a step is the time no program can beat here: the sum over its operations of the larger of bytes over the
  * memory's bandwidth and floating point operations over the rate of the best matrix product, both measured in the same
@@ -13,7 +14,14 @@
 #include "tensor/backend.h"
 
 enum { BENCH_LIST = 16 }; /* values an option takes at most */
-enum bench_what { BENCH_DECODE = 1, BENCH_PREFILL = 2, BENCH_TRAIN_LORA = 4, BENCH_TRAIN_FULL = 8, BENCH_MATMUL = 16 };
+enum bench_what {
+    BENCH_DECODE = 1,
+    BENCH_PREFILL = 2,
+    BENCH_TRAIN_LORA = 4,
+    BENCH_TRAIN_FULL = 8,
+    BENCH_MATMUL = 16,
+    BENCH_RL = 32
+};
 
 struct bench_options {
     int what;          /* bits of enum bench_what */
@@ -26,6 +34,8 @@ struct bench_options {
     int64_t tokens;                     /* of a sequence in prefill and training */
     int64_t repeat;                     /* 0: each measurement's own */
     int threads, lora_rank;
+    int answers; /* to a prompt, of new_tokens each */
+    int64_t new_tokens;
     bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
     bool fast;            /* numerics: fast, see tensor/backend.h */
     int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
@@ -81,6 +91,18 @@ enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_
 enum status bench_adapter(struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */
 enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) MUST_USE;
+
+/* One sampling step's limit: `rows` rows of n_seq sequences whose queries and keys make `pairs` pairs, over `cached`
+ * keys in memory. The head runs for one row a sequence. */
+double bench_step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
+                          double cached);
+/* Floating point operations of a step of training on `rows` rows, `predict` of which predict, with `pairs` pairs of a
+ * query and a key. Nothing for what is computed again, nor for adapters, norms and the optimizer's arithmetic. */
+double bench_train_flop(const struct model_config *c, bool full, double rows, double predict, double pairs);
+
+/* ---- bench_rl.c: a step of reinforcement learning without verdicts; gives m an adapter and leaves it changed ---- */
+
+enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_USE;
 
 /* ---- bench_verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
 

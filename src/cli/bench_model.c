@@ -31,10 +31,8 @@ static double attention_flop(const struct model_config *c, double pairs) { retur
 /* Of one cached token, in all layers. */
 static double kv_bytes(const struct model *m) { return (double)kv_block_bytes(m) / KV_BLOCK; }
 
-/* One sampling step: `rows` rows of n_seq sequences whose queries and keys make `pairs` pairs, over `cached` keys in
- * memory. The head runs for one row a sequence. */
-static double step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
-                           double cached) {
+double bench_step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
+                          double cached) {
     const struct model_config *c = model_cfg(m);
     const double D = c->D, K = c->K;
     const double layer = weight_limit_s(b, m, rows, D * (c->H + 2 * c->G) * K) +
@@ -42,6 +40,13 @@ static double step_limit_s(const struct bench *b, const struct model *m, double 
                          weight_limit_s(b, m, rows, D * c->F) +
                          bench_limit_s(&b->limits, cached * kv_bytes(m) / c->L, attention_flop(c, pairs));
     return c->L * layer + weight_limit_s(b, m, n_seq, head_params(c));
+}
+
+/* Twice the parameters a token forward, as much for the gradient of the input, and for that of the weight where weights
+ * are trained; attention's gradient is four products for the forward's two. */
+double bench_train_flop(const struct model_config *c, bool full, double rows, double predict, double pairs) {
+    return (full ? 6 : 4) * (rows * c->L * layer_params(c) + predict * head_params(c)) +
+           3 * c->L * attention_flop(c, pairs);
 }
 
 /* ---- sampling ---------------------------------------------------------------------------------------------------- */
@@ -127,7 +132,7 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     const double bytes =
         (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
     js_put_f64(&line, "gb_per_s", bytes / t.median * 1e-9);
-    bench_line_end(b, &line, label, &t, n_seq / t.median, "token", step_limit_s(b, m, n_seq, n_seq, keys, keys));
+    bench_line_end(b, &line, label, &t, n_seq / t.median, "token", bench_step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:
     step_buffers_free(&s);
     kv_free(kv);
@@ -177,7 +182,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     js_put_i64(&line, "tokens", tokens);
     js_put_f64(&line, "of_matmul_rate", flop / t.median / b->limits.flop_s);
     snprintf(label, sizeof label, "%d x %lld tokens", n_seq, (long long)tokens);
-    bench_line_end(b, &line, label, &t, rows / t.median, "token", step_limit_s(b, m, rows, n_seq, pairs, 0));
+    bench_line_end(b, &line, label, &t, rows / t.median, "token", bench_step_limit_s(b, m, rows, n_seq, pairs, 0));
 out:
     step_buffers_free(&s);
     kv_free(kv);
@@ -307,12 +312,8 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     const int64_t peak = peak_resident_bytes();
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
 
-    /* Twice the parameters a token forward, as much for the gradient of the input, and for that of the weight where
-     * weights are trained; attention's gradient is four products for the forward's two. Nothing for what is computed
-     * again, nor for adapters, norms and the optimizer's arithmetic; but the optimizer's memory counts. */
     const bool full = what == TRAIN_FULL;
-    const double params = c->L * layer_params(c) + head_params(c), pairs = (double)T * (double)(tokens + 1) / 2;
-    const double flop = (full ? 6 : 4) * (double)T * params + 3 * c->L * attention_flop(c, pairs);
+    const double flop = bench_train_flop(c, full, (double)T, (double)T, (double)T * (double)(tokens + 1) / 2);
     int n_params;
     const struct param *p = model_params(m, &n_params);
     double trained = 0;

@@ -101,7 +101,7 @@ static void cuda_answer(struct str *out, int f, int outside, int inside) {
     str_addf(out, cuda_text, outside, inside, v, v, v, v);
 }
 
-static void report(const char *what, const char *device, int answers, int correct, double seconds,
+static void report(const char *what, const char *device, int answers, int correct, double seconds, int64_t held_bytes,
                    const struct verdict *one) {
     CLEANUP_STR struct str line = STR_INIT;
     js_begin(&line, NULL, '{');
@@ -112,6 +112,7 @@ static void report(const char *what, const char *device, int answers, int correc
     js_put_i64(&line, "correct", correct);
     js_put_f64(&line, "seconds", seconds);
     js_put_f64(&line, "verdicts_per_s", answers / seconds);
+    if (held_bytes > 0) js_put_i64(&line, "held_bytes", held_bytes);
     if (one) {
         js_put_f64(&line, "compile_s", one->compile_s);
         js_put_f64(&line, "run_s", one->run_s);
@@ -136,7 +137,7 @@ static enum status timed_batch(struct verifier *v, struct verify_item *items, si
     const struct verdict *shown = n == 1 ? &items[0].verdict : NULL;
     for (size_t i = 0; i < n && !shown; i++)
         if (items[i].verdict.outcome != OUTCOME_CORRECT) shown = &items[i].verdict;
-    report(what, device, (int)n, correct, seconds, shown);
+    report(what, device, (int)n, correct, seconds, verifier_held_bytes(v), shown);
     return ST_OK;
 }
 
@@ -256,7 +257,7 @@ static enum status bench_gpu(struct verify_options o, int answers, int rows, str
         double t0 = clock_now_s();
         o.backend = parts[i].backend;
         st = verifier_open(&o, &v, e);
-        if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, NULL);
+        if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, 0, NULL);
         if (st == ST_OK) st = bench_single(v, i, rows, o.device, e);
         if (st == ST_OK && parts[i].many) st = bench_many(v, parts[i].many, i == TRITON, answers / 2, o.device, e);
         verifier_close(v);

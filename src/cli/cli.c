@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,16 @@ int cli_report(const struct err *e) {
     log_progress_end(); /* an error may come in the middle of a line that is being rewritten */
     fprintf(stderr, "kernelrl: %s\n", e->msg);
     return status_exit_code(e->code);
+}
+
+int cli_wrong(const char *usage, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("kernelrl: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return cli_usage(usage);
 }
 
 int cli_usage(const char *usage) {

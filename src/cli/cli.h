@@ -35,6 +35,8 @@ COMMAND_LIST(X)
 
 /* Prints "kernelrl: <message>" and returns the exit code of the error. */
 int cli_report(const struct err *e);
+/* Prints "kernelrl: <what is wrong>" and the usage line to stderr, and returns 2. */
+int cli_wrong(const char *usage, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
 /* Whether a value of --dtype is one model_options knows; says on stderr what was expected when it is not. */

@@ -10,9 +10,11 @@
 #include "io/json.h"
 
 static const char usage[] =
-    "bench decode|prefill|train|train-lora|train-full|matmul|all (--arch NAME | --model DIR) [--random-weights]\n"
+    "bench decode|prefill|train|train-lora|train-full|rlstep|matmul|all (--arch NAME | --model DIR) "
+    "[--random-weights]\n"
     "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--train-tokens N]\n"
-    "       [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics exact|fast] [--threads N]\n"
+    "       [--answers N] [--new-tokens N] [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics "
+    "exact|fast] [--threads N]\n"
     "       [--device NAME]\n"
     "bench verify [--device cpu|cuda:N] [--answers N] [--threads N] [--rows N] [--allow-weaker]: verdicts a second\n"
     "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
@@ -24,8 +26,11 @@ static const char usage[] =
     "           (train-lora; rank 16) and of all parameters (train-full), in micro-batches of --train-tokens rows "
     "(1024);\n"
     "           --activation-memory as in `train`\n"
+    "  rlstep   --answers (16) answers of exactly --new-tokens (1024) tokens to each of N (8) prompts of --tokens, and "
+    "one\n"
+    "           optimizer step of LoRA on them; no verdicts\n"
     "  matmul   the model's products one by one over N rows (512,64,16,1), and their gradients\n"
-    "  all      all of these, as they are in brackets\n"
+    "  all      all of these but rlstep, as they are in brackets\n"
     "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
     "--random-weights takes the shape alone. --repeat: measured prefills (7) or training steps (3), after one to warm "
     "up.\n"
@@ -57,6 +62,7 @@ static const struct {
     {"train-lora", BENCH_TRAIN_LORA},
     {"train-full", BENCH_TRAIN_FULL},
     {"matmul", BENCH_MATMUL},
+    {"rlstep", BENCH_RL},
     {"all", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_MATMUL},
 };
 
@@ -148,6 +154,7 @@ static enum status run_frozen(struct bench *b, struct err *e) {
     if (st == ST_OK && what & BENCH_DECODE) st = bench_decode(b, m, e);
     if (st == ST_OK && what & BENCH_PREFILL) st = bench_prefill(b, m, e);
     if (st == ST_OK && what & BENCH_TRAIN_LORA) st = bench_train(b, m, TRAIN_LORA, e);
+    if (st == ST_OK && what & BENCH_RL) st = bench_rl_step(b, m, e);
     model_free(m);
     return st;
 }
@@ -206,7 +213,18 @@ static bool context_range(const char *text, struct bench_options *o) {
            number("--context", text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end);
 }
 
-enum { OPT_BATCH = 256, OPT_CONTEXT, OPT_TOKENS, OPT_RANK, OPT_MEMORY, OPT_MICRO, OPT_NUMERICS, OPT_REPEAT };
+enum {
+    OPT_BATCH = 256,
+    OPT_CONTEXT,
+    OPT_TOKENS,
+    OPT_RANK,
+    OPT_MEMORY,
+    OPT_MICRO,
+    OPT_NUMERICS,
+    OPT_ANSWERS,
+    OPT_NEW,
+    OPT_REPEAT
+};
 
 /* Which measurements an option belongs to: given for others it would mean nothing. */
 static const struct {
@@ -215,11 +233,13 @@ static const struct {
     int what;
 } belongs[] = {
     {OPT_CONTEXT, "--context", BENCH_DECODE},
-    {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
-    {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
-    {OPT_RANK, "--lora-rank", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA},
-    {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
-    {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL},
+    {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
+    {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
+    {OPT_RANK, "--lora-rank", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_RL},
+    {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
+    {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
+    {OPT_ANSWERS, "--answers", BENCH_RL},
+    {OPT_NEW, "--new-tokens", BENCH_RL},
 };
 
 static bool check(const char *name, const struct bench_options *o, const bool *given) {
@@ -257,6 +277,8 @@ int cmd_bench(int argc, char **argv) {
         {"train-tokens", required_argument, NULL, OPT_MICRO},
         {"numerics", required_argument, NULL, OPT_NUMERICS},
         {"repeat", required_argument, NULL, OPT_REPEAT},
+        {"answers", required_argument, NULL, OPT_ANSWERS},
+        {"new-tokens", required_argument, NULL, OPT_NEW},
         {"activation-memory", required_argument, NULL, OPT_MEMORY},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -267,6 +289,8 @@ int cmd_bench(int argc, char **argv) {
                               .context_end = 512,
                               .tokens = 512,
                               .lora_rank = 16,
+                              .answers = 16,
+                              .new_tokens = 1024,
                               .train_tokens = 1024};
     bool given[OPT_REPEAT - OPT_BATCH + 1] = {false};
     int64_t v = 0;
@@ -291,6 +315,11 @@ int cmd_bench(int argc, char **argv) {
         case OPT_BATCH: ok = number_list(optarg, &o); break;
         case OPT_CONTEXT: ok = context_range(optarg, &o); break;
         case OPT_TOKENS: ok = number("--tokens", optarg, 1, 1 << 20, &o.tokens); break;
+        case OPT_ANSWERS:
+            ok = number("--answers", optarg, 1, 1024, &v);
+            o.answers = (int)v;
+            break;
+        case OPT_NEW: ok = number("--new-tokens", optarg, 1, 1 << 20, &o.new_tokens); break;
         case OPT_REPEAT: ok = number("--repeat", optarg, 1, 1000, &o.repeat); break;
         case OPT_MICRO: ok = number("--train-tokens", optarg, 1, 1 << 20, &o.train_tokens); break;
         case OPT_MEMORY: ok = number("--activation-memory", optarg, 0, INT64_MAX, &o.activation_memory); break;

@@ -21,7 +21,7 @@ static const char usage[] =
     "problems list [--source SRC] [--level N] [--split S] [--difficulty N] [--ops WORD] [--json]\n"
     "       kernelrl problems show KEY [--source SRC]\n"
     "       kernelrl problems check [KEY]... [--source SRC] [filters] [--timeout S] [--json]\n"
-    "       kernelrl problems label [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
+    "       kernelrl problems label [KEY]... [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
     "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
     "                [--answers [--per-problem N]] [--broken] [--verify] [--threads N] [--allow-weaker]";
 static const char help[] =
@@ -397,6 +397,22 @@ done:
     return st;
 }
 
+/* What stands on the command line does not fit together. */
+static int misused(const char *what) {
+    static const char *const known[] = {"list", "show", "check", "label", "generate"};
+    const char *near = NULL;
+    size_t limit = str_near_limit(what);
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (strcmp(what, known[i]) == 0)
+            return cli_wrong(usage, "problems %s: an option that is another command's, or too many or too few words",
+                             what);
+        if (str_nearer(what, known[i], &limit)) near = known[i];
+    }
+    if (!*what) return cli_wrong(usage, "problems: expected list, show, check, label or generate");
+    return cli_wrong(usage, "problems: unknown command \"%s\"%s%s%s", what, near ? "; did you mean \"" : "",
+                     near ? near : "", near ? "\"?" : "");
+}
+
 int cmd_problems(int argc, char **argv) {
     enum {
         SOURCE = 256,
@@ -435,6 +451,7 @@ int cmd_problems(int argc, char **argv) {
         {"first", required_argument, NULL, FIRST},
         {"per-problem", required_argument, NULL, PER},
         {"out", required_argument, NULL, OUT},
+        {"output", required_argument, NULL, OUT}, /* as other commands call it */
         {"answers", no_argument, NULL, ANSWERS},
         {"broken", no_argument, NULL, BROKEN},
         {"verify", no_argument, NULL, VERIFY},
@@ -500,7 +517,7 @@ int cmd_problems(int argc, char **argv) {
         case VERIFY: a.verify = true; break;
         case WEAKER: a.weaker = true; break;
         case HELP: printf("usage: kernelrl %s\n%s", usage, help); return 0;
-        default: return cli_usage(usage);
+        default: return cli_wrong(usage, "problems: bad option or missing value: %s", argv[optind - 1]);
         }
     }
     const char *what = optind < argc ? argv[optind] : "";
@@ -509,17 +526,17 @@ int cmd_problems(int argc, char **argv) {
     if (strcmp(what, "generate") == 0 && rest == 0 && !a.source && !a.json && !filtering && !labelling)
         st = generate(&a, &e);
     else if (generating || (labelling && strcmp(what, "label") != 0))
-        return cli_usage(usage);
+        return misused(what);
     else if (strcmp(what, "list") == 0 && rest == 0 && !a.out)
         st = list(&a, &e);
     else if (strcmp(what, "check") == 0 && !a.out && (rest == 0 || !filtering))
         st = look_at(&a, false, argv + optind + 1, rest, &bad, &e);
-    else if (strcmp(what, "label") == 0 && rest == 0 && !a.json)
-        st = look_at(&a, true, NULL, 0, &bad, &e);
+    else if (strcmp(what, "label") == 0 && !a.json && (rest == 0 || !filtering))
+        st = look_at(&a, true, argv + optind + 1, rest, &bad, &e);
     else if (strcmp(what, "show") == 0 && rest == 1 && !a.json && !filtering && !a.out)
         st = show(&a, argv[optind + 1], &e);
     else
-        return cli_usage(usage);
+        return misused(what);
     if (bad) return 1;
     return st == ST_OK ? 0 : cli_report(&e);
 }

@@ -380,10 +380,13 @@ int cmd_query_rag_index(int argc, char **argv) {
         case JSON: a.json = true; break;
         case 'h':
         case HELP: printf("usage: kernelrl %s\n%s", query_usage, query_help); return 0;
-        default: return cli_usage(query_usage);
+        default: return cli_wrong(query_usage, "query-rag-index: bad option or missing value: %s", argv[optind - 1]);
         }
     }
-    if (st == ST_OK && (optind < argc || !a.index || !a.problem)) return cli_usage(query_usage);
+    if (st == ST_OK && optind < argc)
+        return cli_wrong(query_usage, "query-rag-index: unexpected argument \"%s\"", argv[optind]);
+    if (st == ST_OK && (!a.index || !a.problem))
+        return cli_wrong(query_usage, "query-rag-index: --index and --problem are needed");
     if (st == ST_OK) st = query(&a, &e);
     return st == ST_OK ? 0 : cli_report(&e);
 }

@@ -300,8 +300,12 @@ int cmd_sample(int argc, char **argv) {
         if (!good) return 2;
     }
     bool chat_options = o.system || o.renderer || o.thinking;
-    if (!o.model || !o.prompt || optind != argc || (o.raw && chat_options) || (o.renderer && o.thinking))
-        return cli_usage(usage);
+    if (!o.model || !o.prompt) return cli_wrong(usage, "sample: --model and --prompt are needed");
+    if (optind != argc) return cli_wrong(usage, "sample: unexpected argument \"%s\"", argv[optind]);
+    if (o.raw && chat_options)
+        return cli_wrong(usage, "sample: --raw takes the prompt as it is: no --system, --renderer or --thinking");
+    if (o.renderer && o.thinking)
+        return cli_wrong(usage, "sample: --renderer says itself whether it thinks: no --thinking");
     struct err e = {0};
     return run(&o, &e) == ST_OK ? 0 : cli_report(&e);
 }

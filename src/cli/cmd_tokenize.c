@@ -147,8 +147,10 @@ int cmd_tokenize(int argc, char **argv) {
         }
     }
     int modes = (text != NULL) + (file != NULL) + (ids_text != NULL) + (golden != NULL);
-    if (!model || modes > 1 || optind != argc || (golden && (json || specials)) || (ids_text && specials))
-        return cli_usage(usage);
+    if (!model) return cli_wrong(usage, "tokenize: --model is needed");
+    if (optind != argc) return cli_wrong(usage, "tokenize: unexpected argument \"%s\"", argv[optind]);
+    if (modes > 1 || (golden && (json || specials)) || (ids_text && specials))
+        return cli_wrong(usage, "tokenize: these options do not go together");
 
     struct err e = {0};
     struct tokenizer *t;

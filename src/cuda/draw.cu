@@ -77,17 +77,26 @@ static __device__ struct row_sums sums_of(const float *x, int64_t V, int64_t lim
     const int tid = threadIdx.x;
     struct row_sums r = {0, 0};
     int turn = 0;
+    float v[PER], next[PER];
+    load_run(next, x, 0, V, vec, MINUS_INFINITY);
     for (int64_t j0 = 0; j0 < V; j0 += CHUNK, turn++) {
-        float v[PER], sum = 0;
-        load_run(v, x, j0, V, vec, MINUS_INFINITY);
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) v[i] = next[i];
+        if (j0 + CHUNK < V) load_run(next, x, j0 + CHUNK, V, vec, MINUS_INFINITY); /* while this one is worked on */
         const int64_t j = j0 + (int64_t)tid * PER;
         float *const e = k.e + turn % 2 * CHUNK + tid * PER, *const d = k.d + turn % 2 * CHUNK + tid * PER;
+        /* Four at a time: single words of threads eight words apart would share banks. */
 #pragma unroll
-        for (int i = 0; i < PER; i++) {
-            d[i] = v[i] - max.x;
-            e[i] = exp_lane(d[i]);
-            if (how && j + i < limit) sum = sum + weight_of(v[i], max.y, *how);
+        for (int i = 0; i < PER; i += 4) {
+            const float4 f = make_float4(v[i] - max.x, v[i + 1] - max.x, v[i + 2] - max.x, v[i + 3] - max.x);
+            *reinterpret_cast<float4 *>(d + i) = f;
+            *reinterpret_cast<float4 *>(e + i) =
+                make_float4(exp_lane(f.x), exp_lane(f.y), exp_lane(f.z), exp_lane(f.w));
         }
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (how && j + i < limit) sum = sum + weight_of(v[i], max.y, *how);
         if (how) {
             sum = warp_sum(sum);
             if (tid % 32 == 0) k.part[turn * WARPS + tid / 32] = sum;

@@ -194,9 +194,9 @@ struct cu_lora {
     int64_t T, K, R, up_blocks;
 };
 int cu_lora(const struct cu_dev *d, struct cu_lora *l);
-/* bf16_lora.cu: its two halves over CU_LORA_MANY rows or more, with the same bits, where takes_* allow it. xa is
- * CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 128, CU_LORA_CHAINS = 8 };
+/* bf16_lora.cu: its two halves over CU_LORA_MANY rows or more, with the same bits, where takes_* allow it; over fewer
+ * there are too few blocks of 64 rows to fill a GPU. xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 8 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);

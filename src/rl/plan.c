@@ -109,7 +109,11 @@ static enum status measure(const struct train_options *o, const char *config, st
     const struct model_config *c = model_cfg(s->m);
     const int64_t prompt = o->prompt_max_tokens > 0 ? o->prompt_max_tokens : PROMPT;
     p->context = i64_min(c->max_positions, prompt + o->max_tokens);
-    p->rows = i64_max(o->train_tokens, p->context);
+    /* No more than a step has: every answer of every turn. */
+    const int64_t turns = o->mode == MODE_MULTI_TURN ? o->max_turns : 1,
+                  answers = o->dataset_builder.batch_size * turns * o->dataset_builder.group_size;
+    p->rows = i64_min(o->train_tokens, answers * o->max_tokens + o->dataset_builder.batch_size * turns * prompt);
+    p->rows = i64_max(p->rows, p->context);
     p->answers = i64_min(AT_ONCE, o->dataset_builder.batch_size * o->dataset_builder.group_size);
     p->layers = c->L;
     TRY(sketch_step(s, p, &p->sampling, e));
@@ -134,6 +138,9 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
         p->kv = i64_min(most, left - p->activations_most);
         p->activation_budget = left - p->kv;
     }
+    const int64_t unused = i64_max(0, p->activation_budget - p->activations_most);
+    p->kv_budget = o->kv_memory > 0 ? i64_max(o->kv_memory, p->kv_least) : p->kv + unused / 2;
+    p->activation_budget = left - i64_max(p->kv, i64_min(p->kv_budget, p->kv + unused / 2));
     if (o->activation_memory > 0) p->activation_budget = i64_min(p->activation_budget, o->activation_memory);
     int shared = 0;
     p->activations = p->activations_most;

@@ -18,8 +18,10 @@ struct train_plan {
     int64_t verifier;               /* PLAN_VERIFIER where answers run on the same device */
     int64_t kv, kv_least, kv_most;  /* keys and values: the choice; of one answer; of all sampled at a time */
     int64_t activations, activations_least, activations_most; /* the choice; all layers but one computed again; none */
-    int64_t activation_budget;                                /* what is left for them */
-    int layers, recomputed;                                   /* by the choice */
+    /* What each may grow to: what nobody needs by the plan is shared out, since prompts may be longer than it assumes.
+     */
+    int64_t kv_budget, activation_budget;
+    int layers, recomputed; /* by the choice */
 };
 /* Code that the driver loads with the first products; tensors of a problem and its answers, PyTorch's context. */
 #define PLAN_LIBRARY ((int64_t)700 * 1000 * 1000)

@@ -130,7 +130,7 @@ static void test_choices_fit(void **state) {
     struct config c;
     options(&o, &c, keys, 5);
     int recomputed = 1000, fitting = 0;
-    int64_t kv = 0;
+    int64_t kv = 0, kv_budget = 0;
     for (int64_t memory = 12; memory <= 140; memory += 8) {
         const struct paper device = paper_cuda(memory * GIB);
         struct train_plan p;
@@ -143,11 +143,15 @@ static void test_choices_fit(void **state) {
         fitting++;
         assert_true(plan_total(&p) <= p.available);
         assert_true(p.activations <= p.activation_budget && p.kv >= p.kv_least && p.kv <= p.kv_most);
+        assert_true(p.kv_budget >= p.kv);
+        assert_true(plan_total(&p) - p.kv - p.activations + p.kv_budget + p.activation_budget <= p.available);
         assert_true(p.recomputed <= recomputed && p.kv >= kv);
         recomputed = p.recomputed;
         kv = p.kv;
+        kv_budget = p.kv_budget;
     }
     assert_true(fitting > 10);
+    assert_true(kv_budget > kv);     /* and it may have more than the plan needs */
     assert_int_equal(recomputed, 0); /* 140 GiB are enough for everything */
     /* LoRA of 7 billion parameters on a card of 48 GB, of which a driver takes some. */
     const struct paper card = paper_cuda(44 * GIB);
@@ -183,8 +187,28 @@ static void test_refusal(void **state) {
     config_free(&c);
 }
 
+/* A step that has few tokens takes less than train_tokens rows. */
+static void test_small_step(void **state) {
+    (void)state;
+    static const char *const keys[] = {"batch_size=1", "group_size=2", "max_tokens=10", "prompt_max_tokens=60",
+                                       "lora_rank=4"};
+    struct train_options o;
+    struct config c;
+    options(&o, &c, keys, 5);
+    const struct paper device = paper_cuda(GIB);
+    struct train_plan p;
+    CHECK(train_plan(&o, small, &device, &p, &err));
+    assert_int_equal(p.rows, 80);
+    assert_int_equal(p.answers, 2);
+    o.mode = MODE_MULTI_TURN;
+    o.max_turns = 3;
+    CHECK(train_plan(&o, small, &device, &p, &err));
+    assert_int_equal(p.rows, 240);
+    config_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_taken), cmocka_unit_test(test_choices_fit),
-                                       cmocka_unit_test(test_refusal)};
+                                       cmocka_unit_test(test_refusal), cmocka_unit_test(test_small_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

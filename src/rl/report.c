@@ -418,7 +418,9 @@ static void draw_fast_p(struct str *s, const struct panel *p, const struct summa
         const struct summary *m = sums[i];
         if (isnan(m->fast[0].mean)) continue;
         if (isnan(m->fast[FAST_P - 1].mean)) {
+            str_addf(s, "<g fill=\"%s\">", colors[i]);
             draw_text(s, p->x + PANEL_W / 2.0, p->y - PANEL_H / 2.0 + 16 * i, "middle", "no correct answer was timed");
+            str_adds(s, "</g>\n");
             continue;
         }
         str_addf(s, "<polygon fill=\"%s\" fill-opacity=\"0.15\" points=\"", colors[i]);

@@ -142,7 +142,7 @@ enum status checkpoint_room(const char *dir, const struct param *p, int n_params
         if (p[i].g) need += 10.0 * (double)p[i].n;
     if (statvfs(dir, &disk) != 0) return FAIL(e, ST_IO, "%s: %s", dir, strerror(errno));
     const double free_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (free_bytes >= need) return ST_OK;
+    if (free_bytes >= need || disk.f_blocks == 0) return ST_OK; /* no blocks: a file system that does not say */
     return FAIL(e, ST_IO, "%s: %.1f MB are free, and a checkpoint takes %.1f MB or more; make room, or write elsewhere",
                 dir, free_bytes / 1e6, need / 1e6);
 }

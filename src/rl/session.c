@@ -121,7 +121,7 @@ static enum status plan_memory(const struct session *s, struct train_options *o,
     if (strcmp(o->device, "cpu") == 0 || device.bytes == 0) return ST_OK;
     str_addf(&config, "%s/config.json", s->tokenizer_dir);
     TRY(train_plan(o, config.p, &device, &p, e));
-    if (o->kv_memory == 0) o->kv_memory = p.kv;
+    if (o->kv_memory == 0) o->kv_memory = p.kv_budget;
     if (o->activation_memory == 0) o->activation_memory = p.activation_budget;
     train_plan_line(&p, &line);
     log_info("%s", line.p);

@@ -18,11 +18,29 @@ static int64_t largest(const struct param *p, int n) {
     return most;
 }
 
+/* Where a parameter's moments begin, in floats. Parameters that lie in one slab have them at the distances they have
+ * themselves, so that runs of them can be updated at once; others have them end to end. Returns the floats of one kind.
+ */
+static int64_t lay_out(const struct param *p, int n_params, int64_t *at) {
+    const float *low = n_params > 0 ? p[0].w : NULL, *high = low;
+    int64_t sum = 0;
+    for (int i = 0; i < n_params; i++) {
+        at[i] = sum;
+        sum += padded(p[i].n);
+        if ((uintptr_t)p[i].w < (uintptr_t)low) low = p[i].w;
+        if ((uintptr_t)(p[i].w + p[i].n) > (uintptr_t)high) high = p[i].w + p[i].n;
+    }
+    const int64_t span = (int64_t)(((uintptr_t)high - (uintptr_t)low) / sizeof(float));
+    if (padded(span) > sum) return sum;
+    for (int i = 0; i < n_params; i++) at[i] = (int64_t)(((uintptr_t)p[i].w - (uintptr_t)low) / sizeof(float));
+    return padded(span);
+}
+
 enum status adamw_create(struct backend *be, const struct param *p, int n_params, struct adamw **out, struct err *e) {
     *out = NULL;
-    int64_t floats = 0;
-    for (int i = 0; i < n_params; i++) floats += 2 * padded(p[i].n);
-    const int64_t bytes = floats * (int64_t)sizeof(float), have = be->mem_available(be);
+    CLEANUP_FREE int64_t *at = xcalloc((size_t)n_params + 1, sizeof *at);
+    const int64_t floats = lay_out(p, n_params, at);
+    const int64_t bytes = 2 * floats * (int64_t)sizeof(float), have = be->mem_available(be);
     float *slab = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
     if (!slab)
         return FAIL(e, ST_MEMORY, "the optimizer's moments need %.2f GB, of which %.2f GB are free",
@@ -33,9 +51,8 @@ enum status adamw_create(struct backend *be, const struct param *p, int n_params
     a->m = xcalloc((size_t)n_params, sizeof *a->m);
     a->v = xcalloc((size_t)n_params, sizeof *a->v);
     for (int i = 0; i < n_params; i++) {
-        a->m[i] = slab;
-        a->v[i] = slab + padded(p[i].n);
-        slab += 2 * padded(p[i].n);
+        a->m[i] = slab + at[i];
+        a->v[i] = slab + floats + at[i];
     }
     *out = a;
     return ST_OK;
@@ -49,13 +66,29 @@ void adamw_free(struct adamw *a) {
     free(a);
 }
 
+static bool decays_of(const struct param *p, const struct adamw_config *c, bool decay_all) {
+    return c->weight_decay != 0 && (decay_all || p->nd > 1);
+}
+
+/* Whether parameter j lies, as do its gradient and its moments, where the n elements from parameter i on end, but for a
+ * gap that fills up 64 bytes. Gaps hold zeros, and an update leaves zeros. */
+static bool follows(const struct adamw *a, const struct param *p, int i, int64_t n, int j) {
+    const uintptr_t from = (uintptr_t)p[i].w, to = (uintptr_t)p[j].w, end = from + (size_t)n * sizeof(float);
+    return to >= end && to - end < 64 && (uintptr_t)p[j].g - (uintptr_t)p[i].g == to - from &&
+           (uintptr_t)a->m[j] - (uintptr_t)a->m[i] == to - from && (uintptr_t)a->v[j] - (uintptr_t)a->v[i] == to - from;
+}
+
 void adamw_step(struct adamw *a, const struct param *p, int n_params, const struct adamw_config *c, double grad_scale,
                 bool decay_all) {
     ASSERT(n_params == a->n_params);
     a->step++;
     const double bias1 = 1 - pow(c->beta1, (double)a->step), bias2 = 1 - pow(c->beta2, (double)a->step);
-    for (int i = 0; i < n_params; i++) {
-        const bool decays = decay_all || p[i].nd > 1;
+    for (int i = 0, end; i < n_params; i = end) {
+        const bool decays = decays_of(&p[i], c, decay_all);
+        int64_t n = p[i].n;
+        for (end = i + 1; end < n_params && decays_of(&p[end], c, decay_all) == decays && follows(a, p, i, n, end);
+             end++)
+            n = p[end].w - p[i].w + p[end].n;
         const struct adamw_args x = {.beta1 = (float)c->beta1,
                                      .beta2 = (float)c->beta2,
                                      .eps = (float)c->eps,
@@ -63,7 +96,7 @@ void adamw_step(struct adamw *a, const struct param *p, int n_params, const stru
                                      .decay = decays ? (float)(1 - c->learning_rate * c->weight_decay) : 1,
                                      .step_size = (float)(c->learning_rate / bias1),
                                      .inv_sqrt_bias2 = (float)(1 / sqrt(bias2))};
-        a->be->adamw(a->be, p[i].w, a->m[i], a->v[i], p[i].g, p[i].n, &x);
+        a->be->adamw(a->be, p[i].w, a->m[i], a->v[i], p[i].g, n, &x);
     }
 }
 

@@ -109,6 +109,59 @@ static void matches_double_reference(void **state) {
     adamw_free(NULL);
 }
 
+/* Parameters side by side in one slab are updated in runs of one decay, with the bits of updates one by one, and the
+ * gaps between them stay zero. */
+static int adamw_calls;
+static void (*real_adamw)(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
+                          const struct adamw_args *a);
+static void counted_adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
+                          const struct adamw_args *a) {
+    adamw_calls++;
+    real_adamw(be, w, m, v, g, n, a);
+}
+static void runs_in_a_slab(void **state) {
+    (void)state;
+    enum { N = 4, SLAB = 272 };
+    static const int64_t size[N] = {37, 64, 5, 100}, at[N] = {0, 48, 112, 128};
+    static const int nd[N] = {1, 2, 2, 2};
+    static float w[SLAB], g[SLAB], alone_w[N][100], alone_g[N][100];
+    struct param slab[N], alone[N];
+    struct backend be = *one;
+    real_adamw = be.adamw;
+    be.adamw = counted_adamw;
+    for (int decay = 0; decay < 2; decay++) {
+        struct adamw_config c = config;
+        if (!decay) c.weight_decay = 0;
+        memset(w, 0, sizeof w);
+        memset(g, 0, sizeof g);
+        for (int i = 0; i < N; i++) {
+            struct rng r = rng_make(7, (uint64_t)i);
+            for (int64_t k = 0; k < size[i]; k++) {
+                w[at[i] + k] = alone_w[i][k] = (float)rng_normal(&r);
+                g[at[i] + k] = alone_g[i][k] = (float)rng_normal(&r);
+            }
+            slab[i] = (struct param){.name = "p", .w = w + at[i], .g = g + at[i], .n = size[i], .nd = nd[i]};
+            alone[i] = (struct param){.name = "p", .w = alone_w[i], .g = alone_g[i], .n = size[i], .nd = nd[i]};
+        }
+        struct adamw *a = create(&be, slab, N), *b = create(one, alone, N);
+        for (int t = 0; t < 3; t++) {
+            adamw_calls = 0;
+            adamw_step(a, slab, N, &c, 0.5, false);
+            assert_int_equal(adamw_calls, decay ? 2 : 1);
+            adamw_step(b, alone, N, &c, 0.5, false);
+        }
+        for (int i = 0; i < N; i++) {
+            const size_t bytes = (size_t)size[i] * sizeof(float);
+            assert_memory_equal(slab[i].w, alone[i].w, bytes);
+            assert_memory_equal(a->m[i], b->m[i], bytes);
+            assert_memory_equal(a->v[i], b->v[i], bytes);
+            for (int64_t k = at[i] + size[i]; k < (i + 1 < N ? at[i + 1] : SLAB); k++) assert_true(w[k] == 0);
+        }
+        adamw_free(a);
+        adamw_free(b);
+    }
+}
+
 /* A first step is the sign of the gradient times the learning rate, whatever the gradient's size. */
 static void first_step_by_hand(void **state) {
     (void)state;
@@ -225,11 +278,9 @@ static void wrong_files_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_double_reference),
-        cmocka_unit_test(first_step_by_hand),
-        cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(too_large_is_refused),
-        cmocka_unit_test(save_and_load),
+        cmocka_unit_test(matches_double_reference), cmocka_unit_test(runs_in_a_slab),
+        cmocka_unit_test(first_step_by_hand),       cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(too_large_is_refused),     cmocka_unit_test(save_and_load),
         cmocka_unit_test(wrong_files_are_refused),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

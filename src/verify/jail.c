@@ -163,11 +163,13 @@ static int build_python_filter(scmp_filter_ctx c, bool gpu) {
                                   SCMP_SYS(setns),          SCMP_SYS(io_uring_setup),
                                   SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register),
                                   SCMP_SYS(reboot),         SCMP_SYS(swapon),
-                                  SCMP_SYS(quotactl),       SCMP_SYS(acct)};
-    static const int no_gpu[] = {SCMP_SYS(socket),   SCMP_SYS(socketpair),      SCMP_SYS(connect),
-                                 SCMP_SYS(bind),     SCMP_SYS(listen),          SCMP_SYS(accept),
-                                 SCMP_SYS(fork),     SCMP_SYS(vfork),           SCMP_SYS(execve),
-                                 SCMP_SYS(execveat), SCMP_SYS(process_vm_readv)};
+                                  SCMP_SYS(quotactl),       SCMP_SYS(acct),
+                                  SCMP_SYS(shmget),         SCMP_SYS(msgget), /* memory that no limit counts */
+                                  SCMP_SYS(semget),         SCMP_SYS(mq_open)};
+    static const int no_gpu[] = {
+        SCMP_SYS(socket),           SCMP_SYS(socketpair),  SCMP_SYS(connect), SCMP_SYS(bind),   SCMP_SYS(listen),
+        SCMP_SYS(accept),           SCMP_SYS(fork),        SCMP_SYS(vfork),   SCMP_SYS(execve), SCMP_SYS(execveat),
+        SCMP_SYS(process_vm_readv), SCMP_SYS(memfd_create)};
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);

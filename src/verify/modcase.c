@@ -34,7 +34,9 @@ static void forget_lane(struct modcase *c, int lane) {
 static void forget(struct modcase *c) {
     for (int i = 0; i < N_LANES; i++) forget_lane(c, i);
     json_decref(c->loaded);
-    c->loaded = NULL;
+    json_decref(c->watch);
+    c->loaded = c->watch = NULL;
+    c->watching = c->busy = false;
     c->generation = 0;
 }
 
@@ -146,11 +148,47 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
     return ST_OK;
 }
 
-/* Families beyond `shipped`, the most telling first. */
-static const char *const families[] = {"signed", "probe", "offset", "spikes", "unit", "scaled", "small", "negated"};
+/* Families beyond `shipped`, the most telling first, each on one parameter set. An answer sees which set it has: the
+ * first would be safe to take short cuts on if it met nothing but shipped inputs. */
+static const struct {
+    const char *name;
+    int param_set;
+} families[] = {{"signed", 1}, {"probe", 1},  {"offset", 1}, {"spikes", 0},
+                {"unit", 1},   {"scaled", 1}, {"small", 1},  {"negated", 1}};
+/* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
+ * would otherwise be known for their inputs' distribution. */
+static const char *const timed_families[] = {"spikes", "signed"};
+enum { OTHER_TIMED = 4 };
 
 /* Decides the trials: in hardened scoring shipped inputs on parameters as initialised first, then one of each family
  * that the reference itself stands, on randomised parameters. */
+static void begin_survey(struct str *q, const struct modcase *c, int wanted) {
+    begin(q, "module_survey", c);
+    js_put_i64(q, "seed", (int64_t)secret(c, 6, 0));
+    js_put_i64(q, "wanted", wanted);
+    js_begin(q, "families", '[');
+}
+
+static void put_family(struct str *q, const char *name, int param_set) {
+    js_begin(q, NULL, '[');
+    js_put_str(q, NULL, name);
+    js_put_i64(q, NULL, param_set);
+    js_end(q, ']');
+}
+
+static enum status survey_timed(struct modcases *m, struct modcase *c, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin_survey(&q, c, 1);
+    for (size_t i = 0; i < ARRAY_LEN(timed_families); i++) put_family(&q, timed_families[i], 0);
+    js_end(&q, ']');
+    TRY(ask(m, &q, -1, &reply, e));
+    const json_t *list = json_object_get(reply, "families");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_is_true(json_object_get(json_array_get(list, i), "usable"))) c->timed_family = timed_families[i];
+    return ST_OK;
+}
+
 static enum status survey(struct modcases *m, struct modcase *c, struct err *e) {
     int n = m->o->trials < MODCASE_MAX_TRIALS ? m->o->trials : MODCASE_MAX_TRIALS;
     bool hardened = m->o->scoring == SCORING_HARDENED, families_too = hardened && !m->o->single_input;
@@ -165,24 +203,19 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     if (!hardened) return ST_OK;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    begin(&q, "module_survey", c);
-    js_put_i64(&q, "seed", (int64_t)secret(c, 6, 0));
-    js_put_i64(&q, "wanted", families_too ? n : 1);
-    js_begin(&q, "families", '[');
-    for (int i = -1; i < (families_too ? (int)ARRAY_LEN(families) : 0); i++) {
-        js_begin(&q, NULL, '[');
-        js_put_str(&q, NULL, i < 0 ? "shipped" : families[i]);
-        js_put_i64(&q, NULL, i >= 0);
-        js_end(&q, ']');
-    }
+    begin_survey(&q, c, families_too ? n : 1);
+    put_family(&q, "shipped", 0);
+    for (size_t i = 0; i < ARRAY_LEN(families) && families_too; i++)
+        put_family(&q, families[i].name, families[i].param_set);
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
     for (size_t i = 0; i < ARRAY_LEN(families) && c->n_trials < n && families_too; i++)
         if (json_is_true(json_object_get(json_array_get(list, i + 1), "usable")))
-            c->trials[c->n_trials++] = (struct modset){families[i], secret(c, 3, i + 1), 1};
+            c->trials[c->n_trials++] = (struct modset){families[i].name, secret(c, 3, i + 1), families[i].param_set};
     for (uint64_t i = 0; c->n_trials < n; i++)
         c->trials[c->n_trials++] = (struct modset){"shipped", secret(c, 4, i), 0};
+    if (families_too && m->o->measure) return survey_timed(m, c, e);
     return ST_OK;
 }
 
@@ -225,11 +258,8 @@ enum status modcase_open_lane(struct modcases *m, struct modcase *c, enum modcas
     CLEANUP_JSON json_t *reply = NULL;
     int fd = -1;
     if (!on_gpu(m)) {
-        fd = process_memfd("inputs", NULL, 0);
-        if (fd < 0 || ftruncate(fd, c->lane_bytes) != 0) {
-            if (fd >= 0) close(fd);
-            return FAIL(e, ST_MEMORY, "inputs: %s", strerror(errno));
-        }
+        fd = process_shared("inputs", c->lane_bytes);
+        if (fd < 0) return FAIL(e, ST_MEMORY, "inputs: %s", strerror(errno));
     }
     begin(&q, "module_lane", c);
     js_put_i64(&q, "lane", lane);
@@ -270,8 +300,26 @@ void modcase_drop_others(struct modcases *m, const struct modcase *keep) {
     }
 }
 
+enum status modcases_room(struct modcases *m, int64_t *free_bytes, int64_t *total_bytes, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_free", NULL);
+    TRY(ask(m, &q, -1, &reply, e));
+    TRY(js_get_i64(reply, "referee", "free_bytes", free_bytes, e));
+    return js_get_i64(reply, "referee", "total_bytes", total_bytes, e);
+}
+
+enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_rest", NULL);
+    TRY(ask(m, &q, -1, &reply, e));
+    return js_get_i64(reply, "referee", "held_bytes", held_bytes, e);
+}
+
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
-    return (struct modset){"shipped", secret(c, 5, i), 0};
+    const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
+    return (struct modset){other ? c->timed_family : "shipped", secret(c, 5, i), 0};
 }
 
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
@@ -289,7 +337,41 @@ enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, cons
         js_end(&q, '}');
     }
     js_end(&q, ']');
-    return ask(m, &q, -1, &reply, e);
+    js_put_bool(&q, "timed", both);
+    if (c->watch)
+        js_put_json(&q, "watch", c->watch);
+    else
+        str_adds(&q, ",\"watch\":[]");
+    c->watching = c->watch != NULL;
+    json_decref(c->watch);
+    c->watch = NULL;
+    TRY(ask(m, &q, -1, &reply, e));
+    c->busy = json_is_true(json_object_get(reply, "busy"));
+    return ST_OK;
+}
+
+enum status modcase_at_rest(struct modcases *m, struct modcase *c, bool *busy, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    begin(&q, "module_at_rest", c);
+    TRY(ask(m, &q, -1, &reply, e));
+    return js_get_bool(reply, "referee", "busy", busy, e);
+}
+
+void modcase_watch(struct modcase *c, json_t *blocks) {
+    json_decref(c->watch);
+    c->watch = json_incref(blocks);
+}
+
+enum status modcase_watched(struct modcases *m, struct modcase *c, bool *changed, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    *changed = false;
+    if (!c->watching) return ST_OK;
+    c->watching = false;
+    begin(&q, "module_watch", c);
+    TRY(ask(m, &q, -1, &reply, e));
+    return js_get_bool(reply, "referee", "changed", changed, e);
 }
 
 enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) {

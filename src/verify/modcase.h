@@ -37,10 +37,14 @@ struct modcase {
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
-    int slots; /* of each lane */
+    const char *timed_family; /* of some timed sets; NULL: all are shipped */
+    int slots;                /* of each lane */
     int64_t lane_bytes;
     int lane_fd[N_LANES];  /* CPU; -1: none */
     char *handle[N_LANES]; /* GPU, JSON text */
+    json_t *watch;         /* GPU: what modcase_watch() was given for the next staging; NULL: nothing */
+    bool watching;         /* it has been staged since */
+    bool busy;             /* the device did not come to rest around the last staging for timed calls */
     double eager_s;        /* of one reference call, as last measured; 0: unknown */
     uint64_t init_seeds[2];
 };
@@ -68,13 +72,24 @@ enum status modcase_open_lane(struct modcases *m, struct modcase *c, enum modcas
 void modcase_close_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane);
 /* Drops what the referee keeps of all problems but this one (NULL: of all). */
 void modcase_drop_others(struct modcases *m, const struct modcase *keep);
-/* Timed set i: as get_inputs draws it, on the parameters as initialised. */
+/* Bytes of a GPU's memory that nobody uses, and all of them; the referee drops what it can do without. */
+enum status modcases_room(struct modcases *m, int64_t *free_bytes, int64_t *total_bytes, struct err *e) MUST_USE;
+/* Between batches, on a GPU: the referee gives back what it keeps only to be quick. *held_bytes: what it still has. */
+enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e) MUST_USE;
+/* Timed set i: as get_inputs draws it, on the parameters as initialised. Some sets, nobody knows which, are of another
+ * family (hardened scoring, several inputs). */
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i);
 /* Seed of what forward() itself may draw on a set. The answer is told, so it is not the seed of the inputs. */
 uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
 /* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. */
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
                           int n, struct err *e) MUST_USE;
+/* GPU: whether the device goes on working for others for as long as a second. */
+enum status modcase_at_rest(struct modcases *m, struct modcase *c, bool *busy, struct err *e) MUST_USE;
+/* GPU: blocks of an answer's memory, [[base, size, handle], ...], in which nothing may change between the next staging
+ * and modcase_watched(), which says whether something has; without a staging in between it says no. */
+void modcase_watch(struct modcase *c, json_t *blocks);
+enum status modcase_watched(struct modcases *m, struct modcase *c, bool *changed, struct err *e) MUST_USE;
 /* GPU: a small piece of the referee's own work behind whatever the device still does, and a write over its cache.
  * *seconds: how long that took. */
 enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) MUST_USE;

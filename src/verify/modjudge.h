@@ -22,6 +22,7 @@ struct run {
     struct kernel_names kernels; /* of its sources */
     json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
     bool timed;                  /* the trials are over */
+    int busy;                    /* turns in front of which the device was not at rest */
     int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
     double deadline_s;           /* of the correctness trials */
     bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */

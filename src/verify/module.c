@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/rng.h"
@@ -14,6 +15,8 @@
 #include "verify/modjudge.h"
 
 enum { SHAPE_RANK = 12 };
+/* Turns in front of which the device may have been busy: a cheat that gains in so few gains nothing. */
+static const int most_busy = 4;
 
 /* ---- opening ---- */
 
@@ -106,16 +109,48 @@ static bool take_spare(struct module_judge *j, struct modrun *out, uint64_t nonc
     return found;
 }
 
+/* The referee, started beside the warm Python: importing PyTorch takes seconds. */
+struct opening {
+    struct refworker *referee;
+    const struct verify_options *o;
+    enum status st;
+    struct err e;
+};
+
+static void *open_referee(void *v) {
+    struct opening *o = v;
+    o->st = refworker_open(o->referee, o->o->python, o->o->threads, false, &o->e);
+    return NULL;
+}
+
+static enum status open_both(struct module_judge *j, struct jail *jail, struct err *e) {
+    struct opening other = {.referee = &j->referee, .o = j->o};
+    pthread_t thread;
+    fs_home(); /* it remembers its answer */
+    const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
+    enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, e);
+    if (beside)
+        pthread_join(thread, NULL);
+    else
+        open_referee(&other);
+    j->referee_open = other.st == ST_OK;
+    if (st != ST_OK) return st;
+    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
+    if (!j->referee_open || strcmp(j->referee.python, j->zygote.worker.python) != 0) {
+        if (j->referee_open) refworker_close(&j->referee);
+        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, false, e);
+        j->referee_open = st == ST_OK;
+    }
+    return st;
+}
+
 enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
     pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
-    TRY(zygote_open(&j->zygote, jail, o->python, o->threads, e));
-    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
-    enum status st = refworker_open(&j->referee, j->zygote.worker.python, o->threads, false, e);
-    j->referee_open = st == ST_OK;
+    enum status st = open_both(j, jail, e);
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
     if (st == ST_OK) st = open_tools(j, jail, e);
     if (st == ST_OK) prepare_spares(j);
@@ -127,6 +162,25 @@ void module_drop_reference(struct module_judge *j) {
     if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
     if (j->current) modcase_close_lane(&j->cases, j->current, LANE_REFERENCE);
     j->current = NULL;
+}
+
+/* A lane above this does not outlive the batch that it was made for. */
+static const int64_t most_lane_bytes = (int64_t)8 << 30;
+
+/* Between batches: memory of a GPU that is kept only to be quick goes back. */
+static void rest(struct module_judge *j) {
+    CLEANUP_JSON json_t *reply = NULL;
+    struct err e = {0};
+    if (!on_gpu(j)) return;
+    if (j->reference.outer > 0 && j->current && j->current->lane_bytes > most_lane_bytes) module_drop_reference(j);
+    if (j->reference.outer > 0) {
+        CLEANUP_STR struct str q = STR_INIT;
+        run_open_request(&q, "rest");
+        if (modrun_call(&j->reference, &q, -1, 60, &reply, NULL) != MODRUN_OK) module_drop_reference(j);
+        json_decref(reply);
+        reply = NULL;
+    }
+    if (modcases_rest(&j->cases, &j->held_bytes, &e) != ST_OK) log_debug("%s", e.msg);
 }
 
 void module_close(struct module_judge *j) {
@@ -376,7 +430,44 @@ bool run_ready(struct run *r, const int *slots, int n, const char *where) {
     json_decref(r->segments);
     r->segments = json_incref(json_object_get(reply, "segments"));
     json_decref(reply);
+    /* Now and then, and nobody knows when: it costs a pass over the answer's memory. */
+    if (good && r->timed && r->segments && is_hardened(r->j) && rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
+        modcase_watch(r->c, r->segments);
     return good;
+}
+
+/* The device worked for somebody in front of one turn after another. When it comes to rest with the answer's end, it
+ * was the answer. Always false. */
+static bool who_is_busy(struct run *r, const char *where) {
+    struct err e = {0};
+    bool busy = true;
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    enum status st = modcase_at_rest(&r->j->cases, r->c, &busy, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, ST_WORKER, &e);
+        return false;
+    }
+    if (busy) return run_reject(r, where, OUTCOME_INFRASTRUCTURE, "somebody else keeps the GPU busy");
+    return run_reject(r, where, OUTCOME_HIDDEN_WORK, "the device does not come to rest");
+}
+
+/* GPU: what stands still has not worked, by the device's own queues or through processes of its own, on inputs that it
+ * is only now told to look at. */
+static bool has_waited(struct run *r) {
+    static const char where[] = "before a timed call";
+    struct err e = {0};
+    bool changed = false;
+    double ignored;
+    if (modrun_children(&r->r) > 0)
+        return run_reject(r, where, OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
+    if (r->c->busy && ++r->busy > most_busy) return who_is_busy(r, where);
+    if (!r->c->watching) return true;
+    enum status st = modcase_watched(&r->j->cases, r->c, &changed, &e);
+    if (st == ST_OK) st = modcase_drain(&r->j->cases, r->c, &ignored, &e); /* what was read leaves the cache */
+    if (st != ST_OK) judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
+    if (st != ST_OK) return false;
+    return !changed || run_reject(r, where, OUTCOME_HIDDEN_WORK, "memory changed while the answer stood still");
 }
 
 static bool poison(struct run *r, int byte) {
@@ -393,6 +484,7 @@ static bool poison(struct run *r, int byte) {
 bool run_call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,
               json_t **reply, int64_t *ns) {
     CLEANUP_STR struct str q = STR_INIT;
+    if (r->timed && n > 0 && on_gpu(r->j) && is_hardened(r->j) && !has_waited(r)) return false;
     run_open_request(&q, "call");
     js_put_i64(&q, "param_set", sets[0].param_set);
     js_begin(&q, "slots", '[');
@@ -904,10 +996,27 @@ static void *load_main(void *v) {
     return NULL;
 }
 
+/* There was trouble, which may be for want of a GPU's memory. When it is the answer that has most of it, that is the
+ * answer's trouble. */
+static void blame(struct run *r) {
+    static const double most = 0.5;
+    int64_t before = 0, after = 0, total = 0;
+    struct err e = {0};
+    if (r->out->outcome != OUTCOME_INFRASTRUCTURE || !on_gpu(r->j) || !r->up) return;
+    enum status st = modcases_room(&r->j->cases, &before, &total, &e);
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
+    if (st != ST_OK || (double)(after - before) <= most * (double)total) return;
+    r->out->outcome = OUTCOME_MEMORY_LIMIT;
+    SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9, (double)total * 1e-9);
+}
+
 /* Our own trouble (a worker that was lost) is worth a second try, from the start. */
 static void try_again(struct loading *l, size_t i) {
     struct run *r = &l->runs[i];
     log_warn("%s; judging the answer again", r->out->message);
+    if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
     init_run(r, l->j, l->items[i].source, l->items[i].verdict);
     if (prepare_case(r, l->items[i].problem)) {
         fork_and_load(r, l->items[i].source);
@@ -927,6 +1036,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     } else if (known)
         fork_and_load(r, l->items[i].source);
     if (known && r->up) judge_loaded(r);
+    blame(r);
     finish(r);
     if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
 }
@@ -968,6 +1078,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
         if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
         kernel_names_free(&l.runs[i].kernels);
     }
+    rest(j);
     free(l.runs);
     free(l.loaded);
     pthread_cond_destroy(&l.changed);

@@ -33,6 +33,7 @@ struct module_judge {
     /* the GPU */
     char gpu_name[128], capability[16];
     int64_t l2_bytes;
+    int64_t held_bytes; /* of its memory, by the referee's PyTorch, after the last batch */
 };
 
 /* Starts the warm Python and the referee. o, jail and compiler must outlive it. */

@@ -121,6 +121,14 @@ bool process_find(const char *name, char *path, size_t size) {
     return false;
 }
 
+int process_shared(const char *name, int64_t bytes) {
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return -1;
+    if (ftruncate(fd, bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
 int process_memfd(const char *name, const void *data, size_t n) {
     int fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0) return -1;

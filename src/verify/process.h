@@ -34,7 +34,10 @@ void process_kill(struct process *p);
 
 /* Absolute path of a program: searched in PATH, then /usr/bin and /bin. False when there is none. */
 bool process_find(const char *name, char *path, size_t size);
-/* A sealed-size anonymous file with n bytes of data, read position 0; -1 on failure. Caller closes. */
+/* Memory to be shared, of a size that nobody can change: cut short by one side it would end the other. -1 on failure.
+ * Caller closes. */
+int process_shared(const char *name, int64_t bytes);
+/* An anonymous file with n bytes of data, read position 0; -1 on failure. Caller closes. */
 int process_memfd(const char *name, const void *data, size_t n);
 
 #endif

@@ -1,5 +1,6 @@
 #include "verify/reference.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,14 +192,24 @@ enum status reference_get(struct references *r, const char *code, struct referen
 
 /* ---- sets ---- */
 
+/* One of each so many timed sets is signed, where the reference stands that: an answer that has its tests behind it
+ * would otherwise know what its inputs are drawn from. */
+enum { OTHER_TIMED = 4 };
+
 static const char *const pattern[] = {"shipped", "signed", "shipped", "scaled", "signed"};
 
 struct wanted {
     int set;
     const char *family;
     uint64_t seed;
+    int param_set;
     bool usable; /* out */
 };
+
+/* On the parameters that go with the family: shipped inputs on those as initialised, the others on disturbed ones. */
+static struct wanted wanted(int set, const char *family, uint64_t seed) {
+    return (struct wanted){.set = set, .family = family, .seed = seed, .param_set = strcmp(family, "shipped") != 0};
+}
 
 static enum status fill(struct references *r, struct reference *p, struct wanted *w, int n, bool with_noise,
                         struct err *e) {
@@ -214,7 +225,7 @@ static enum status fill(struct references *r, struct reference *p, struct wanted
         js_put_i64(&q, "set", w[i].set);
         js_put_str(&q, "family", w[i].family);
         js_put_i64(&q, "seed", (int64_t)w[i].seed);
-        js_put_i64(&q, "param_set", strcmp(w[i].family, "shipped") != 0);
+        js_put_i64(&q, "param_set", w[i].param_set);
         js_end(&q, '}');
     }
     js_end(&q, ']');
@@ -228,11 +239,17 @@ static enum status fill(struct references *r, struct reference *p, struct wanted
         bool shipped = strcmp(w[i].family, "shipped") == 0;
         double noise = json_number_value(json_object_get(one, "noise"));
         w[i].usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
-        if (!with_noise)
-            noise = p->shipped_noise;
-        else if (shipped && noise > p->shipped_noise)
-            p->shipped_noise = noise;
-        if (w[i].usable) sets_note(&p->sets, w[i].set, w[i].family, !shipped, noise);
+        const bool is_signed = strcmp(w[i].family, "signed") == 0;
+        if (!with_noise) {
+            noise = is_signed ? fmax(p->shipped_noise, p->signed_noise) : p->shipped_noise;
+            w[i].usable = true;
+        } else if (shipped)
+            p->shipped_noise = fmax(p->shipped_noise, noise);
+        else if (is_signed && w[i].usable) {
+            p->signed_noise = fmax(p->signed_noise, noise);
+            p->signed_usable = true;
+        }
+        if (w[i].usable) sets_note(&p->sets, w[i].set, w[i].family, w[i].param_set, noise);
     }
     json_decref(reply);
     return st;
@@ -254,14 +271,12 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
     int n = r->max_tests;
     CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
     for (int i = 0; i < n; i++)
-        w[i] = (struct wanted){.set = i,
-                               .family = r->single_input ? "shipped" : pattern[(size_t)i % ARRAY_LEN(pattern)],
-                               .seed = secret(p, 3, (uint64_t)i)};
+        w[i] =
+            wanted(i, r->single_input ? "shipped" : pattern[(size_t)i % ARRAY_LEN(pattern)], secret(p, 3, (uint64_t)i));
     enum status st = fill(r, p, w, n, true, e);
     int m = 0;
     for (int i = 0; i < n && st == ST_OK; i++)
-        if (!w[i].usable)
-            again[m++] = (struct wanted){.set = i, .family = "shipped", .seed = secret(p, 4, (uint64_t)i)};
+        if (!w[i].usable) again[m++] = wanted(i, "shipped", secret(p, 4, (uint64_t)i));
     if (st == ST_OK && m > 0) st = fill(r, p, again, m, true, e);
     if (st != ST_OK) return mark_broken(p, st, e);
     p->n_tests = n;
@@ -280,10 +295,12 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     struct wanted w[CHUNK];
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
-        for (int i = 0; i < m; i++)
-            w[i] = (struct wanted){.set = reference_timed_set(r, p->n_timed + i),
-                                   .family = "shipped",
-                                   .seed = secret(p, 5, (uint64_t)(p->n_timed + i))};
+        for (int i = 0; i < m; i++) {
+            const uint64_t at = (uint64_t)(p->n_timed + i);
+            w[i] = wanted(reference_timed_set(r, p->n_timed + i), "shipped", secret(p, 5, at));
+            if (p->signed_usable && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
+                w[i].family = "signed";
+        }
         TRY(fill(r, p, w, m, false, e));
         p->n_timed += m;
     }

@@ -49,6 +49,7 @@ enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, st
     if (json_is_false(ok) && kind && text_of)
         st = FAIL(e,
                   strcmp(kind, "problem") == 0  ? ST_INVALID
+                  : strcmp(kind, "memory") == 0 ? ST_MEMORY
                   : strcmp(kind, "import") == 0 ? ST_UNSUPPORTED
                                                 : ST_WORKER,
                   "%s", text_of);

@@ -28,7 +28,8 @@ enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);
 
 /* One request and its reply; fd (or -1) travels along. *reply is the reply's object; the caller json_decref's it.
- * ST_INVALID: the problem is at fault (message from the worker). ST_WORKER: lost, late or nonsense; restart it. */
+ * ST_INVALID: the problem is at fault (message from the worker). ST_MEMORY: a GPU that
+ * others use too has no room for it. ST_WORKER: lost, late or nonsense; restart it. */
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
                            struct err *e) MUST_USE;
 /* The same with several descriptors, at most CHANNEL_MAX_FDS. */

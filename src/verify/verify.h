@@ -167,6 +167,9 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
 void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
                        size_t device_size);
 
+/* Bytes of a GPU's memory that the referee has kept after the last batch, beside what its context takes. */
+int64_t verifier_held_bytes(const struct verifier *v);
+
 struct verify_item {
     const struct problem *problem;
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */

@@ -42,6 +42,11 @@ check "train-lora in micro-batches" bench train-lora --arch tiny --batch 3 --tok
 check "of two sequences and one" [ "$(field train_tokens) $(field batch)" = "120 3" ]
 refuses "train-lora in too little memory" 1 'activation_memory' \
     "$KRL" bench train-lora --arch tiny --batch 2 --tokens 60 --activation-memory 1000
+check "rlstep" bench rlstep --arch tiny --batch 2 --answers 3 --tokens 30 --new-tokens 8 --lora-rank 4 --train-tokens 60
+check "its line" lines 1 tokens_per_s sample_s update_s kv_bytes activation_bytes
+check "of two prompts with three answers" [ "$(field bench) $(field batch) $(field answers) $(field new_tokens)" = "rlstep 2 3 8" ]
+refuses "a step off policy" 2 'numerics fast' "$KRL" bench rlstep --arch tiny --numerics fast
+refuses "answers to no measurement" 2 'answers means nothing to decode' "$KRL" bench decode --arch tiny --answers 3
 check "matmul" bench matmul --arch tiny --batch 1,64
 check "five matrices: one row, and 64 with their gradients" lines 20 gflops_per_s rows outputs inputs
 check "the shape of a model" bench decode --model models/tiny --random-weights --batch 1 --context 4-6

@@ -45,4 +45,5 @@ if [ -f models/tiny/model.safetensors ]; then
 else
     skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
 fi
+refuses "the demo on a GPU that is not there" 1 'device cuda:999' env DEVICE=cuda:999 tools/demo log_path="$tmp/demo"
 echo "1..$tap_n"

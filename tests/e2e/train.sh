@@ -160,7 +160,16 @@ else
     skip "a read-only run directory" "cannot mount here"
 fi
 if mount -t tmpfs -o size=256k tmpfs "$tmp/full" 2>/dev/null; then
-    refuses "a full disk" 1 'full/run/.*No space left' "${train[@]}" log_path="$tmp/full/run" max_steps=1
+    refuses "a disk without room for a checkpoint" 1 'full/run: .*MB are free' "${train[@]}" log_path="$tmp/full/run" max_steps=1
+    umount "$tmp/full"
+    mount -t tmpfs -o size=70m tmpfs "$tmp/full"
+    "${train[@]}" log_path="$tmp/full/run" max_steps=1 >"$tmp/said" 2>&1 & # and others fill it while it trains
+    pid=$!
+    wait_for 60 grep -q 'training problems' "$tmp/full/run/logs.log"
+    cat /dev/zero >"$tmp/full/others" 2>/dev/null
+    wait $pid
+    code=$?
+    check "a disk that runs full" sh -c "test $code = 1 && grep -q '^kernelrl: .*full/run/.*No space left' '$tmp/said'"
     check "a full disk leaves no half checkpoint" sh -c \
         "test -s '$tmp/full/run/config.yaml' && test ! -e '$tmp/full/run/checkpoints/final'"
     check "nor one in its checkpoint list" test ! -s "$tmp/full/run/checkpoints.jsonl"

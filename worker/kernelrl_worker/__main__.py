@@ -44,6 +44,8 @@ def serve(channel, threads, is_zygote):
             reply["ok"] = True
         except reference.ProblemError as error:
             reply = {"ok": False, "kind": "problem", "error": str(error)}
+        except reference.NoRoom as error:
+            reply = {"ok": False, "kind": "memory", "error": str(error)}
         except MemoryError as error:
             reply = {"ok": False, "kind": "problem", "error": f"out of memory: {error}"}
         except Exception as error:  # a fault of ours, told to the verifier rather than lost

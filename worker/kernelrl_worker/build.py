@@ -14,7 +14,8 @@ class BuildError(Exception):
     """The compiler's errors."""
 
 
-NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
+# The last: PyTorch asks NVML for the figures in its message, and a jail has no NVML.
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "->nvmlInit")
 # What has to import before an answer of a backend makes sense.
 PACKAGES = {"triton": "triton", "tilelang": "tilelang", "cute": "cutlass"}
 

@@ -267,8 +267,12 @@ class Harness:
                     return True
         return False
 
-    def release(self, _request, _channel):
+    def rest(self, _request, _channel):
+        """There is nothing to call for a while: others may need the memory."""
         self.outputs = []
+        gc.collect()
+        if self.gpu and self.cuda:
+            torch.cuda.empty_cache()
         return {}
 
     def threads(self, _request, _channel):
@@ -290,7 +294,7 @@ class Harness:
 
     def handle(self, request):
         op = request["op"]
-        if op not in ("warm", "load", "attach", "build", "poison", "ready", "call", "describe", "release", "threads", "kernels"):
+        if op not in ("warm", "load", "attach", "build", "poison", "ready", "call", "describe", "rest", "threads", "kernels"):
             raise ValueError(f"unknown request {op!r}")
         reply = getattr(self, op)(request, self.channel)
         reply.setdefault("ok", True)

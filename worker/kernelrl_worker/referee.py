@@ -11,27 +11,46 @@ is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few e
 element by so much that the reference's output must change, and asks for that change.
 """
 
+import contextlib
 import copy
 import ctypes
+import gc
 import inspect
 import math
 import resource
+import time
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kernelrl_worker import cupti, reference, tensors
 from kernelrl_worker.tensors import Fault
 
+REFERENCE_LANE = 0  # modcase.h
 CHUNK = 1 << 26  # elements compared at a time
 QUICK_CHUNK = 1 << 28  # when nothing is expected to be wrong
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
+REST_BYTES = 1 << 30  # of a GPU, of expected outputs and of float64 models, while there is nothing to judge
 DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
 # A family on which the reference itself is this far from float64 says nothing about an answer.
 BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 RMS_FLOOR = 1e-7
+REST_SLACK_S, REST_WAIT_S = 300e-6, 1.0  # what more than usual a small piece of work may take; how long others may
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
 PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
+
+
+def lacks_room(error):
+    """Whether this was for want of a GPU's memory, which others use too: no fault of a problem's."""
+    return any(t in str(error) for t in ("CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "_STATUS_ALLOC_FAILED"))
+
+
+def give_back():
+    """What the allocator keeps for later, to the GPU."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def rms_of(t):
@@ -151,6 +170,40 @@ def compare(want, got, tolerance, compatible):
     return result
 
 
+class DrawInto(TorchFunctionMode):
+    """torch.rand of a shape that is wanted next writes to where it is wanted: a copy less. The numbers are the same."""
+
+    def __init__(self, views):
+        super().__init__()
+        self.views = list(views)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.rand and self.views and not kwargs:
+            view = self.views[0]
+            shape = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+            if list(shape) == list(view.shape) and view.dtype == torch.get_default_dtype() and view.is_contiguous():
+                try:
+                    return func(*args, out=self.views.pop(0))
+                except (RuntimeError, TypeError):
+                    self.views = []
+        return func(*args, **kwargs)
+
+
+def is_at(value, view):
+    same = value.dtype == view.dtype and value.shape == view.shape and value.stride() == view.stride()
+    return same and value.data_ptr() == view.data_ptr()
+
+
+def is_alone(value, values, views):
+    """A whole view of which no other value is a part: nobody else sees it when it is written to."""
+    if not isinstance(value, torch.Tensor) or not any(is_at(value, view) for view in views):
+        return False
+    start, end = value.data_ptr(), value.data_ptr() + value.numel() * value.element_size()
+    others = [v for v in values if isinstance(v, torch.Tensor) and v is not value]
+    return sum(v is value for v in values) == 1 and not any(start <= v.data_ptr() < end for v in others)
+
+
 class Case:
     """One problem in one precision on one device."""
 
@@ -161,6 +214,7 @@ class Case:
         self.cpu_inputs = request["cpu_inputs"] or self.kind == "cpu"
         self.file_name = f"<problem {id(self):x}>"
         self.lanes, self.kept, self.kept_bytes = {}, {}, 0
+        self.staged = {}  # inputs that lie in the reference's lane
         self.tolerances = {}
         self.doubles = [None, None]
         self.probes = {}  # (parameter set, seed): input, place and value
@@ -281,14 +335,16 @@ class Case:
 
     # ---- inputs ----
 
-    def _draw(self, family, seed, param_set):
-        """Inputs of a set on the device, in the problem's precision; integers stay what they are."""
+    def _draw(self, family, seed, param_set, into=()):
+        """Inputs of a set on the device, in the problem's precision; integers stay what they are. Some of them may come
+        to lie in the tensors `into`, which may be written to in any case."""
         tensors.seed_everything(seed)
-        if self.cpu_inputs:
+        with contextlib.ExitStack() as stack:
+            if not self.cpu_inputs:
+                stack.enter_context(torch.device(self.device))
+            if into and family in ("shipped", "spikes"):
+                stack.enter_context(DrawInto(into))
             values = self.get_inputs()
-        else:
-            with torch.device(self.device):
-                values = self.get_inputs()
         if not isinstance(values, (list, tuple)):
             raise Fault(f"get_inputs() returns {type(values).__name__}; a list is needed")
         result = []
@@ -305,10 +361,12 @@ class Case:
             if family == "probe":
                 result = self._probe(result, param_set, seed, generator)
             else:
-                result = [self._change(v, family, generator) for v in result]
+                fresh = [is_alone(v, result, into) for v in result]
+                result = [self._change(v, family, generator, f) for v, f in zip(result, fresh)]
         return result
 
-    def _change(self, x, family, generator):
+    def _change(self, x, family, generator, fresh=False):
+        """fresh: nobody else has x, it may be written to."""
         if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() == 0:
             return x
         symmetric = reference.is_symmetric(x)
@@ -332,10 +390,23 @@ class Case:
         if family == "offset":
             return torch.where(x != 0, x * signs + OFFSET, x)
         if family == "spikes":
+            if x.is_contiguous() and not symmetric:
+                return self._spikes(x if fresh else x.clone(), generator)
             chosen = torch.rand(x.shape, generator=generator, device=x.device) < min(0.5, 8 / x.numel() + 1e-4)
             signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
             return torch.where(mirrored(chosen.to(torch.int8)).bool(), (x * 100 + 1) * mirrored(signs), x)
         raise Fault(f"unknown family {family}")
+
+    @staticmethod
+    def _spikes(x, generator):
+        """In place. An element that is chosen twice gets the same value twice, whichever comes last."""
+        flat = x.view(-1)
+        count = int(min(0.5, 8 / x.numel() + 1e-4) * x.numel()) + 1
+        key = torch.randint(1 << 20, (1,), generator=generator, device=x.device)
+        at = torch.randint(x.numel(), (count,), generator=generator, device=x.device)
+        signs = 1 - 2 * (((at + key) * 0x9E3779B1 >> 16) & 1)
+        flat[at] = (flat[at] * 100 + 1) * signs.to(x.dtype)
+        return x
 
     def _probe(self, values, param_set, seed, generator):
         """One element of one input, chosen at random, changed until the output notices."""
@@ -404,22 +475,46 @@ class Case:
         big = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
         if not self.doubles[param_set] or big > DOUBLE_BYTES[self.kind]:
             return 0.0
-        try:
-            wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
-            tensors.seed_everything(seed)
-            exact = []
-            with torch.no_grad():
-                tensors.flatten(self.doubles[param_set](*wide), exact)
-        except Exception:  # asks for one type somewhere, or there is no room
+        exact = self._exact(values, param_set, seed)
+        if exact is None:  # asks for one type somewhere, or there is no room
             self.doubles[param_set] = False
-            if self.kind == "cuda":
-                torch.cuda.empty_cache()
+            give_back()
             return 0.0
         worst = 0.0
         for mine, true in zip(outputs, exact):
             if mine.is_floating_point() and mine.shape == true.shape:
                 worst = max(worst, largest_error(true, mine))
         return worst
+
+    def _exact(self, values, param_set, seed):
+        """The float64 model's outputs; None where it cannot run. Room is made for it once."""
+        for again in (True, False):
+            try:
+                wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+                tensors.seed_everything(seed)
+                exact = []
+                with torch.no_grad():
+                    tensors.flatten(self.doubles[param_set](*wide), exact)
+                return exact
+            except Exception as error:
+                again = again and lacks_room(error)
+            wide = exact = None
+            if not again:
+                return None
+            self.forget()
+        return None
+
+    def forget(self):
+        """Drops what can be made again."""
+        self.kept, self.kept_bytes = {}, 0
+        give_back()
+
+    def rest(self):
+        """The same, and float64 models, where they are large."""
+        sizes = [t.numel() * t.element_size() for m in self.doubles if m for t in m.state_dict().values()]
+        if self.kind == "cuda" and self.kept_bytes + sum(sizes) > REST_BYTES:
+            self.kept, self.kept_bytes = {}, 0
+            self.doubles = [m if m is False else None for m in self.doubles]
 
     def survey(self, families, seed, wanted):
         """For each (family, parameter set): may it be used, and with which tolerance. Until `wanted` may."""
@@ -452,10 +547,15 @@ class Case:
         key = (which["family"], which["seed"], which["param_set"])
         if key in self.kept:
             return self.kept[key]
-        values = self._draw(*key)
-        outputs, _ = self._run(which["param_set"], clones(values), which["forward_seed"])
+        there = key in self.staged
+        values = self.staged[key] if there else self._draw(*key)
+        given = clones(values) if self.mutates else values
+        outputs, _ = self._run(which["param_set"], given, which["forward_seed"])
         size = sum(t.numel() * t.element_size() for t in list(values) + outputs if isinstance(t, torch.Tensor))
         if self.kept_bytes + size <= KEEP_BYTES[self.kind]:
+            if there:  # for as long as the lane holds it
+                values = clones(values)
+                outputs = clones(outputs) if self.aliases else outputs
             self.kept[key] = (values, outputs)
             self.kept_bytes += size
         return values, outputs
@@ -464,17 +564,32 @@ class Case:
 
     def stage(self, lanes, slots):
         """Writes sets into the same slots of each lane; drawn once."""
+        self.staged = {}
         for entry in slots:
             key = (entry["family"], entry["seed"], entry["param_set"])
-            values = self.kept[key][0] if key in self.kept else self._draw(*key)
-            tensors_of_set = [v for v in values if isinstance(v, torch.Tensor)]
-            for memory in [self.lanes[lane] for lane in lanes]:
-                base = memory.slot_base + entry["slot"] * memory.slot_stride
-                for item, value in zip(self.inputs_layout.items, tensors_of_set):
-                    if list(value.shape) != item["shape"]:
-                        raise Fault(f"{item['name']} changes its shape from call to call")
-                    memory.view(item, base).copy_(value)
+            places = [self._places(lane, entry["slot"]) for lane in lanes]
+            values = self.kept[key][0] if key in self.kept else self._draw(*key, into=places[0])
+            inputs = [v for v in values if isinstance(v, torch.Tensor)]
+            for item, value in zip(self.inputs_layout.items, inputs):
+                if list(value.shape) != item["shape"]:
+                    raise Fault(f"{item['name']} changes its shape from call to call")
+            # What has been drawn to where another belongs comes out of the way first.
+            for i, view in enumerate(places[0]):
+                if self.lanes[lanes[0]].holds(inputs[i]) and not is_at(inputs[i], view):
+                    inputs[i] = inputs[i].clone()
+            for views in places:
+                for value, view in zip(inputs, views):
+                    if not is_at(value, view):
+                        view.copy_(value)
+            if lanes[0] == REFERENCE_LANE and not self.mutates:  # no answer can write there
+                views = iter(places[0])
+                self.staged[key] = [next(views) if isinstance(v, torch.Tensor) else v for v in values]
         self._settle()
+
+    def _places(self, lane, slot):
+        """Where the inputs of a slot lie."""
+        memory = self.lanes[lane]
+        return [memory.view(item, memory.slot_base + slot * memory.slot_stride) for item in self.inputs_layout.items]
 
     def write_params(self, lane):
         memory = self.lanes[lane]
@@ -551,18 +666,51 @@ class Referee:
     def __init__(self):
         self.cases = {}
         self.cuda = None
+        self.tick, self.usual_s = None, 1.0  # a small piece of work, and what it takes at best
+        self.watched = []
         self.scratch = None  # memory larger than a GPU's cache
         self.copies = []  # outputs of an answer on a GPU; None where there was nothing to copy
         self.result = None  # memory into which the verifier copies a CPU answer's outputs
 
     def handle(self, op, request, channel):
+        text = self._attempt(op, request, channel)
+        if isinstance(text, str) and op != "judge":  # which has used up what it was given, and tries by itself
+            self.make_room()
+            text = self._attempt(op, request, channel)
+        if isinstance(text, str):
+            raise reference.NoRoom(text)
+        return text
+
+    def _attempt(self, op, request, channel):
+        """The reply; text, where the GPU has no room for it."""
         try:
             return getattr(self, "do_" + op)(request, channel)
         except Fault as error:
+            if lacks_room(error):
+                return str(error)
             raise reference.ProblemError(str(error)) from error
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             case = self.cases.get(request.get("problem"))
-            raise reference.ProblemError(reference.explain(error, case.file_name if case else "")) from error
+            text = reference.explain(error, case.file_name if case else "")
+            if lacks_room(error):
+                return text
+            raise reference.ProblemError(text) from error
+
+    def make_room(self):
+        """Drops whatever can be made again."""
+        for case in self.cases.values():
+            case.forget()
+        self.scratch = None
+        give_back()
+
+    def do_rest(self, _request, _channel):
+        """There is nothing to judge for a while: others may need the memory. Says how much is kept."""
+        for case in self.cases.values():
+            case.rest()
+        self.copies = []
+        self.scratch = self.tick = None  # small ones that would hold on to the large blocks they were cut from
+        give_back()
+        return {"held_bytes": torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0}
 
     def do_load(self, request, _):
         case = Case(request)
@@ -589,6 +737,7 @@ class Referee:
     def do_drop(self, request, _):
         case = self.cases.pop(request["problem"], None)
         if case:
+            case.staged = {}
             for memory in case.lanes.values():
                 self._free(memory)
         if self.cuda:
@@ -607,6 +756,12 @@ class Referee:
             "memory_bytes": properties.total_memory,
             "l2_bytes": getattr(properties, "L2_cache_size", 0),
         }
+
+    def do_free(self, _request, _channel):
+        """How much of the GPU's memory nobody has, beside what this process can do without."""
+        self.make_room()
+        free, total = torch.cuda.mem_get_info() if torch.cuda.is_initialized() else (0, 0)
+        return {"free_bytes": free, "total_bytes": total}
 
     def do_lane(self, request, channel):
         """Makes or takes the memory of a lane: two parameter sets, then the slots."""
@@ -627,6 +782,7 @@ class Referee:
             reply = {"handle": handle, "offset": offset}
         memory.slot_base = request["slot_base"]
         memory.slot_stride = request["slot_stride"]
+        case.staged = {}
         old = case.lanes.pop(request["lane"], None)
         if old:
             self._free(old)
@@ -644,6 +800,8 @@ class Referee:
         case = self.cases.get(request["problem"])
         memory = case.lanes.pop(request["lane"], None) if case else None
         if memory:
+            case.staged = {}
+        if memory:
             self._free(memory)
         if self.cuda:
             self.cuda.close_all()
@@ -654,8 +812,50 @@ class Referee:
         return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
 
     def do_stage(self, request, _):
-        self.cases[request["problem"]].stage(request["lanes"], request["slots"])
-        return {}
+        """Writes inputs. `timed`: both processes stand still, and what they have left on the device must not take part in
+        the turns that follow: neither what is still running, nor what has waited there for these inputs. `watch`: blocks
+        of the answer's memory, in which nothing may change until its call (do_watch)."""
+        case = self.cases[request["problem"]]
+        guarded = request["timed"] and case.kind == "cuda"
+        rested = not guarded or self._comes_to_rest(case.device)
+        self.watched = [(s[2], s[1], self._sum(s[2], s[1], case.device)) for s in request["watch"]]
+        case.stage(request["lanes"], request["slots"])
+        rested = rested and (not guarded or self._comes_to_rest(case.device))
+        return {"busy": not rested}
+
+    def _comes_to_rest(self, device):
+        """False when the device goes on working for others: it takes turns between processes, and a small piece of work
+        waits for a millisecond or two then. One that does not wait is proof of rest; what makes a few of them slow (a
+        driver that is busy, a processor that is elsewhere) passes."""
+        if self.tick is None:
+            self.tick = torch.zeros(1, device=device)
+        begun = time.perf_counter()
+        while True:
+            start = time.perf_counter()
+            self.tick.add_(1)
+            torch.cuda.synchronize()
+            end = time.perf_counter()
+            self.usual_s = min(self.usual_s, end - start)
+            if end - start < self.usual_s + REST_SLACK_S:
+                return True
+            if end - begun > REST_WAIT_S:
+                return False
+
+    def do_at_rest(self, request, _):
+        return {"busy": not self._comes_to_rest(self.cases[request["problem"]].device)}
+
+    def _sum(self, handle, size, device):
+        """Of a block's contents; None where it cannot be opened."""
+        flat = self._opened(handle, 0, size, device)
+        return None if flat is None else int(flat[: size // 8 * 8].view(torch.int64).sum())
+
+    def do_watch(self, request, _):
+        """Whether watched memory has changed meanwhile."""
+        device = self.cases[request["problem"]].device
+        changed = any(self._sum(handle, size, device) != before for handle, size, before in self.watched)
+        self.watched = []
+        self.cuda.close_all()
+        return {"changed": changed}
 
     def do_drain(self, request, _):
         """A write over the device's cache, behind everything that the device has been given."""
@@ -711,6 +911,16 @@ class Referee:
             return None
         return flat[:size].view(dtype).as_strided(shape, stride)
 
+    @staticmethod
+    def _judge(case, request, entry, got):
+        """None: there was no room."""
+        try:
+            return case.judge(request["lane"], entry, got, request["hardened"])
+        except RuntimeError as error:
+            if lacks_room(error):
+                return None
+            raise
+
     def do_judge(self, request, _):
         """Calls of an answer, each with the set it was made on and where its outputs are to be seen."""
         case = self.cases[request["problem"]]
@@ -720,7 +930,11 @@ class Referee:
             if any(g is None for g in got):
                 verdicts.append({"verdict": "unreachable"})
                 continue
-            verdicts.append(case.judge(request["lane"], entry, got, request["hardened"]))
+            verdict = self._judge(case, request, entry, got)
+            if verdict is None:
+                self.make_room()
+                verdict = case.judge(request["lane"], entry, got, request["hardened"])
+            verdicts.append(verdict)
             got = None
         if case.kind == "cuda":
             # Closed again at once: the answer may free a block and get another under the same handle.

@@ -47,6 +47,10 @@ class ProblemError(Exception):
     """The problem itself cannot be used; the message is for its author."""
 
 
+class NoRoom(Exception):
+    """A GPU's memory is used up, which others use as well: nobody's fault."""
+
+
 def seed_all(seed):
     random.seed(seed)
     if torch.cuda.is_initialized():

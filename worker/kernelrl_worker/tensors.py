@@ -131,6 +131,10 @@ class Memory:
     def from_fd(fd, size):
         return Memory(0, size, "cpu", mmap.mmap(fd, size))
 
+    def holds(self, tensor):
+        start = self.flat.data_ptr()
+        return start <= tensor.data_ptr() < start + self.bytes
+
     def view(self, item, base):
         """The tensor of a layout's item whose layout begins at byte `base`. A new object each time."""
         dtype = DTYPES[item["dtype"]]

@@ -1,0 +1,98 @@
+/* ModelNew answers and a GPU's memory: want of it is nobody's fault, and what is kept for speed is given back. The
+ * first test pretends on a CPU; the second needs a GPU (KERNELRL_TEST_GPU=1). Both need PyTorch and a sandbox. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "verify/verify.h"
+
+static struct verifier *open_verifier(struct verify_options o) {
+    struct verifier *v = NULL;
+    struct err e = {0};
+    o.threads = 1;
+    o.seed = 9;
+    enum status st = verifier_open(&o, &v, &e);
+    if (st == ST_WORKER || st == ST_SANDBOX) {
+        printf("skipped: %s\n", e.msg);
+        skip();
+    } else if (st != ST_OK)
+        fail_msg("%s", e.msg);
+    return v;
+}
+
+static struct verdict judge(struct verifier *v, const char *code, const char *source) {
+    struct problem p = {.key = "p", .name = "p", .code = code};
+    struct verify_item it = {.problem = &p, .source = source};
+    struct err e = {0};
+    if (verify_batch(v, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    return it.verdict;
+}
+
+/* A problem that is refused memory the first %d times that it wants some. */
+static const char greedy[] =
+    "import sys\nimport torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+    "        return torch.relu(x)\n\n\ndef get_inputs():\n    sys.asked_%d = getattr(sys, 'asked_%d', 0) + 1\n"
+    "    if sys.asked_%d <= %d:\n        raise RuntimeError('CUDA out of memory. Tried to allocate 1.00 GiB')\n"
+    "    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
+
+static void test_no_room(void **state) {
+    (void)state;
+    static const char answer[] = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                                 "        return torch.clamp(x, min=0)\n";
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
+    char code[1000];
+    /* Room is made, and it is tried again: by the referee, then with the answer from the start. */
+    for (int refusals = 1; refusals <= 3; refusals += 2) {
+        snprintf(code, sizeof code, greedy, refusals, refusals, refusals, refusals);
+        struct verdict got = judge(v, code, answer);
+        if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+    }
+    /* Never enough: neither the answer's fault nor the problem's, which may be asked for again. */
+    snprintf(code, sizeof code, greedy, 4, 4, 4, 4);
+    struct verdict got = judge(v, code, answer);
+    assert_string_equal(outcome_name(got.outcome), "infrastructure");
+    assert_non_null(strstr(got.message, "out of memory"));
+    got = judge(v, code, answer);
+    assert_string_equal(outcome_name(got.outcome), "correct");
+    verifier_close(v);
+}
+
+static void test_rest(void **state) {
+    (void)state;
+    const char *wanted = getenv("KERNELRL_TEST_GPU");
+    if (!wanted || !*wanted) {
+        printf("skipped: KERNELRL_TEST_GPU is not set\n");
+        skip();
+    }
+    /* Inputs and outputs of 2 GiB each, of which the referee has several while it works. */
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return torch.relu(x)\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(8192, 65536)]\n\n\ndef get_init_inputs():\n    return []\n";
+    static const char source[] =
+        "__global__ void relu_kernel(const float *x, float *out, long n) {\n"
+        "    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;\n    if (i < n) out[i] = fmaxf(x[i], 0.0f);\n}\n"
+        "void kernel(const float *x, float *out, cudaStream_t stream) {\n"
+        "    relu_kernel<<<(X_N + 255) / 256, 256, 0, stream>>>(x, out, X_N);\n}\n";
+    struct verifier *v =
+        open_verifier((struct verify_options){.backend = BACKEND_cuda_native, .device = "cuda:0", .measure = true});
+    struct verdict got = judge(v, code, source);
+    if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+    printf("%.2f GB kept\n", (double)verifier_held_bytes(v) * 1e-9);
+    assert_in_range(verifier_held_bytes(v), 1, (int64_t)1 << 30);
+    verifier_close(v);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_rest),
+    };
+    return cmocka_run_group_tests_name("module", tests, NULL, NULL);
+}
