@@ -16,7 +16,7 @@
     X(INVALID, "invalid value", 1)     \
     X(UNSUPPORTED, "not supported", 1) \
     X(MEMORY, "out of memory", 1)      \
-    X(DEVICE, "device error", 1)       \
+    X(DEVICE, "device error", 3)       \
     X(TIMEOUT, "timed out", 1)         \
     X(SANDBOX, "sandbox", 1)           \
     X(WORKER, "worker lost", 1)        \

@@ -161,8 +161,8 @@ ALWAYS_INLINE float row_max(const float *x, int64_t n) {
     return best;
 }
 
-/* Sum of exp(x - max), and of exp(x - max) (x - max), in the fixed order. */
-ALWAYS_INLINE float row_sumexp(const float *x, int64_t n, float max, float *weighted) {
+/* Sum of exp(x - max), and of exp(x - max) (x - max), of a chunk, in the fixed order. */
+ALWAYS_INLINE float chunk_sumexp(const float *x, int64_t n, float max, float *weighted) {
     const v16 m = v_set1(max);
     v16 s = v_zero(), w = v_zero();
     for (int64_t j = 0; j < n; j += 16) {
@@ -170,8 +170,24 @@ ALWAYS_INLINE float row_sumexp(const float *x, int64_t n, float max, float *weig
         s = v_add(s, p);
         w = v_fma(p, d, w);
     }
-    if (weighted) *weighted = v_sum(w);
+    *weighted = v_sum(w);
     return v_sum(s);
+}
+
+/* The same of a row, from the sums of its chunks. */
+ALWAYS_INLINE float row_sumexp(const float *x, int64_t n, float max, float *weighted) {
+    float s = 0, w = 0;
+    for (int64_t j = 0; j < n; j += LOGIT_CHUNK) {
+        const int64_t len = i64_min(LOGIT_CHUNK, n - j);
+        float own = row_max(x + j, len), w_c, f[16];
+        if (own == -__builtin_inff()) own = 0;
+        const float s_c = chunk_sumexp(x + j, len, own, &w_c);
+        v_store(f, v_exp(v_set1(own - max)));
+        s = __builtin_fmaf(f[0], s_c, s);
+        w = __builtin_fmaf(f[0], __builtin_fmaf(s_c, own - max, w_c), w);
+    }
+    *weighted = w;
+    return s;
 }
 
 static float logprob_row_isa(const float *x, int64_t V, int32_t target, float *entropy) {
@@ -195,7 +211,8 @@ static void logprob_grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const int64_t V = p->logits.cols;
     for (int64_t i = begin; i < end; i++) {
         float *x = row_of(p->logits, i);
-        const float max = row_max(x, V), l = row_sumexp(x, V, max, NULL);
+        float w;
+        const float max = row_max(x, V), l = row_sumexp(x, V, max, &w);
         const v16 m = v_set1(max), c = v_set1(-p->g[i] / l);
         for (int64_t j = 0; j < V; j += 16) v_store_n(x + j, v_mul(c, v_exp(v_sub(v_load_n(x + j, V - j), m))), V - j);
         x[p->targets[i]] += p->g[i];

@@ -10,6 +10,11 @@ static struct cu_mat16 mat16(struct tensor t) {
     ASSERT(t.dt == DT_BF16);
     return (struct cu_mat16){t.data, t.rows, t.cols, t.ld};
 }
+static uint64_t float_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
 static struct cu_mat mat32(struct tensor t) {
     ASSERT(t.dt == DT_F32);
     return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
@@ -53,10 +58,30 @@ static bool lined_up(const void *p, int64_t ld, size_t element) {
 
 static size_t factor_bytes(struct tensor x) { return ((size_t)(x.rows * x.cols) * 2 + 255) & ~(size_t)255; }
 
+static bool is_factor(struct tensor x) { return x.dt == DT_BF16 && (x.cols % 8 != 0 || lined_up(x.data, x.ld, 2)); }
+
+/* Rounds or copies x to `s`. */
+static bool make_factor(struct cuda_backend *c, const char *op, struct tensor *x, struct slab *s, size_t offset_bytes,
+                        size_t room_bytes) {
+    char *p = cuda_scratch(c, op, s, room_bytes);
+    if (!p) return false;
+    struct tensor y = tensor_of(p + offset_bytes, DT_BF16, x->rows, x->cols);
+    int rc = 0;
+    if (!NOTE(c, "round", OF_TENSOR(*x), ADDRESS(y.data))) { /* replayed */
+    } else if (x->dt == DT_F32) {
+        rc = cu_round16(&c->dev, mat16(y), mat32(*x));
+    } else {
+        rc = cudaMemcpy2DAsync(y.data, (size_t)y.ld * 2, x->data, (size_t)x->ld * 2, (size_t)x->cols * 2,
+                               (size_t)x->rows, cudaMemcpyDeviceToDevice, c->stream);
+    }
+    *x = y;
+    return cuda_ok(c, op, rc);
+}
+
 /* x in bfloat16, and lined up for wide reads where its width allows it; rounded or copied into x16 when it is not so
  * already. What x16 begins with is remembered until another op than a gradient's product comes (cuda_begin). */
 static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, size_t offset_bytes, size_t room_bytes) {
-    if (x->dt == DT_BF16 && (x->cols % 8 != 0 || lined_up(x->data, x->ld, 2))) return true;
+    if (is_factor(*x)) return true;
     struct tensor *const r = &c->rounded;
     const bool grows = room_bytes > c->x16.bytes;
     if (offset_bytes == 0 && !grows && x->dt == DT_F32 && r->data == x->data && r->rows == x->rows &&
@@ -65,20 +90,10 @@ static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, siz
         return true;
     }
     if (grows || (r->data && offset_bytes < factor_bytes(*r))) r->data = NULL;
-    char *p = cuda_scratch(c, op, &c->x16, room_bytes);
-    if (!p) return false;
-    struct tensor y = tensor_of(p + offset_bytes, DT_BF16, x->rows, x->cols);
-    int rc = 0;
-    if (!NOTE(c, "round", OF_TENSOR(*x), ADDRESS(y.data))) { /* replayed */
-    } else if (x->dt == DT_F32) {
-        rc = cu_round16(&c->dev, mat16(y), mat32(*x));
-        if (offset_bytes == 0 && c->pass.mode == PASS_RUN) *r = *x;
-    } else {
-        rc = cudaMemcpy2DAsync(y.data, (size_t)y.ld * 2, x->data, (size_t)x->ld * 2, (size_t)x->cols * 2,
-                               (size_t)x->rows, cudaMemcpyDeviceToDevice, c->stream);
-    }
-    *x = y;
-    return cuda_ok(c, op, rc);
+    const struct tensor from = *x;
+    if (!make_factor(c, op, x, &c->x16, offset_bytes, room_bytes)) return false;
+    if (from.dt == DT_F32 && offset_bytes == 0 && c->pass.mode == PASS_RUN) *r = from;
+    return true;
 }
 
 /* The next op must not take the rounding of what is written to here for its own. */
@@ -99,7 +114,7 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
     bool done = false;
     op = profile_name(c, op, p.m, p.k);
     if (!NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
-              (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias)))
+              (uint64_t)p.lda, (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias), p.accumulate, p.out16))
         return;
     if (p.m % 8 == 0 && p.k % 8 == 0 && p.k > 0) {
         const struct lt_product wanted = p;
@@ -193,32 +208,47 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-               const struct lora_site_args *site, int n, float scale) {
+/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. */
+void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
-    if (!c || x.rows == 0 || n == 0 || !factor(c, "lora", &x, 0, factor_bytes(x))) return;
-    const int64_t K = a->K, R = a->N / n;
-    ASSERT(n <= LORA_SITES_MAX && R * n == a->N && a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N);
-    struct cu_lora l = {.x = side(x.data, x.ld, 1),
-                        .a = side(a->packed, K, 1),
-                        .xa = xa.data,
-                        .ld_xa = xa.ld,
-                        .n = n,
-                        .scale = scale,
-                        .T = x.rows,
-                        .K = K,
-                        .R = R};
-    l.t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * n * R) * sizeof(uint16_t));
-    if (!l.t) return;
+    if (!c || x.rows == 0 || a->N == 0) return;
+    if (!is_factor(x) && !make_factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
+    ASSERT(a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N && a->K == x.cols);
+    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                              .a = side(a->packed, a->K, 1),
+                              .xa = xa.data,
+                              .ld_xa = xa.ld,
+                              .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
+                              .n = 1,
+                              .scale = scale,
+                              .T = x.rows,
+                              .K = a->K,
+                              .R = a->N};
+    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), OF_TENSOR(xa), float_bits(scale)))
+        return;
+    struct cu_dev beside = c->dev;
+    beside.stream = c->side;
+    if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
+        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
+        cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
+}
+
+void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
+    struct cuda_backend *c = cuda_begin(be, "lora");
+    if (!c || xa.rows == 0 || n == 0) return;
+    const int64_t R = xa.cols / n;
+    ASSERT(n <= LORA_SITES_MAX && R * n == xa.cols);
+    struct cu_lora l = {.t = c->lora_t.p, .n = n, .T = xa.rows, .R = R};
     bool launch = true;
     for (int i = 0; i < n; i++) {
         const struct lora_site_args *s = &site[i];
         ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
         l.site[i] = (struct cu_lora_site){side(s->b->packed, R, 1), s->y.data, s->y.dt == DT_BF16, s->y.ld, s->y.cols};
-        launch = NOTE(c, "lora", OF_TENSOR(x), OF_TENSOR(s->y), ADDRESS(a->packed), ADDRESS(s->b->packed), ADDRESS(l.t),
-                      ADDRESS(xa.data));
+        launch =
+            NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(s->y), ADDRESS(s->b->packed), ADDRESS(l.t));
     }
-    if (launch) cuda_ok(c, "lora", cu_lora(&c->dev, &l));
+    if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
+        cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -239,17 +269,38 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain)))
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), float_bits(eps)))
         cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
 }
+
+/* The tables move when they grow, and not together. */
+#define OF_ROPE(r)                                                                                          \
+    ADDRESS((r)->cos_t), ADDRESS((r)->sin_t), ADDRESS((r)->q_gain), ADDRESS((r)->k_gain), (uint64_t)(r)->H, \
+        (uint64_t)(r)->G, (uint64_t)(r)->K
 
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r) {
     if (qk.rows == 0) return;
     const int32_t *pos = pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos);
     const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
                               r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
-    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), ADDRESS(r->cos_t), ADDRESS(r->q_gain)))
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r)))
         cuda_ok(c, "rope", cu_rope16(&c->dev, mat16(qk), mat32(qkv), &a));
+}
+
+/* The cache's layout is that of kv_write. */
+void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r,
+                  const struct attn_seq *seq, int n_seq, struct attn_shape s) {
+    struct cuda_backend *c = cuda_begin(be, "rope");
+    if (!c || qk.rows == 0) return;
+    const struct plan16 *p = plan16_of(c, "rope", seq, n_seq, s, false);
+    const int32_t *pos = p ? pass_send(c, "rope", r->pos, (size_t)qk.rows * sizeof *pos) : NULL;
+    const struct cu_rope a = {r->H,     r->G,      r->K,      pos,    r->cos_t,
+                              r->sin_t, r->q_gain, r->k_gain, r->eps, 1.0f / sqrtf((float)r->K)};
+    if (pos && NOTE(c, "rope", OF_TENSOR(qk), OF_TENSOR(qkv), ADDRESS(pos), OF_ROPE(r), ADDRESS(s.kv),
+                    (uint64_t)s.kv_stride, ADDRESS(p->kv_task), (uint64_t)p->n_kv))
+        cuda_ok(c, "rope",
+                cu_rope_kv16(&c->dev, mat16(qk), mat32(qkv), &a, p->kv_task, p->n_kv, (uint16_t *)(void *)s.kv,
+                             2 * s.kv_stride));
 }
 
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
@@ -311,15 +362,15 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv_stride = stride,
                           .table = p->table,
                           .max_units = p->max_units,
-                          .max_pairs = p->max_pairs,
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        if (!a.part) return;
+        a.count = zeroed_counts(c, "attention", p->n_split);
+        if (!a.part || !a.count) return;
     }
-    if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), ADDRESS(kv), (uint64_t)stride,
-              ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split, (uint64_t)p->n_walk, (uint64_t)p->max_units,
-              (uint64_t)p->max_pairs, (uint64_t)p->part_units, ADDRESS(a.part)))
+    if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
+              ADDRESS(kv), (uint64_t)stride, ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split,
+              (uint64_t)p->n_walk, (uint64_t)p->max_units, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

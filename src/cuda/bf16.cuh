@@ -68,6 +68,15 @@ static __device__ __forceinline__ void mma_piece(float (&c)[4], uint4 x, uint4 y
 static __device__ __forceinline__ uint4 zero4() { return make_uint4(0, 0, 0, 0); }
 static __device__ __forceinline__ uint4 load16(const void *p) { return *static_cast<const uint4 *>(p); }
 
+/* What another block has written, past this multiprocessor's own cache. */
+static __device__ __forceinline__ float2 load_fresh(const float *p) {
+#ifdef __CUDA_ARCH__
+    return __ldcg(reinterpret_cast<const float2 *>(p));
+#else
+    return *reinterpret_cast<const float2 *>(p);
+#endif
+}
+
 /* Sum over the four threads of a row of a fragment. */
 static __device__ __forceinline__ float quad_sum(float x) {
     x = x + __shfl_xor_sync(FULL_WARP, x, 1, 32);

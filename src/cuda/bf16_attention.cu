@@ -53,22 +53,8 @@ struct unit_weights {
 };
 
 /* Keys of a piece are dealt to columns so that the exponentials need no exchange: column n of its t-th group of eight
- * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them. This thread's part of the keys of the
- * piece at `key0`, [t][i], and the scores that they give. */
-template <int DP>
-static __device__ __forceinline__ void load_keys(uint4 (&k)[4][DP / 32], const struct query_tile<DP> &q,
-                                                 const struct cu_attn16 &a, const int32_t *table, int64_t kv_head,
-                                                 int key0) {
-    const int row = q.g / 2 * 8 + q.g % 2;
-    const bool any = key0 < q.keys;
-    const uint16_t *p = a.kv + (any ? table[key0 / KV_BLOCK] : 0) * a.kv_stride + kv_head * KV_BLOCK * a.K +
-                        (key0 % KV_BLOCK + row) * a.K + q.c * 8;
-#pragma unroll
-    for (int t = 0; t < 4; t++)
-#pragma unroll
-        for (int i = 0; i < DP / 32; i++)
-            k[t][i] = any && i * 32 + q.c * 8 < a.K ? load16(p + t * 2 * a.K + i * 32) : zero4();
-}
+ * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them: the scores that this thread's
+ * part of a piece's keys, [t][i], gives. */
 template <int DP>
 static __device__ __forceinline__ void score_keys(float (&s)[4][4], const uint4 (&k)[4][DP / 32],
                                                   const struct query_tile<DP> &q) {
@@ -121,28 +107,15 @@ static __device__ __forceinline__ void weigh_unit(struct unit_weights &w, float 
 static __device__ __forceinline__ uint32_t keep_below(uint32_t pair, int key, int keys) {
     return key + 1 < keys ? pair : key < keys ? pair & 0xffffu : 0u;
 }
+static __device__ __forceinline__ uint4 only_below(uint4 v, int key, int keys) {
+    if (key + 8 <= keys) return v;
+    return make_uint4(keep_below(v.x, key, keys), keep_below(v.y, key + 2, keys), keep_below(v.z, key + 4, keys),
+                      keep_below(v.w, key + 6, keys));
+}
 /* The values at p of eight keys from `key` on. */
 template <int DP>
 static __device__ __forceinline__ uint4 below(const struct query_tile<DP> &q, const uint16_t *p, int key) {
-    uint4 v = zero4();
-    if (key >= q.keys) return v;
-    v = load16(p);
-    if (key + 8 > q.keys) {
-        v.x = keep_below(v.x, key, q.keys);
-        v.y = keep_below(v.y, key + 2, q.keys);
-        v.z = keep_below(v.z, key + 4, q.keys);
-        v.w = keep_below(v.w, key + 6, q.keys);
-    }
-    return v;
-}
-/* This thread's part of the values of eight dimensions from d0 on, of a piece's keys. */
-template <int DP>
-static __device__ __forceinline__ uint4 load_values(const struct query_tile<DP> &q, const struct cu_attn16 &a,
-                                                    const int32_t *table, int64_t kv_head, int key0, int d0) {
-    if (d0 >= a.K || key0 >= q.keys) return zero4();
-    const uint16_t *p = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
-    return below<DP>(q, p + (a.G * a.K + kv_head * a.K + d0 + q.g) * KV_BLOCK + key0 % KV_BLOCK + q.c * 8,
-                     key0 + q.c * 8);
+    return key < q.keys ? only_below(load16(p), key, q.keys) : zero4();
 }
 static __device__ __forceinline__ void add_values(float (&out)[4], const uint32_t (&p)[2][4], uint4 v) {
     mma(out, p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
@@ -296,33 +269,80 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
     }
 }
 
-/* Decode: a block a unit. A warp scores a piece of its keys, all warps share the scores, and each adds up the values of
- * every fourth eight dimensions; what a warp reads is asked for at once, before anything is computed. Results lie in
- * part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a task are neighbours, from
- * task.part on. */
-template <int DP> static __global__ void __launch_bounds__(THREADS, 2) unit_kernel(const struct cu_attn16 a) {
+/* Decode: a block a unit, whose keys and values are asked for at once and come through shared memory: keys [UNIT][DP],
+ * then values [DP][UNIT]. Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp
+ * reads, 64 bytes of eight rows, comes from all banks alike. */
+enum { LINE = 8 }; /* elements */
+static __device__ __forceinline__ int line_at(int row, int line, int per_row) {
+    return (row * per_row + (line ^ (row & 1) << 2)) * LINE;
+}
+
+template <int DP>
+static __device__ __forceinline__ void fetch_unit(uint16_t *keys_to, uint16_t *values_to, const struct cu_attn16 &a,
+                                                  const int32_t *table, int64_t kv_head, int key0, int keys) {
+    enum { PER_KEY = DP / LINE, PER_DIM = UNIT / LINE };
+    const uint16_t *const first = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
+    const uint16_t *const second = key0 + KV_BLOCK < keys ? a.kv + table[key0 / KV_BLOCK + 1] * a.kv_stride : first;
+#pragma unroll
+    for (int i = threadIdx.x; i < UNIT * PER_KEY; i += THREADS) {
+        const int key = i / PER_KEY, line = i % PER_KEY;
+        if (key0 + key < keys && line * LINE < a.K)
+            async_copy16(keys_to + line_at(key, line, PER_KEY),
+                         (key < KV_BLOCK ? first : second) + (kv_head * KV_BLOCK + key % KV_BLOCK) * a.K + line * LINE,
+                         true);
+    }
+    async_group();
+#pragma unroll
+    for (int i = threadIdx.x; i < DP * PER_DIM; i += THREADS) {
+        const int d = i / PER_DIM, line = i % PER_DIM, key = line * LINE;
+        if (key0 + key < keys && d < a.K)
+            async_copy16(values_to + line_at(d, line, PER_DIM),
+                         (key < KV_BLOCK ? first : second) + ((a.G + kv_head) * a.K + d) * KV_BLOCK + key % KV_BLOCK,
+                         true);
+    }
+    async_group();
+}
+
+/* A warp scores a piece of its keys, all warps share the scores, and each adds up the values of every fourth eight
+ * dimensions. Results lie in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a
+ * task are neighbours, from task.part on. The last block of a task to come merges them; count[task] is 0 before and
+ * after. */
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t);
+
+template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(const struct cu_attn16 a) {
     static_assert(PIECES == WARPS, "a warp a piece");
     enum { MINE = DP / 8 / WARPS };
+    DYNAMIC_SHARED(dynamic);
     __shared__ float4 shared[PIECES][4][32];
-    const struct cu_attn_task t = a.task[blockIdx.x / a.max_units];
+    __shared__ int last;
+    uint16_t *const keys = reinterpret_cast<uint16_t *>(dynamic), *const values = keys + UNIT * DP;
+    const int64_t task = blockIdx.x / a.max_units;
+    const struct cu_attn_task t = a.task[task];
     const int unit = (int)(blockIdx.x % a.max_units), key0 = unit * UNIT, warp = threadIdx.x / 32;
     if (t.pairs == 0) return;
     struct query_tile<DP> q;
     q.load(a, t, 0);
     if (key0 >= q.keys) return;
-    const int32_t *table = a.table + t.table;
-    uint4 k[4][DP / 32], v[MINE][PIECES];
-    load_keys<DP>(k, q, a, table, t.g, key0 + warp * 32);
-#pragma unroll
-    for (int i = 0; i < MINE; i++)
-#pragma unroll
-        for (int j = 0; j < PIECES; j++)
-            v[i][j] = load_values<DP>(q, a, table, t.g, key0 + j * 32, (i * WARPS + warp) * 8);
+    fetch_unit<DP>(keys, values, a, a.table + t.table, t.g, key0, q.keys);
+    async_wait<1>();
+    __syncthreads();
+    const int row = warp * 32 + q.g / 2 * 8 + q.g % 2;
     float mine[4][4], s[PIECES][4][4];
-    score_keys<DP>(mine, k, q);
+    {
+        uint4 k[4][DP / 32];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < DP / 32; j++)
+                k[i][j] = key0 + warp * 32 < q.keys && j * 32 + q.c * 8 < a.K
+                              ? load16(keys + line_at(row + i * 2, j * 4 + q.c, DP / LINE))
+                              : zero4();
+        score_keys<DP>(mine, k, q);
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++)
         shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
+    async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < PIECES; j++)
@@ -341,7 +361,13 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) unit_kern
         if (d0 >= a.K) break;
         float u[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int j = 0; j < PIECES; j++) add_values(u, w.p[j], v[i][j]);
+        for (int j = 0; j < PIECES; j++) {
+            const int first = key0 + j * 32 + q.c * 8;
+            uint4 v = zero4();
+            if (first < q.keys)
+                v = only_below(load16(values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE)), first, q.keys);
+            add_values(u, w.p[j], v);
+        }
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (q.g + 8 * half < t.pairs)
@@ -353,34 +379,44 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) unit_kern
         for (int half = 0; half < 2; half++)
             *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
                 make_float2(w.m[half], w.l[half]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((q.keys + UNIT - 1) / UNIT);
+        if (last) a.count[task] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    merge_units<DP>(a, t);
 }
 
-/* A block a query pair, a thread a pair of its dimensions. */
-template <int DP> static __global__ void __launch_bounds__(DP / 2) merge_kernel(const struct cu_attn16 a) {
-    const struct cu_attn_task t = a.task[blockIdx.x / a.max_pairs];
-    const int64_t pair = blockIdx.x % a.max_pairs, d = (int64_t)threadIdx.x * 2;
-    if (pair >= t.pairs || d >= a.K) return;
-    const int64_t rep = a.H / a.G, p = t.pair0 + pair;
+/* Two dimensions of a query pair a thread. */
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t) {
+    const int64_t rep = a.H / a.G;
     const float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
-    const int own = (int)(t.past + p / rep + 1);
-    struct merge row;
-    row.begin();
-    float x = 0, y = 0;
+    for (int i = threadIdx.x; i < t.pairs * (DP / 2); i += THREADS) {
+        const int pair = i / (DP / 2), d = i % (DP / 2) * 2;
+        if (d >= a.K) continue;
+        const int64_t p = t.pair0 + pair, r = t.row + p / rep, head = t.g * rep + p % rep;
+        const int own = (int)(t.past + p / rep + 1);
+        struct merge row;
+        row.begin();
+        float x = 0, y = 0;
 #pragma unroll 4
-    for (int unit = 0; unit * UNIT < own; unit++) {
-        const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
-        const float2 s = *reinterpret_cast<const float2 *>(ml + at * 2);
-        const float2 v = *reinterpret_cast<const float2 *>(a.part + at * DP + d);
-        if (!row.next(s.x, s.y)) continue;
-        x = fmaf(v.x, row.add, x * row.old);
-        y = fmaf(v.y, row.add, y * row.old);
-    }
-    const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
-    const float inv = 1.0f / row.l;
-    *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
-    if (a.stats && d == 0) {
-        a.stats[(r * a.H + head) * 2] = row.m;
-        a.stats[(r * a.H + head) * 2 + 1] = inv;
+        for (int unit = 0; unit * UNIT < own; unit++) {
+            const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
+            const float2 s = load_fresh(ml + at * 2), v = load_fresh(a.part + at * DP + d);
+            if (!row.next(s.x, s.y)) continue;
+            x = fmaf(v.x, row.add, x * row.old);
+            y = fmaf(v.y, row.add, y * row.old);
+        }
+        const float inv = 1.0f / row.l;
+        *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
+        if (a.stats && d == 0) {
+            a.stats[(r * a.H + head) * 2] = row.m;
+            a.stats[(r * a.H + head) * 2 + 1] = inv;
+        }
     }
 }
 
@@ -400,16 +436,15 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
     return units * TILE_PAIRS * ((K <= 64 ? 64 : 128) + 2) * (int64_t)sizeof(float);
 }
 
+template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {
+    const int shared = 2 * UNIT * DP * (int)sizeof(uint16_t);
+    const int rc = (int)cudaFuncSetAttribute(unit_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    return rc ? rc : LAUNCH(unit_kernel<DP>, a->n_tasks * a->max_units, THREADS, shared, d->stream, *a);
+}
+
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {
     if (a->n_tasks <= 0) return 0;
-    const int64_t units = a->n_tasks * a->max_units, pairs = a->n_tasks * a->max_pairs;
-    int rc;
-    if (a->K <= 64) {
-        rc = LAUNCH(unit_kernel<64>, units, THREADS, 0, d->stream, *a);
-        return rc ? rc : LAUNCH(merge_kernel<64>, pairs, 32, 0, d->stream, *a);
-    }
-    rc = LAUNCH(unit_kernel<128>, units, THREADS, 0, d->stream, *a);
-    return rc ? rc : LAUNCH(merge_kernel<128>, pairs, 64, 0, d->stream, *a);
+    return a->K <= 64 ? launch_units<64>(d, a) : launch_units<128>(d, a);
 }
 
 /* ---- the cache ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /* Products in bfloat16 on tensor cores without shared memory: a plain one, for where cuBLASLt is missing or has no
  * algorithm, and those of LoRA, whose one side is so thin that they are about latency and not about rate. Each output
- * is one chain over pieces of 32 in ascending order (LoRA's first product: eight such chains, added in order), whatever
- * the number of rows. */
+ * is one chain over pieces of 32 in ascending order (LoRA's first product: sixteen such chains, added in order),
+ * whatever the number of rows. */
 #include "cuda/bf16.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, TILES = 4, BLOCK_N = WARPS * TILES * 8 };
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
     const int64_t end = min64((warp + 1) * each, pieces) * 32;
     float acc[4] = {0, 0, 0, 0};
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t k = warp * each * 32; k < end; k += 32)
         mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K), load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
                   load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
@@ -104,20 +104,61 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
     while (at >= ceil_div(l.site[site].N, BLOCK_N)) at -= ceil_div(l.site[site++].N, BLOCK_N);
     const struct cu_lora_site &s = l.site[site];
     const struct cu_side16 t = {l.t + site * l.R, l.n * l.R, 1, l.R % 8 == 0};
-    const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R};
-    product_tile(g, m0, at * BLOCK_N + threadIdx.x / 32 * (TILES * 8));
+    const int64_t n0 = at * BLOCK_N + threadIdx.x / 32 * (TILES * 8);
+    if (s.N % 2 || s.ldy % 2 || ((uintptr_t)s.y & 7)) {
+        const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R};
+        product_tile(g, m0, n0);
+        return;
+    }
+    /* The same sums; what they are added to is asked for first, two neighbours at a time. */
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    float acc[TILES][4], old[TILES][4];
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t m = m0 + r + 8 * half, n = n0 + i * 8 + c * 2;
+            acc[i][2 * half] = acc[i][2 * half + 1] = old[i][2 * half] = old[i][2 * half + 1] = 0;
+            if (m >= l.T || n >= s.N) continue;
+            if (s.y16) {
+                const uint32_t v = *reinterpret_cast<const uint32_t *>(static_cast<uint16_t *>(s.y) + m * s.ldy + n);
+                old[i][2 * half] = low_float(v), old[i][2 * half + 1] = high_float(v);
+            } else {
+                const float2 v = *reinterpret_cast<const float2 *>(static_cast<float *>(s.y) + m * s.ldy + n);
+                old[i][2 * half] = v.x, old[i][2 * half + 1] = v.y;
+            }
+        }
+    for (int64_t k = 0; k < l.R; k += 32) {
+        const uint4 x = load_eight(t, m0 + r, l.T, k + c * 8, l.R), y = load_eight(t, m0 + r + 8, l.T, k + c * 8, l.R);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(s.b, n0 + i * 8 + r, s.N, k + c * 8, l.R));
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t m = m0 + r + 8 * half, n = n0 + i * 8 + c * 2;
+            const float a = acc[i][2 * half] + old[i][2 * half], b = acc[i][2 * half + 1] + old[i][2 * half + 1];
+            if (m >= l.T || n >= s.N) continue;
+            if (s.y16)
+                *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(s.y) + m * s.ldy + n) = bf16_pair(a, b);
+            else
+                *reinterpret_cast<float2 *>(static_cast<float *>(s.y) + m * s.ldy + n) = make_float2(a, b);
+        }
 }
 
-extern "C" int cu_lora(const struct cu_dev *d, struct cu_lora *l) {
+extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
+    if (l->T <= 0 || l->n <= 0) return 0;
+    if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
+    return LAUNCH(lora_down_kernel, ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+}
+
+extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
-    const int64_t tiles = ceil_div(l->T, 16);
-    const int rc = cu_lora_takes_down(d, l)
-                       ? cu_lora_down_many(d, l)
-                       : LAUNCH(lora_down_kernel, tiles * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
-    if (!rc && cu_lora_takes_up(l)) return cu_lora_up_many(d, l);
-    return rc ? rc : LAUNCH(lora_up_kernel, tiles * l->up_blocks, THREADS, 0, d->stream, *l);
+    if (cu_lora_takes_up(d, l)) return cu_lora_up_many(d, l);
+    return LAUNCH(lora_up_kernel, ceil_div(l->T, 16) * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 
 /* ---- checks of algorithms ------------------------------------------------------------------------------------------

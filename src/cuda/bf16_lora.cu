@@ -93,9 +93,12 @@ template <int NT> static int down(const struct cu_dev *d, const struct cu_lora *
     return rc ? rc : LAUNCH(kernel, blocks, THREADS, bytes, d->stream, *l);
 }
 
+/* A block's columns of A's rows, in eights. */
+static int down_tiles(int64_t cols) { return cols <= 32 ? 4 : cols <= 64 ? 8 : 12; }
+
 extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
-    const int64_t cols = l->n * l->R;
-    return cols <= 32 ? down<4>(d, l) : cols <= 64 ? down<8>(d, l) : down<12>(d, l);
+    const int tiles = down_tiles(l->n * l->R);
+    return tiles == 4 ? down<4>(d, l) : tiles == 8 ? down<8>(d, l) : down<12>(d, l);
 }
 
 /* ---- y += t B^T ---------------------------------------------------------------------------------------------------
@@ -175,16 +178,20 @@ extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
 /* ---- which ---------------------------------------------------------------------------------------------------------
  */
 
+/* Each block goes through all of k: few of them would take longer than the many of the kernel for few rows. */
 extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
-    return l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
+    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * down_tiles(cols));
+    return 3 * blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
            STAGES * (ROWS + 96) * STRIP * (int)sizeof(uint16_t) <= d->max_shared;
 }
 
-extern "C" int cu_lora_takes_up(const struct cu_lora *l) {
-    if (l->T < CU_LORA_MANY || l->R % 8 != 0 || l->R > 64 || ((uintptr_t)l->t & 15) != 0) return 0;
+extern "C" int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l) {
+    int64_t blocks = 0;
+    if (l->R % 8 != 0 || l->R > 64 || ((uintptr_t)l->t & 15) != 0) return 0;
     for (int i = 0; i < l->n; i++) {
         const struct cu_lora_site *s = &l->site[i];
         if (!s->b.vec || s->N % 8 != 0 || ((uintptr_t)s->y & 15) != 0 || s->ldy % (s->y16 ? 8 : 4) != 0) return 0;
+        blocks += ceil_div(s->N, BLOCK_N);
     }
-    return 1;
+    return l->T >= CU_LORA_MANY || (l->T > ROWS / 2 && ceil_div(l->T, ROWS) * blocks >= d->sm_count);
 }

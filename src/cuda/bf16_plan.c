@@ -111,7 +111,6 @@ static void query_tasks(struct plan16 *p, const struct attn_seq *s, struct attn_
             if (pairs == 0) continue;
             p->part_units += units;
             p->max_units = i64_max(p->max_units, units);
-            p->max_pairs = i64_max(p->max_pairs, pairs);
         }
 }
 
@@ -152,7 +151,7 @@ struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct at
     p->K = s.K;
     p->training = training;
     p->n_kv = p->n_split = p->n_walk = p->n_table = p->part_units = p->n_blocks = 0;
-    p->max_units = p->max_pairs = 1;
+    p->max_units = 1;
     int owner = 0;
     CLEANUP_FREE int64_t *at = training ? xmalloc((size_t)n_seq * sizeof *at) : NULL;
     for (int i = 0; i < n_seq; i++) {

@@ -73,37 +73,81 @@ extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu; values are only rounded ------------------------------
  */
 
+/* A head of one row: x to y by its LANES threads, r of its norm. */
+static __device__ __forceinline__ void rotate_head(uint16_t *y, const float *x, const struct cu_rope &a,
+                                                   const float *gain, float r, int64_t pos, float scale) {
+    const int64_t half = a.K / 2;
+    const float *cs = a.cos_t + pos * half, *sn = a.sin_t + pos * half;
+#pragma unroll 4
+    for (int64_t j = threadIdx.x % LANES; j < half; j += LANES) {
+        float u = x[j], w = x[half + j];
+        if (gain) {
+            u = u * r * gain[j];
+            w = w * r * gain[half + j];
+        }
+        y[j] = bf16_of((u * cs[j] - w * sn[j]) * scale);
+        y[half + j] = bf16_of((w * cs[j] + u * sn[j]) * scale);
+    }
+}
+/* Whole warps must call. */
+static __device__ __forceinline__ float norm_of_head(const float *x, const struct cu_rope &a) {
+    float s = 0;
+    if (a.q_gain || a.k_gain)
+        for (int64_t j = threadIdx.x % LANES; j < a.K; j += LANES) s = fmaf(x[j], x[j], s);
+    return 1.0f / sqrtf(fold_sum(s) / (float)a.K + a.eps);
+}
+
 static __global__ void __launch_bounds__(ROW_THREADS)
     rope16_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a) {
     const int lane = threadIdx.x % LANES;
-    const int64_t heads = a.H + 2 * a.G, half = a.K / 2, n = qk.rows * heads;
+    const int64_t heads = a.H + 2 * a.G, n = qk.rows * heads;
     for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
          base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
         const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1), t = at / heads, h = at % heads;
         const float *x = qkv.p + t * qkv.ld + h * a.K, *gain = h < a.H ? a.q_gain : a.k_gain;
         uint16_t *y = qk.p + t * qk.ld + h * a.K;
-        float s = 0;
-        if (a.q_gain || a.k_gain)
-            for (int64_t j = lane; j < a.K; j += LANES) s = fmaf(x[j], x[j], s);
-        const float r = 1.0f / sqrtf(fold_sum(s) / (float)a.K + a.eps);
+        const float r = norm_of_head(x, a);
         if (i >= n) continue;
         if (h >= a.H + a.G) {
             for (int64_t j = lane; j < a.K; j += LANES) y[j] = bf16_of(x[j]);
             continue;
         }
-        const float *cs = a.cos_t + (int64_t)a.pos[t] * half, *sn = a.sin_t + (int64_t)a.pos[t] * half;
-        const float scale = h < a.H ? a.q_scale : 1.0f;
-#pragma unroll 4
-        for (int64_t j = lane; j < half; j += LANES) {
-            float u = x[j], w = x[half + j];
-            if (gain) {
-                u = u * r * gain[j];
-                w = w * r * gain[half + j];
-            }
-            y[j] = bf16_of((u * cs[j] - w * sn[j]) * scale);
-            y[half + j] = bf16_of((w * cs[j] + u * sn[j]) * scale);
-        }
+        rotate_head(y, x, a, gain, r, a.pos[t], h < a.H ? a.q_scale : 1.0f);
     }
+}
+
+/* `parts` blocks a task: sixteen heads of queries and keys each, and the last one the values, where neighbouring
+ * threads take neighbouring keys. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    rope_kv16_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a, const struct cu_kv_task *tasks,
+                     uint16_t *kv, int64_t kv_stride, unsigned parts) {
+    const struct cu_kv_task t = tasks[blockIdx.x / parts];
+    const unsigned part = blockIdx.x % parts;
+    uint16_t *const block = kv + t.block * kv_stride;
+    if (part + 1 == parts) {
+        const unsigned n = (unsigned)(t.rows * a.G * a.K), rows = (unsigned)t.rows;
+        const float *const v = qkv.p + t.row * qkv.ld + (a.H + a.G) * a.K;
+        for (unsigned i = threadIdx.x; i < n; i += ROW_THREADS)
+            block[(a.G * a.K + i / rows) * KV_BLOCK + t.slot + i % rows] = bf16_of(v[i % rows * qkv.ld + i / rows]);
+        return;
+    }
+    const int64_t mine = (int64_t)part * (ROW_THREADS / LANES) + threadIdx.x / LANES, h = min64(mine, a.H + a.G - 1);
+    const bool query = h < a.H;
+    for (int64_t r = 0; r < t.rows; r++) {
+        const int64_t row = t.row + r;
+        const float *x = qkv.p + row * qkv.ld + h * a.K;
+        uint16_t *y = query ? qk.p + row * qk.ld + h * a.K : block + ((h - a.H) * KV_BLOCK + t.slot + r) * a.K;
+        const float norm = norm_of_head(x, a);
+        if (mine == h) rotate_head(y, x, a, query ? a.q_gain : a.k_gain, norm, a.pos[row], query ? a.q_scale : 1.0f);
+    }
+}
+
+extern "C" int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a,
+                            const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride) {
+    if (n_tasks <= 0) return 0;
+    const int64_t parts = ceil_div(a->H + a->G, ROW_THREADS / LANES) + 1;
+    return LAUNCH(rope_kv16_kernel, n_tasks * parts, ROW_THREADS, 0, d->stream, qk, qkv, *a, task, kv, kv_stride,
+                  (unsigned)parts);
 }
 
 /* Without norms of heads, a block a row: four pairs a thread. */

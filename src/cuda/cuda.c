@@ -10,9 +10,6 @@
 
 #include "cuda/host.h"
 
-/* Rows of logits below this length share a block; longer ones have one of their own. */
-enum { SHORT_ROW = 4096 };
-
 #define PLUGIN_API __attribute__((visibility("default")))
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
@@ -119,8 +116,9 @@ void *stage_add(struct stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s) {
-    /* A recorded copy has the size it had: another size is another pass. */
-    if (!NOTE(c, NULL, s->used, ADDRESS(s->dev)) || s->used == 0) return true;
+    /* A recorded array has the size it had: another size is another pass. All of them are copied at its end. */
+    NOTE(c, NULL, s->used, ADDRESS(s->dev));
+    if (c->pass.mode != PASS_RUN || s->used == 0) return true;
     return cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
 }
 
@@ -221,11 +219,18 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_
     return s->p;
 }
 
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n) {
+    const size_t had = c->count.bytes;
+    unsigned *p = cuda_scratch(c, op, &c->count, (size_t)n * sizeof *p);
+    if (p && c->count.bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, c->count.bytes, c->stream))) return NULL;
+    return p;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void *mem_alloc(struct backend *be, size_t bytes) {
     struct cuda_backend *c = begin(be, "mem_alloc");
-    if (!c) return NULL;
+    if (!c || bytes > c->total_bytes) return NULL;
     void *p = NULL;
     const cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
     if (rc == cudaSuccess) return p;
@@ -294,6 +299,9 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->x16.p);
         cudaFree(c->y32.p);
         cudaFree(c->part.p);
+        cudaFree(c->count.p);
+        cudaFree(c->chunks.p);
+        cudaFree(c->lora_x.p);
         cudaFree(c->lora_t.p);
         cudaFree(c->wide.p);
         plan16_free(&c->plan16);
@@ -304,6 +312,9 @@ static void cuda_close(struct backend *be) {
         plan_free(&c->backward);
         for (int i = 0; i < 2; i++)
             if (c->ring.left[i]) cudaEventDestroy(c->ring.left[i]);
+        if (c->fork) cudaEventDestroy(c->fork);
+        if (c->join) cudaEventDestroy(c->join);
+        if (c->side) cudaStreamDestroy(c->side);
         if (c->stream) cudaStreamDestroy(c->stream);
     }
     free(c->results.item);
@@ -555,6 +566,16 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
+/* Short rows share a block. */
+static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_stats *stats, struct tensor logits,
+                          const int32_t *d_targets) {
+    if (logits.cols <= LOGIT_CHUNK) return cuda_ok(c, op, cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets));
+    void *scratch = cuda_scratch(c, op, &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
+    unsigned *count = zeroed_counts(c, op, logits.rows);
+    return scratch && count &&
+           cuda_ok(c, op, cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets, scratch, count));
+}
+
 static void op_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
     struct cuda_backend *c = begin(be, "logprob");
     const size_t bytes = (size_t)logits.rows * sizeof(struct cu_row_stats);
@@ -563,10 +584,7 @@ static void op_logprob(struct backend *be, float *logp, float *entropy, struct t
     if (!d_targets || !results_room(c, "logprob", bytes, 1)) return;
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, NULL, logp, entropy);
-    if (cuda_ok(c, "logprob",
-                logits.cols < SHORT_ROW ? cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets)
-                                        : cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets)))
-        c->known = (struct known_logits){logits, stats};
+    if (logprob_stats(c, "logprob", stats, logits, d_targets)) c->known = (struct known_logits){logits, stats};
 }
 
 static void op_draw(struct backend *be, struct tensor logits, int32_t limit, const struct draw *how, int32_t *id,
@@ -582,8 +600,12 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         host[i] = (struct cu_draw){how[i].temperature > 0 ? 1.0f / how[i].temperature : 0.0f, how[i].min_p, how[i].u};
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
-    if (stage_send(c, "draw", &s) && NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats)))
-        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev));
+    void *scratch = cuda_scratch(c, "draw", &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
+    unsigned *count = zeroed_counts(c, "draw", logits.rows);
+    if (scratch && count && stage_send(c, "draw", &s) &&
+        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(scratch),
+             ADDRESS(count)))
+        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch, count));
 }
 
 static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
@@ -596,14 +618,19 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     const float *d_g = stage_add(&s, g, bytes);
     if (!stage_send(c, "logprob_grad", &s)) return;
     const struct tensor *k = &known.logits;
-    int rc;
-    if (known.stats && k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld)
-        rc = cu_logprob_grad_known(&c->dev, mat_of(logits), d_targets, d_g, known.stats);
-    else if (logits.cols < SHORT_ROW)
-        rc = cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g);
-    else
-        rc = cu_logprob_grad_long(&c->dev, mat_of(logits), d_targets, d_g);
-    cuda_ok(c, "logprob_grad", rc);
+    const bool same = k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld;
+    if (known.stats && same) {
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), d_targets, known.stats, d_g));
+        return;
+    }
+    if (logits.cols <= LOGIT_CHUNK) {
+        cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+        return;
+    }
+    struct cu_row_stats *stats =
+        cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
+    if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets))
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), d_targets, stats, d_g));
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
@@ -716,10 +743,12 @@ static const struct backend table = {
     .sum_squares = op_sum_squares,
     .weight_put = bf16_weight_put,
     .weight_get = bf16_weight_get,
-    .lora = bf16_lora,
+    .lora_down = bf16_lora_down,
+    .lora_up = bf16_lora_up,
     .draw = op_draw,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
+    .rope_kv = bf16_rope_kv,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
@@ -748,8 +777,13 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         return why;
     }
     struct cudaDeviceProp p;
+    int low = 0, high = 0; /* what runs beside takes the multiprocessors that the main stream leaves */
     if ((rc = cudaSetDevice(device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&p, device)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaDeviceGetStreamPriorityRange(&low, &high)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, high)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithPriority(&c->side, cudaStreamNonBlocking, low)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[0], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[1], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = (cudaError_t)cu_probe()) != cudaSuccess) {
@@ -765,6 +799,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         return why;
     }
     c->device = device;
+    c->total_bytes = p.totalGlobalMem;
     c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin};
     c->lt = lt_open();
     c->profile = profile_open();
@@ -789,6 +824,7 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     if (open_device(c, device, msg, msg_bytes)) {
         cudaGetLastError();
         if (c->stream) cudaStreamDestroy(c->stream);
+        if (c->side) cudaStreamDestroy(c->side);
         free(c);
         return 1;
     }

@@ -75,6 +75,7 @@ static inline int64_t grid_for(const struct cu_dev *d, int64_t items, int64_t pe
     const int64_t blocks = ceil_div(items, per_block), most = (int64_t)d->sm_count * 32;
     return blocks < most ? blocks : most;
 }
+
 static inline int aligned16(const void *p, int64_t ld) { return ((uintptr_t)p & 15) == 0 && (ld & 3) == 0; }
 
 #endif

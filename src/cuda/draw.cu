@@ -1,10 +1,19 @@
-/* Log-probabilities of drawn tokens and the drawing itself, a block a row of logits. The sums of logprob are those of
- * tensor/ops.h, sixteen strided chains folded 8+8, 4+4, ...: all threads compute exponentials into shared memory, and
- * sixteen of them add up a chunk while the others compute the next one. The host takes the logarithm, so that its bits
- * are the host's wherever it is needed. */
+/* Log-probabilities of drawn tokens, their gradient, and the drawing itself, for long rows of logits. A block takes a
+ * chunk of a row and reads it once: its maximum and, in the order of tensor/ops.h, its sums; for a draw also the sums
+ * of the weights of each warp's run. The last block of a row to come puts the chunks together and picks. The host takes
+ * the logarithm, so that its bits are the host's wherever it is needed. */
 #include "cuda/bf16.cuh"
+#include "tensor/ops.h"
 
 enum { THREADS = 512, PER = 8, CHUNK = THREADS * PER, CHUNKS_MAX = 256, WARPS = THREADS / 32 };
+static_assert((int)CHUNK == (int)LOGIT_CHUNK, "the order of tensor/ops.h");
+
+/* What is known of a chunk. */
+struct chunk_sums {
+    float max, s, w;   /* of all its ids */
+    float top, first;  /* the largest logit of an id below the limit, and the first such id behind the chunk's begin */
+    float part[WARPS]; /* sums of exp((x - top) / T), ids below the limit */
+};
 
 /* This thread's PER neighbours of the chunk at j0; `rest` where the row has ended. */
 static __device__ __forceinline__ void load_run(float (&v)[PER], const float *x, int64_t j0, int64_t n, int vec,
@@ -37,28 +46,7 @@ static __device__ __forceinline__ float2 block_max(float2 m, float2 *shared) {
     return m;
 }
 
-/* Maxima of the row, and of its first `limit` elements. */
-static __device__ float2 maxima(const float *x, int64_t V, int64_t limit, int vec, float2 *shared) {
-    float2 m = make_float2(MINUS_INFINITY, MINUS_INFINITY);
-#pragma unroll 2
-    for (int64_t j0 = 0; j0 < V; j0 += CHUNK) {
-        float v[PER];
-        load_run(v, x, j0, V, vec, MINUS_INFINITY);
-        const int64_t j = j0 + (int64_t)threadIdx.x * PER;
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            m.x = fmaxf(m.x, v[i]);
-            if (j + i < limit) m.y = fmaxf(m.y, v[i]);
-        }
-    }
-    return block_max(m, shared);
-}
-
-/* What a block shares. */
-struct work {
-    float *e, *d; /* exponentials and their exponents: two buffers of CHUNK each, used in turn */
-    float *part;  /* [CHUNKS_MAX][WARPS] sums of a warp's weights */
-};
+static __device__ __forceinline__ float finite_or_zero(float m) { return m == MINUS_INFINITY ? 0.0f : m; }
 
 /* Weight exp((x - max) / T) of one element, 0 under min_p. */
 static __device__ __forceinline__ float weight_of(float x, float max, const struct cu_draw &h) {
@@ -66,266 +54,280 @@ static __device__ __forceinline__ float weight_of(float x, float max, const stru
     return w < h.min_p ? 0.0f : w;
 }
 
-struct row_sums {
-    float s, w;
+/* What a block shares. */
+struct work {
+    float *e, *d; /* [CHUNK] exponentials and exponents; later of chunks: factors, and [CHUNKS_MAX][WARPS] weights */
+    float2 *tops; /* [WARPS] */
+    float *scale, *sums; /* [CHUNKS_MAX], [2 * CHUNKS_MAX] */
+    double *total;       /* [CHUNKS_MAX] */
+    double *lane;        /* [32] */
+    int *chosen;         /* [2]: chunk, warp */
 };
 
-/* Sums of exp(x - max) and of exp(x - max) (x - max), in the first 16 threads; and, where `how` is given, of the
- * weights by chunk and warp. */
-static __device__ struct row_sums sums_of(const float *x, int64_t V, int64_t limit, float2 max, int vec,
-                                          const struct cu_draw *how, const struct work &k) {
+/* Sums of a chunk, all of them in the first thread; part[] by the first of each warp. */
+static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t V, int64_t limit, int64_t j0, int vec,
+                                const struct cu_draw *how, const struct work &k) {
     const int tid = threadIdx.x;
-    struct row_sums r = {0, 0};
-    int turn = 0;
-    float v[PER], next[PER];
-    load_run(next, x, 0, V, vec, MINUS_INFINITY);
-    for (int64_t j0 = 0; j0 < V; j0 += CHUNK, turn++) {
+    const int64_t j = j0 + (int64_t)tid * PER;
+    float v[PER], e[PER], first = CHUNK;
+    load_run(v, x, j0, V, vec, MINUS_INFINITY);
+    float2 max = make_float2(MINUS_INFINITY, MINUS_INFINITY);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        max.x = fmaxf(max.x, v[i]);
+        if (j + i < limit) max.y = fmaxf(max.y, v[i]);
+    }
+    max = block_max(max, k.tops);
+    const float own = finite_or_zero(max.x), top = finite_or_zero(max.y);
+#pragma unroll
+    for (int i = 0; i < PER; i++) e[i] = exp_lane(v[i] - own);
+#pragma unroll
+    for (int i = 0; i < PER; i += 4) {
+        *reinterpret_cast<float4 *>(k.e + tid * PER + i) = make_float4(e[i], e[i + 1], e[i + 2], e[i + 3]);
+        *reinterpret_cast<float4 *>(k.d + tid * PER + i) =
+            make_float4(v[i] - own, v[i + 1] - own, v[i + 2] - own, v[i + 3] - own);
+    }
+    if (how && how->scale > 0) {
+        const bool same = how->scale == 1.0f && top == own;
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < PER; i++) v[i] = next[i];
-        if (j0 + CHUNK < V) load_run(next, x, j0 + CHUNK, V, vec, MINUS_INFINITY); /* while this one is worked on */
-        const int64_t j = j0 + (int64_t)tid * PER;
-        float *const e = k.e + turn % 2 * CHUNK + tid * PER, *const d = k.d + turn % 2 * CHUNK + tid * PER;
-        /* Four at a time: single words of threads eight words apart would share banks. */
-#pragma unroll
-        for (int i = 0; i < PER; i += 4) {
-            const float4 f = make_float4(v[i] - max.x, v[i + 1] - max.x, v[i + 2] - max.x, v[i + 3] - max.x);
-            *reinterpret_cast<float4 *>(d + i) = f;
-            *reinterpret_cast<float4 *>(e + i) =
-                make_float4(exp_lane(f.x), exp_lane(f.y), exp_lane(f.z), exp_lane(f.w));
-        }
-#pragma unroll
         for (int i = 0; i < PER; i++)
-            if (how && j + i < limit) sum = sum + weight_of(v[i], max.y, *how);
-        if (how) {
-            sum = warp_sum(sum);
-            if (tid % 32 == 0) k.part[turn * WARPS + tid / 32] = sum;
-        }
-        __syncthreads();   /* one is enough: these buffers are written again after the next */
-        if (tid < LANES) { /* lane j takes every sixteenth; CHUNK is a multiple, so chunks join without a seam */
-            const int n = (int)min64(CHUNK, V - j0);
-            const float *const ce = k.e + turn % 2 * CHUNK, *const cd = k.d + turn % 2 * CHUNK;
+            if (j + i < limit) sum = sum + (same ? e[i] : exp_lane((v[i] - top) * how->scale));
+        sum = warp_sum(sum);
+        if (tid % 32 == 0) out->part[tid / 32] = sum;
+    } else if (how) {
+#pragma unroll
+        for (int i = PER - 1; i >= 0; i--)
+            if (j + i < limit && v[i] == max.y) first = (float)(tid * PER + i);
+        for (int w = 16; w >= 1; w /= 2) first = fminf(first, __shfl_xor_sync(FULL_WARP, first, w, 32));
+        if (tid % 32 == 0) k.scale[tid / 32] = first;
+    }
+    __syncthreads();
+    if (tid >= 32) return;
+    float s = 0, w = 0;
+    if (tid < LANES) {
+        const int n = (int)min64(CHUNK, V - j0);
 #pragma unroll 16
-            for (int i = tid; i < n; i += LANES) {
-                r.s = r.s + ce[i];
-                r.w = fmaf(ce[i], cd[i], r.w);
-            }
+        for (int i = tid; i < n; i += LANES) {
+            s = s + k.e[i];
+            w = fmaf(k.e[i], k.d[i], w);
         }
     }
-    if (tid < 32) { /* whole warps must fold; lanes 16 to 31 hold zeros of no use */
-        r.s = fold_sum(r.s);
-        r.w = fold_sum(r.w);
+    s = fold_sum(s);
+    w = fold_sum(w);
+    if (tid > 0) return;
+    for (int i = 0; how && how->scale == 0 && i < WARPS; i++) first = fminf(first, k.scale[i]);
+    out->max = max.x, out->s = s, out->w = w, out->top = max.y, out->first = first;
+}
+
+static __device__ __forceinline__ float fresh(const float &p) {
+#ifdef __CUDA_ARCH__
+    return __ldcg(&p);
+#else
+    return p;
+#endif
+}
+
+struct row_sums {
+    float max, top, s, w;
+};
+
+/* The sums of a row; s and w in the first thread alone. k.scale gets the factors of the chunks' weights. */
+static __device__ struct row_sums row_of_chunks(const struct chunk_sums *sums, int chunks, float scale,
+                                                const struct work &k) {
+    struct row_sums r = {MINUS_INFINITY, MINUS_INFINITY, 0, 0};
+    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+        k.e[c] = fresh(sums[c].max);
+        k.d[c] = fresh(sums[c].top);
+        k.sums[2 * c] = fresh(sums[c].s);
+        k.sums[2 * c + 1] = fresh(sums[c].w);
     }
+    __syncthreads();
+    for (int c = 0; c < chunks; c++) {
+        r.max = fmaxf(r.max, k.e[c]);
+        r.top = fmaxf(r.top, k.d[c]);
+    }
+    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+        k.scale[c] = exp_lane((finite_or_zero(k.d[c]) - r.top) * scale);
+        k.total[c] = (double)exp_lane(finite_or_zero(k.e[c]) - r.max);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int c = 0; c < chunks; c++) {
+            const float f = (float)k.total[c];
+            r.s = fmaf(f, k.sums[2 * c], r.s);
+            r.w = fmaf(f, fmaf(k.sums[2 * c], finite_or_zero(k.e[c]) - r.max, k.sums[2 * c + 1]), r.w);
+        }
     return r;
 }
 
-enum { SHARED = (4 * CHUNK + CHUNKS_MAX * WARPS) * (int)sizeof(float) };
-
-static __global__ void __launch_bounds__(THREADS)
-    logprob_stats_kernel(struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets, int vec) {
-    DYNAMIC_SHARED(shared);
-    __shared__ float2 tops[WARPS];
-    const float *x = logits.p + (int64_t)blockIdx.x * logits.ld;
-    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
-    const float2 max = maxima(x, logits.cols, 0, vec, tops);
-    const struct row_sums r = sums_of(x, logits.cols, 0, max, vec, nullptr, k);
-    if (threadIdx.x == 0) {
-        const int32_t id = targets[blockIdx.x];
-        out[blockIdx.x] = {id, x[id], max.x, r.s, r.w};
+/* The id at which the running sum of weights passes u times their total: chunk, warp, thread and element in turn, each
+ * sum in an order of its own that the row alone decides. In the first thread. */
+static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_t limit, float max, int vec,
+                           const struct cu_draw &h, const struct work &k) {
+    const int chunks = (int)ceil_div(limit, (int64_t)CHUNK), tid = threadIdx.x;
+    float *const part = k.d; /* [chunks][WARPS] */
+    float v[PER];
+    __syncthreads(); /* the chunks' numbers have been read */
+    if (h.min_p > 0) {
+        for (int c = 0; c < chunks; c++) { /* which weights count is known only now */
+            float sum = 0;
+            load_run(v, x, (int64_t)c * CHUNK, limit, vec, MINUS_INFINITY);
+#pragma unroll
+            for (int i = 0; i < PER; i++) sum = sum + weight_of(v[i], max, h);
+            sum = warp_sum(sum);
+            if (tid % 32 == 0) part[c * WARPS + tid / 32] = sum;
+        }
+    } else {
+        for (int i = tid; i < chunks * WARPS; i += THREADS)
+            part[i] = fresh(sums[i / WARPS].part[i % WARPS]) * k.scale[i / WARPS];
     }
+    __syncthreads();
+    for (int c = tid; c < chunks; c += THREADS) {
+        double sum = 0;
+        for (int w = 0; w < WARPS; w++) sum = sum + (double)part[c * WARPS + w];
+        k.total[c] = sum;
+    }
+    __syncthreads();
+    double target = 0;
+    if (tid == 0) {
+        double all = 0, before = 0;
+        for (int c = 0; c < chunks; c++) all = all + k.total[c];
+        const double want = h.u * all;
+        int c = 0, w = 0;
+        while (c + 1 < chunks && before + k.total[c] <= want) before = before + k.total[c++];
+        while (w + 1 < WARPS && before + (double)part[c * WARPS + w] <= want)
+            before = before + (double)part[c * WARPS + w++];
+        k.chosen[0] = c;
+        k.chosen[1] = w;
+        target = want - before;
+    }
+    __syncthreads();
+    float *const weights = k.e; /* [CHUNK], of which the chosen warp's are needed */
+    const int first = k.chosen[1] * 32 * PER;
+    const int64_t j0 = (int64_t)k.chosen[0] * CHUNK;
+    if (tid / 32 == k.chosen[1]) {
+        double sum = 0;
+        load_run(v, x, j0, limit, vec, MINUS_INFINITY);
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            weights[tid * PER + i] = weight_of(v[i], max, h);
+            sum = sum + (double)weights[tid * PER + i];
+        }
+        k.lane[tid % 32] = sum;
+    }
+    __syncthreads();
+    if (tid > 0) return 0;
+    double sum = 0;
+    int t = 0, at = -1;
+    while (t + 1 < 32 && sum + k.lane[t] <= target) sum = sum + k.lane[t++];
+    for (int i = first + t * PER; i < first + 32 * PER; i++) {
+        if (!(weights[i] > 0)) continue;
+        at = i;
+        sum = sum + (double)weights[i];
+        if (sum > target) break;
+    }
+    if (at < 0) /* rounding only: the nearest that has weight */
+        for (at = first + t * PER; at > first && !(weights[at] > 0);) at--;
+    return (int)j0 + at;
+}
+
+/* A block a chunk. `how` NULL: log-probabilities of the targets. */
+static __global__ void __launch_bounds__(THREADS)
+    logits_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const int32_t *targets,
+                  const struct cu_draw *how, struct chunk_sums *sums, unsigned *count, int chunks, int vec) {
+    __shared__ __align__(16) float e[CHUNK], d[CHUNK];
+    __shared__ float2 tops[WARPS];
+    __shared__ float scale[CHUNKS_MAX], pairs[2 * CHUNKS_MAX];
+    __shared__ double total[CHUNKS_MAX], lane[32];
+    __shared__ int chosen[2], last;
+    const struct work k = {e, d, tops, scale, pairs, total, lane, chosen};
+    const int64_t row = blockIdx.x / (unsigned)chunks, c = blockIdx.x % (unsigned)chunks;
+    const float *x = logits.p + row * logits.ld;
+    struct chunk_sums *const mine = sums + row * chunks;
+    struct cu_draw h = {0, 0, 0};
+    if (how) h = how[row];
+    chunk_of(mine + c, x, logits.cols, limit, c * CHUNK, vec, how ? &h : nullptr, k);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&count[row], 1u) + 1 == (unsigned)chunks;
+        if (last) count[row] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    const struct row_sums r = row_of_chunks(mine, chunks, h.scale, k);
+    int id = 0;
+    if (!how) {
+        id = targets[row];
+    } else if (h.scale > 0) {
+        id = pick(mine, x, limit, r.top, vec, h, k);
+    } else { /* greedy: the first of the largest */
+        int at = 0;
+        while (at + 1 < chunks && !(k.d[at] == r.top)) at++;
+        id = at * CHUNK + (int)fresh(mine[at].first);
+    }
+    if (threadIdx.x > 0) return;
+    if (how && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
+    out[row] = {id, id < 0 ? 0.0f : x[id], r.max, r.s, r.w};
 }
 
 static int row_vec(struct cu_mat logits) { return aligned16(logits.p, logits.ld); }
 
+extern "C" int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V) {
+    return rows * ceil_div(V, (int64_t)CHUNK) * (int64_t)sizeof(struct chunk_sums);
+}
+
+static int run_logits(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
+                      const int32_t *targets, const struct cu_draw *how, void *scratch, unsigned *count) {
+    const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
+    if (logits.rows <= 0) return 0;
+    if (chunks > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
+    return LAUNCH(logits_kernel, logits.rows * chunks, THREADS, 0, d->stream, out, logits, limit, targets, how,
+                  static_cast<struct chunk_sums *>(scratch), count, (int)chunks, row_vec(logits));
+}
+
 extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
-                                const int32_t *targets) {
-    if (logits.rows <= 0) return 0;
-    const int rc =
-        (int)cudaFuncSetAttribute(logprob_stats_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
-    return rc ? rc
-              : LAUNCH(logprob_stats_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, targets,
-                       row_vec(logits));
-}
-
-/* x[j] becomes g (onehot[j] - exp(x[j] - max) / sum), a block a row. */
-static __global__ void __launch_bounds__(THREADS)
-    logprob_grad_row_kernel(struct cu_mat logits, const int32_t *targets, const float *g, int vec) {
-    DYNAMIC_SHARED(shared);
-    __shared__ float2 tops[WARPS];
-    __shared__ float total;
-    float *const x = logits.p + (int64_t)blockIdx.x * logits.ld;
-    const int64_t V = logits.cols, target = targets[blockIdx.x];
-    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
-    const float2 max = maxima(x, V, 0, vec, tops);
-    const struct row_sums r = sums_of(x, V, 0, max, vec, nullptr, k);
-    if (threadIdx.x == 0) total = r.s;
-    __syncthreads();
-    const float gt = g[blockIdx.x], c = -gt / total;
-#pragma unroll 2
-    for (int64_t j0 = 0; j0 < V; j0 += CHUNK) {
-        float v[PER];
-        load_run(v, x, j0, V, vec, 0.0f);
-        const int64_t j = j0 + (int64_t)threadIdx.x * PER;
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            v[i] = c * exp_lane(v[i] - max.x);
-            if (j + i == target) v[i] = v[i] + gt;
-        }
-        if (vec && j + PER <= V) {
-#pragma unroll
-            for (int i = 0; i < PER; i += 4)
-                *reinterpret_cast<float4 *>(x + j + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-            if (j + i < V) x[j + i] = v[i];
-    }
-}
-
-extern "C" int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
-                                    const float *g) {
-    if (logits.rows <= 0) return 0;
-    const int rc =
-        (int)cudaFuncSetAttribute(logprob_grad_row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
-    return rc ? rc
-              : LAUNCH(logprob_grad_row_kernel, logits.rows, THREADS, SHARED, d->stream, logits, targets, g,
-                       row_vec(logits));
-}
-
-/* The same where logprob has just left the maximum and the sum: pieces of PIECE elements, and no order to keep. */
-enum { PIECE = 4 * CHUNK };
-static __global__ void __launch_bounds__(THREADS)
-    logprob_grad_known_kernel(struct cu_mat logits, const int32_t *targets, const float *g,
-                              const struct cu_row_stats *stats, int vec) {
-    const int64_t V = logits.cols, pieces = ceil_div(V, PIECE), row = blockIdx.x / pieces;
-    const int64_t begin = blockIdx.x % pieces * PIECE, end = min64(begin + PIECE, V), target = targets[row];
-    float *const x = logits.p + row * logits.ld;
-    const float max = stats[row].max, gt = g[row], c = -gt / stats[row].s;
-    for (int64_t j = begin + (int64_t)threadIdx.x * 4; j < end; j += THREADS * 4) {
-        float v[4];
-        if (vec && j + 4 <= end) {
-            const float4 f = *reinterpret_cast<const float4 *>(x + j);
-            v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) v[i] = j + i < end ? x[j + i] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i] = c * exp_lane(v[i] - max);
-            if (j + i == target) v[i] = v[i] + gt;
-        }
-        if (vec && j + 4 <= end) {
-            *reinterpret_cast<float4 *>(x + j) = make_float4(v[0], v[1], v[2], v[3]);
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (j + i < end) x[j + i] = v[i];
-    }
-}
-
-extern "C" int cu_logprob_grad_known(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
-                                     const float *g, const struct cu_row_stats *stats) {
-    if (logits.rows <= 0) return 0;
-    return LAUNCH(logprob_grad_known_kernel, logits.rows * ceil_div(logits.cols, PIECE), THREADS, 0, d->stream, logits,
-                  targets, g, stats, row_vec(logits));
-}
-
-/* The id at which the running sum of weights passes u times their total: chunk, warp and element in turn, each sum in
- * an order of its own that the row alone decides. By one thread but for the weights of the chunk. */
-static __device__ int pick(const float *x, int64_t limit, float max, int vec, const struct cu_draw &h,
-                           const struct work &k, int *chosen, double *target) {
-    const int chunks = (int)ceil_div(limit, (int64_t)CHUNK), tid = threadIdx.x;
-    double *const totals = reinterpret_cast<double *>(k.e); /* [chunks] */
-    __syncthreads();                                        /* the chains have been read */
-    for (int c = tid; c < chunks; c += THREADS) {
-        double sum = 0;
-        for (int w = 0; w < WARPS; w++) sum = sum + (double)k.part[c * WARPS + w];
-        totals[c] = sum;
-    }
-    __syncthreads();
-    if (tid == 0) {
-        double all = 0, before = 0;
-        for (int c = 0; c < chunks; c++) all = all + totals[c];
-        const double want = h.u * all;
-        int c = 0, w = 0;
-        while (c + 1 < chunks && before + totals[c] <= want) before = before + totals[c++];
-        while (w + 1 < WARPS && before + (double)k.part[c * WARPS + w] <= want)
-            before = before + (double)k.part[c * WARPS + w++];
-        chosen[0] = c;
-        chosen[1] = w;
-        *target = want - before;
-    }
-    __syncthreads();
-    float *const weights = k.d; /* [CHUNK] */
-    float v[PER];
-    const int64_t j0 = (int64_t)chosen[0] * CHUNK;
-    load_run(v, x, j0, limit, vec, MINUS_INFINITY);
-#pragma unroll
-    for (int i = 0; i < PER; i++) weights[tid * PER + i] = weight_of(v[i], max, h);
-    __syncthreads();
-    int at = -1;
-    if (tid == 0) {
-        const int first = chosen[1] * 32 * PER;
-        double sum = 0;
-        for (int i = first; i < first + 32 * PER; i++) {
-            if (!(weights[i] > 0)) continue;
-            at = i;
-            sum = sum + (double)weights[i];
-            if (sum > *target) break;
-        }
-        if (at < 0) /* rounding only: the nearest that has weight */
-            for (at = first; at > 0 && !(weights[at] > 0);) at--;
-    }
-    return (int)j0 + at;
-}
-
-static __global__ void __launch_bounds__(THREADS)
-    draw_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const struct cu_draw *how, int vec) {
-    DYNAMIC_SHARED(shared);
-    __shared__ float2 tops[WARPS];
-    __shared__ int chosen[2];
-    __shared__ double target;
-    const float *x = logits.p + (int64_t)blockIdx.x * logits.ld;
-    const struct work k = {shared, shared + 2 * CHUNK, shared + 4 * CHUNK};
-    const struct cu_draw h = how[blockIdx.x];
-    const int tid = threadIdx.x;
-    const float2 max = maxima(x, logits.cols, limit, vec, tops);
-    const struct row_sums r = sums_of(x, logits.cols, limit, max, vec, h.scale > 0 ? &h : nullptr, k);
-    int id;
-    if (h.scale > 0) {
-        id = pick(x, limit, max.y, vec, h, k, chosen, &target);
-    } else { /* greedy: the first of the largest */
-        int first = limit;
-        for (int64_t j0 = 0; j0 < limit; j0 += CHUNK) {
-            float v[PER];
-            load_run(v, x, j0, limit, vec, MINUS_INFINITY);
-#pragma unroll
-            for (int i = PER - 1; i >= 0; i--) {
-                const int64_t j = j0 + (int64_t)tid * PER + i;
-                if (v[i] == max.y && j < first) first = (int)j;
-            }
-        }
-        int *const firsts = reinterpret_cast<int *>(k.e);
-        __syncthreads();
-        firsts[tid] = first;
-        __syncthreads();
-        for (int i = 0; tid == 0 && i < THREADS; i++) first = firsts[i] < first ? firsts[i] : first;
-        id = first;
-    }
-    if (tid == 0) {
-        if (!(max.y - max.y == 0) || id >= limit) id = -1; /* NaN or infinite */
-        out[blockIdx.x] = {id, id < 0 ? 0.0f : x[id], max.x, r.s, r.w};
-    }
+                                const int32_t *targets, void *scratch, unsigned *count) {
+    return run_logits(d, out, logits, 0, targets, nullptr, scratch, count);
 }
 
 extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-                       const struct cu_draw *how) {
+                       const struct cu_draw *how, void *scratch, unsigned *count) {
+    return run_logits(d, out, logits, limit, nullptr, how, scratch, count);
+}
+
+/* x = -g / s exp(x - max), and g more at the target. */
+static __global__ void __launch_bounds__(THREADS)
+    logits_grad_kernel(struct cu_mat logits, const int32_t *targets, const struct cu_row_stats *stats, const float *g,
+                       int chunks, int vec) {
+    const int64_t row = blockIdx.x / (unsigned)chunks, j0 = (int64_t)(blockIdx.x % (unsigned)chunks) * CHUNK;
+    const int64_t j = j0 + (int64_t)threadIdx.x * PER, V = logits.cols;
+    float *x = logits.p + row * logits.ld, v[PER];
+    const float max = stats[row].max, c = -g[row] / stats[row].s;
+    const int64_t target = targets[row];
+    load_run(v, x, j0, V, vec, 0.0f);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        v[i] = c * exp_lane(v[i] - max);
+        if (j + i == target) v[i] = v[i] + g[row];
+    }
+    if (vec && j + PER <= V) {
+#pragma unroll
+        for (int i = 0; i < PER; i += 4)
+            *reinterpret_cast<float4 *>(x + j + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (j + i < V) x[j + i] = v[i];
+}
+
+extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                              const struct cu_row_stats *stats, const float *g) {
+    const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     if (logits.rows <= 0) return 0;
-    if (ceil_div(logits.cols, (int64_t)CHUNK) > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
-    const int rc = (int)cudaFuncSetAttribute(draw_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED);
-    return rc ? rc
-              : LAUNCH(draw_kernel, logits.rows, THREADS, SHARED, d->stream, out, logits, limit, how, row_vec(logits));
+    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, targets, stats, g,
+                  (int)chunks, row_vec(logits));
 }

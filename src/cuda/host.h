@@ -75,7 +75,7 @@ struct plan16 {
     const struct cu_kv_task *kv_task;
     const struct cu_attn_task *split, *walk;
     const int32_t *table;
-    int64_t n_kv, n_split, n_walk, max_units, max_pairs, part_units, n_blocks;
+    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks;
     /* built here */
     struct cu_kv_task *h_kv;
     struct cu_attn_task *h_split, *h_walk;
@@ -120,8 +120,10 @@ struct known_logits {
 struct cuda_backend {
     struct backend be; /* first: ops cast back */
     int device;
+    size_t total_bytes; /* of its memory */
     struct cu_dev dev;
-    struct CUstream_st *stream;
+    struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
+    struct CUevent_st *fork, *join;
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
@@ -130,7 +132,7 @@ struct cuda_backend {
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct slab x16, y32, part, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct slab x16, y32, part, count, chunks, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -160,6 +162,8 @@ struct cuda_backend *cuda_begin(struct backend *be, const char *op);
 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
+/* n counters that are 0 between kernels. */
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
 /* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
@@ -204,11 +208,13 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
-void bf16_lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-               const struct lora_site_args *site, int n, float scale);
+void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
+void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);
+void bf16_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *r,
+                  const struct attn_seq *seq, int n_seq, struct attn_shape s);
 void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu);
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *rows);
 void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,

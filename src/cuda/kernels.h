@@ -152,6 +152,9 @@ struct cu_mat16 {
  * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
+/* rope of the tasks' rows; queries go to qk, keys and values into the cache as of cu_kv_write16. */
+int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a,
+                 const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride);
 int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
 int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
@@ -193,12 +196,13 @@ struct cu_lora {
     float scale;
     int64_t T, K, R, up_blocks;
 };
-int cu_lora(const struct cu_dev *d, struct cu_lora *l);
-/* bf16_lora.cu: its two halves over CU_LORA_MANY rows or more, with the same bits, where takes_* allow it; over fewer
- * there are too few blocks of 64 rows to fill a GPU. xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 8 };
+int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes xa and t */
+int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
+/* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
+ * of 64 rows to fill a GPU. xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
-int cu_lora_takes_up(const struct cu_lora *l);
+int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
@@ -219,9 +223,9 @@ struct cu_attn16 {
     const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
     int64_t n_tasks;
     int64_t max_units;  /* decode: of a task */
-    int64_t max_pairs;  /* decode: of a task */
     int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
+    unsigned *count; /* decode: [n_tasks], zeros before and after */
 };
 enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16 };
 int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);
@@ -257,19 +261,22 @@ struct cu_row_stats {
     int32_t id;
     float x, max, s, w;
 };
-int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
-int cu_logprob_grad_long(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
-/* The same with the stats that cu_logprob_stats has left of these logits. */
-int cu_logprob_grad_known(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g,
-                          const struct cu_row_stats *stats);
+/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cu_logits_scratch_bytes(), count one zero a row,
+ * and is left so. */
+int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V);
+int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets,
+                     void *scratch, unsigned *count);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;
     double u;
 };
-/* id -1 where the largest of the first `limit` logits is not finite. */
+/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-            const struct cu_draw *how);
+            const struct cu_draw *how, void *scratch, unsigned *count);
+/* The gradient of the log-probabilities that `stats` tells of, in place. */
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+                   const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus
 }

@@ -97,6 +97,13 @@ static bool undo(struct cuda_backend *c) {
     return c->error[0] != 0; /* after an error there is nothing to ask for again */
 }
 
+/* The index arrays, at once, and what reads them. */
+static bool play(struct cuda_backend *c, struct recording *r) {
+    return (r->used == 0 ||
+            cuda_ok(c, "pass", cudaMemcpyAsync(r->dev, r->host, r->used, cudaMemcpyHostToDevice, c->stream))) &&
+           cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
+}
+
 static bool finish_capture(struct cuda_backend *c, struct recording *r) {
     cudaGraph_t graph = NULL;
     const struct pass_state *p = &c->pass;
@@ -107,13 +114,12 @@ static bool finish_capture(struct cuda_backend *c, struct recording *r) {
         if (!p->abort && !c->error[0]) r->never = true; /* something in it cannot be recorded */
         return undo(c);
     }
-    bool ok = cuda_ok(c, "pass", cudaGraphInstantiate(&r->exec, graph, 0));
+    const bool ok = cuda_ok(c, "pass", cudaGraphInstantiate(&r->exec, graph, 0));
     cudaGraphDestroy(graph);
     if (!ok) r->exec = NULL;
     r->sign = p->sign;
     r->used = p->used;
-    ok = ok && cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
-    c->replay_queued = ok;
+    c->replay_queued = ok && play(c, r);
     return true;
 }
 
@@ -132,7 +138,7 @@ bool pass_end(struct backend *be) {
         r->exec = NULL;
         return undo(c);
     }
-    c->replay_queued = cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
+    c->replay_queued = play(c, r);
     return true;
 }
 

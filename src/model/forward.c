@@ -29,9 +29,15 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-/* The same by the backend's op for it. */
-static void lora_at_once(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
-                         struct tensor xa) {
+/* Whether the backend has ops for it. */
+static bool lora_fused(const struct model *m) { return m->be->lora_down && m->act == DT_BF16; }
+
+void lora_begin(struct model *m, const struct lora *l, enum lora_input input, struct tensor x, float *xa) {
+    const struct weight *a = &l->a[input];
+    if (a->w && lora_fused(m)) m->be->lora_down(m->be, x, a, tensor_full(xa, x.rows, a->N), m->lora_scale);
+}
+
+static void lora_end(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor xa) {
     struct lora_site_args site[LORA_SITES_MAX];
     int n = 0;
     int64_t col = 0;
@@ -41,7 +47,7 @@ static void lora_at_once(struct model *m, const struct lora *l, enum lora_input 
         if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
-    m->be->lora(m->be, x, &l->a[input], xa, site, n, m->lora_scale);
+    m->be->lora_up(m->be, xa, site, n);
 }
 
 void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
@@ -50,8 +56,8 @@ void lora_forward(struct model *m, const struct lora *l, enum lora_input input, 
     if (!a->w) return;
     struct backend *be = m->be;
     struct tensor t = tensor_full(xa, x.rows, a->N);
-    if (be->lora && m->act == DT_BF16) {
-        lora_at_once(m, l, input, y, x, t);
+    if (lora_fused(m)) {
+        lora_end(m, l, input, y, t);
         return;
     }
     be->linear(be, t, x, a, NULL, false);
@@ -86,17 +92,24 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
+    lora_begin(m, &l->lora, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
     lora_forward(m, &l->lora, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
-    be->rope(be, qk, qkv, &rope);
-    if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    if (p->kv && be->rope_kv && m->act == DT_BF16) {
+        be->rope_kv(be, qk, qkv, &rope, p->seq, p->n_seq, shape);
+    } else {
+        be->rope(be, qk, qkv, &rope);
+        if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
+    }
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
+    lora_begin(m, &l->lora, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
     be->linear(be, x_mid, o, &l->wo, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
+    lora_begin(m, &l->lora, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
     lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
     if (!x_out) return;
@@ -104,6 +117,7 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 
     struct tensor out = tensor_full(x_out, T, D);
     if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
+    lora_begin(m, &l->lora, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
     be->linear(be, out, act, &l->wd, NULL, true);
     lora_forward(m, &l->lora, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }

@@ -142,7 +142,8 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
 void model_layer_recall(struct model *m, int i);
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
 /* y += scale (x A^T) B^T for the sites of an input; y is what they write, side by side. xa gets scale (x A^T). Nothing
- * happens at a site without LoRA. */
+ * happens at a site without LoRA. lora_begin, with the same arguments, goes before the base's product. */
+void lora_begin(struct model *m, const struct lora *l, enum lora_input input, struct tensor x, float *xa);
 void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
                   float *xa);
 /* Extends the rotary tables to n positions. */

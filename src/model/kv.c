@@ -16,9 +16,10 @@ struct kv_seq {
 };
 struct kv_cache {
     const struct model *m;
-    float *mem;           /* [n_blocks] */
-    int64_t block_floats; /* of one block, all layers */
-    int64_t max_len;      /* tokens of a sequence at most */
+    /* [L][n_blocks]: a step reads the blocks of one layer after the other, and a device finds its way faster among
+     * neighbours (its address translation covers a part of a large memory only). */
+    float *mem;
+    int64_t max_len; /* tokens of a sequence at most */
     struct block_pool pool;
     int n_seqs;
     struct kv_seq *seq; /* [n_seqs] */
@@ -57,7 +58,6 @@ enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, int64_
     struct kv_cache *kv = xcalloc(1, sizeof *kv);
     *kv = (struct kv_cache){.m = m,
                             .mem = mem,
-                            .block_floats = block_floats(m),
                             .max_len = max_len,
                             .n_seqs = n_seqs,
                             .table_len = blocks_of(max_len),
@@ -76,6 +76,11 @@ void kv_free(struct kv_cache *kv) {
     free(kv->seq);
     free(kv->table);
     free(kv);
+}
+
+/* A layer's part of block 0; the next block's follows it. */
+static float *layer_of(const struct kv_cache *kv, int l) {
+    return kv->mem + l * (int64_t)kv->pool.n * layer_floats(kv->m);
 }
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------*/
@@ -127,8 +132,11 @@ bool kv_reserve(struct kv_cache *kv, int seq, int64_t n) {
     if (copy) {
         const int64_t at = s->len / KV_BLOCK;
         const int32_t old = table[at], new = blocks_take(&kv->pool);
-        kv->m->be->mem_copy(kv->m->be, kv->mem + new * kv->block_floats, kv->mem + old * kv->block_floats,
-                            (size_t)kv->block_floats * sizeof(float));
+        for (int l = 0; l < kv->m->cfg.L; l++) {
+            float *layer = layer_of(kv, l);
+            const int64_t floats = layer_floats(kv->m);
+            kv->m->be->mem_copy(kv->m->be, layer + new *floats, layer + old * floats, (size_t)floats * sizeof(float));
+        }
         memcpy(kv->pool.block[new].ids, kv->pool.block[old].ids, sizeof kv->pool.block[new].ids);
         blocks_drop(&kv->pool, old);
         table[at] = new;
@@ -250,12 +258,15 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
         if (be->pass_begin) be->pass_begin(be, key);
         be->embed(be, tensor_full(w->acts.x_in, T, D), model_table(m), w->ids);
         for (int l = 0; l < m->cfg.L; l++) {
-            w->p.kv = kv->mem + l * layer_floats(m);
+            w->p.kv = layer_of(kv, l);
             model_layer_forward(m, &m->layer[l], &w->p, &w->acts, w->acts.x_in);
         }
         if (n_last > 0) {
-            struct tensor rows = tensor_full(w->rows, n_last, D), hn = act_full(m, w->p.h, n_last, D);
-            be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+            struct tensor rows = tensor_full(w->acts.x_in, T, D), hn = act_full(m, w->p.h, n_last, D);
+            if (n_last < T) { /* otherwise each row ends a sequence */
+                rows = tensor_full(w->rows, n_last, D);
+                be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+            }
             be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
             be->linear(be, logits, hn, &m->head, NULL, false);
             if (out->want) draw_rows(m, n_last, logits, out);
@@ -276,7 +287,7 @@ static uint64_t pad_wave(struct model *m, int64_t *T, int *n_seq, int *n_last) {
     for (int64_t t = *T; t < rows; t++) {
         w->pos[t] = w->ids[t] = 0;
         w->seq[t] = (struct attn_seq){.row = t};
-        w->last_row[t] = 0;
+        w->last_row[t] = (int32_t)t;
         w->last_seq[t] = -1;
     }
     *T = rows;
@@ -375,7 +386,7 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
         w->p.pos = w->pos;
         w->p.seq = w->seq;
         w->p.n_seq = n_seq;
-        w->p.kv_stride = kv->block_floats;
+        w->p.kv_stride = layer_floats(m);
         wave(m, kv, T, n_last, key, out);
         wave_results(m, wanted, out);
         if (!out->want || wanted == 0) continue;

@@ -171,6 +171,7 @@ static const struct {
     {"log_path", "tests/e2e/train.sh"},
     {"device", "src/rl/device_test.c"},
     {"dtype", "src/model/bf16_test.c"},
+    {"numerics", "src/rl/update_test.c"},
     {"lora_rank", "tests/e2e/train.sh"},
     {"lora_alpha", "src/model/model_test.c"},
     {"train_tokens", "src/rl/update_test.c"},

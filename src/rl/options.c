@@ -55,6 +55,11 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
+    KEY_ENUM(
+        T, numerics, "exact", "exact|fast",
+        "exact: a token's log-probability has the same bits in sampling and in training, whatever the batch; a run "
+        "whose bits differ before an update stops. fast: a device may take any algorithm for its products; ratios "
+        "then are those to what the sampler recorded, and ratio_correction may bound them."),
     KEY_INT(T, threads, "0", "[0,256]", "Threads of the engine, and of kernels and PyTorch alike. 0: all CPUs."),
     KEY_INT(T, lora_rank, "32", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),

@@ -42,6 +42,7 @@ struct train_options {
     double progress;           /* no key: share of the run that is done, for lr_schedule */
     struct adam_options adam;
     int dtype;                                                      /* index into dtype_names */
+    int numerics;                                                   /* enum numerics */
     int loss_fn;                                                    /* enum loss_kind */
     int advantage;                                                  /* enum advantage_kind */
     int ratio_correction, kl_estimator, kl_penalty_in, lr_schedule; /* enums of loss.h and above */
@@ -96,6 +97,7 @@ struct train_options {
         double speed_from, speed_until, partial_until, plan_weight_end;
     } schedule;
 };
+enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 /* By the value of the key dtype: what model_options calls it. */
 extern const char *const dtype_names[];
 extern const struct config_schema train_schema;

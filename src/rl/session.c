@@ -137,6 +137,7 @@ static enum status open_session(const struct train_options *given, bool training
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
+    s->be->fast = o->numerics == NUMERICS_FAST;
     if (training) TRY(plan_memory(s, &mine, e));
     TRY(load_start(o, false, cancel, s, &s->model, e));
     if (o->kl_penalty_coef > 0) TRY(load_start(o, true, cancel, s, &s->reference, e));
@@ -146,7 +147,7 @@ static enum status open_session(const struct train_options *given, bool training
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
                     tokenizer_vocab(s->tok), c->V);
     struct engine_options eo = {.memory_bytes = o->kv_memory,
-                                .max_batch = 64,
+                                .max_batch = strcmp(o->device, "cpu") == 0 ? 64 : 256,
                                 .vocab_limit = tokenizer_vocab(s->tok),
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};

@@ -122,10 +122,11 @@ struct backend {
 
     /* The rest may be NULL: the caller then does with what is above. */
 
-    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16: xa = scale x A^T in float32,
-     * [T, n*R]; then each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
-    void (*lora)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-                 const struct lora_site_args *site, int n, float scale);
+    /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the
+     * first may run beside the base's product with the same x: xa = scale x A^T in float32, [T, n*R]; and, for the last
+     * xa made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
+    void (*lora_down)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
+    void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
      * there after sync. id -1: the row's logits are not finite. */
     void (*draw)(struct backend *be, struct tensor logits, int32_t limit, const struct draw *d, int32_t *id,
@@ -135,6 +136,10 @@ struct backend {
      * may be recorded, and replayed. pass_end false: a replay did not fit, nothing was done; ask for the pass again. */
     void (*pass_begin)(struct backend *be, uint64_t key);
     bool (*pass_end)(struct backend *be);
+    /* rope, then kv_write of the keys and values it gives, for a qk in bfloat16; the columns of qk that would hold them
+     * are undefined afterwards. */
+    void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
+                    const struct attn_seq *seq, int n_seq, struct attn_shape s);
 };
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
@@ -143,7 +148,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 6 };
+enum { BACKEND_ABI = 7 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -54,7 +54,10 @@
  * attention_grad: P recomputed from stats; dq overwritten; dk and dv accumulated over the users of a key in order of
  *                 (sequence, query row, head). E where q, k, v and d_o are finite, for the same reason, but
  *                 for the sign of zeros.
- * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. E, I.
+ * logprob         row-wise: logp = x[target] - logsumexp(x), entropy = -sum p log p, in nats. The row is taken in
+ *                 chunks of LOGIT_CHUNK. With m_c a chunk's maximum (0 in the place of -infinity) and d = x - m_c, its
+ *                 sums are s_c of exp(d) and w_c of fma(exp(d), d, .); with m the row's maximum and f = exp(m_c - m),
+ *                 s = fma(f, s_c, s) and w = fma(f, fma(s_c, m_c - m, w_c), w) over ascending chunks, from 0. E, I.
  * logprob_grad    x[v] <- g * (onehot(target)[v] - softmax(x)[v]), in place. E, I.
  * gather_rows     y[i,:] = x[rows[i],:]. E, I.   scatter_add_rows: y[rows[i],:] += x[i,:], or with scale
  *                 scale[i] x[i,:], product and sum rounded each, i ascending. E.
@@ -75,7 +78,7 @@ struct draw {
     double u;
 };
 
-enum { ROW_BLOCK = 128, KV_BLOCK = 64, SUM_BLOCK = 1024 };
+enum { ROW_BLOCK = 128, KV_BLOCK = 64, SUM_BLOCK = 1024, LOGIT_CHUNK = 4096 };
 
 /* log p(target) of a row of V logits, and the entropy of its distribution (may be NULL), in nats at temperature 1. The
  * bits are those of model_forward's logp for the same logits, so a sampler that calls this records exactly what the

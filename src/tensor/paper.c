@@ -10,7 +10,7 @@ struct block {
 };
 
 /* The CUDA backend's slabs, src/cuda/host.h. */
-enum slab { X16, WIDE, LORA_T, OWN_KV, SCRATCH, SLABS };
+enum slab { X16, WIDE, LORA_X, LORA_T, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
 
 struct paper_backend {
     struct backend be; /* first: ops cast back */
@@ -157,15 +157,24 @@ static void attention_grad(struct backend *be, struct tensor dq, struct tensor d
     (void)dq, (void)dk, (void)dv, (void)d_o, (void)o, (void)stats, (void)k, (void)v, (void)seq, (void)n_seq;
     use(be, SCRATCH, q.rows * s.H * (int64_t)sizeof(float));
 }
+/* Long rows: 21 numbers of a chunk of one, and a counter a row. */
+static void logits_in_chunks(struct backend *be, struct tensor logits) {
+    if (logits.cols <= LOGIT_CHUNK) return;
+    use(be, CHUNKS, logits.rows * ((logits.cols + LOGIT_CHUNK - 1) / LOGIT_CHUNK) * 21 * (int64_t)sizeof(float));
+    use(be, COUNT, logits.rows * (int64_t)sizeof(uint32_t));
+}
 static void logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
-    (void)be, (void)targets;
+    (void)targets;
+    logits_in_chunks(be, logits);
     for (int64_t i = 0; i < logits.rows; i++) {
         logp[i] = 0;
         if (entropy) entropy[i] = 0;
     }
 }
 static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
-    (void)be, (void)logits, (void)targets, (void)g;
+    (void)targets, (void)g;
+    logits_in_chunks(be, logits);
+    use(be, SCRATCH, logits.rows * 5 * (int64_t)sizeof(float));
 }
 static void axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
     (void)be, (void)y, (void)a, (void)x, (void)b;
@@ -186,11 +195,13 @@ static double sum_squares(struct backend *be, const float *x, int64_t n) {
     use(be, SCRATCH, (n / SUM_BLOCK + 2) * (int64_t)sizeof(double));
     return 0;
 }
-static void lora(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa,
-                 const struct lora_site_args *site, int n, float scale) {
-    (void)xa, (void)site, (void)n, (void)scale;
-    use(be, X16, rounded(x));
+static void lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
+    (void)xa, (void)scale;
+    use(be, LORA_X, rounded(x));
     use(be, LORA_T, x.rows * a->N * 2);
+}
+static void lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
+    (void)be, (void)xa, (void)site, (void)n;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -246,7 +257,8 @@ struct backend *paper_open(const struct paper *p) {
         .scatter_add_rows = scatter_add_rows,
         .adamw = adamw,
         .sum_squares = sum_squares,
-        .lora = p->act == DT_BF16 ? lora : NULL,
+        .lora_down = p->act == DT_BF16 ? lora_down : NULL,
+        .lora_up = p->act == DT_BF16 ? lora_up : NULL,
     };
     return &x->be;
 }

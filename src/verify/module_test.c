@@ -1,5 +1,5 @@
-/* ModelNew answers and a GPU's memory: want of it is nobody's fault, and what is kept for speed is given back. The
- * first test pretends on a CPU; the second needs a GPU (KERNELRL_TEST_GPU=1). Both need PyTorch and a sandbox. */
+/* ModelNew answers: want of a GPU's memory is nobody's fault, and what is kept for speed is given back; references that
+ * draw numbers. test_rest needs a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,6 +63,25 @@ static void test_no_room(void **state) {
     verifier_close(v);
 }
 
+/* Numbers that forward() draws show only where inputs are large. An answer that draws the same ones is right, as the
+ * seeds it is given make them the reference's. */
+static void test_draws(void **state) {
+    (void)state;
+    static const char form[] =
+        "import torch\nimport torch.nn as nn\n\n\nclass %s(nn.Module):\n    def forward(self, x):\n"
+        "        drawn = torch.randn(x.shape, device=x.device)\n"
+        "        return torch.where(x > 2, x * drawn, x)\n\n\ndef get_inputs():\n"
+        "    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
+    struct verifier *v =
+        open_verifier((struct verify_options){.backend = BACKEND_torch_cpu, .measure = true, .timed_calls = 20});
+    char code[1000], source[1000];
+    snprintf(code, sizeof code, form, "Model");
+    snprintf(source, sizeof source, form, "ModelNew");
+    struct verdict got = judge(v, code, source);
+    if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+    verifier_close(v);
+}
+
 static void test_rest(void **state) {
     (void)state;
     const char *wanted = getenv("KERNELRL_TEST_GPU");
@@ -92,6 +111,7 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_draws),
         cmocka_unit_test(test_rest),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);

@@ -196,6 +196,105 @@ static bool walked_and_split(struct attention *a) {
     return memcmp(walked, split, sizeof walked) == 0;
 }
 
+/* rope_kv against rope and kv_write: the queries and all of the cache, for one row each and for runs over the ends of
+ * blocks, with and without a norm. */
+static bool rope_into_cache(struct attention *a) {
+    enum { T = 100, POS = 512, CACHE = S * BLOCKS * 2 * G * KV_BLOCK * K };
+    struct backend *gpu = a->gpu;
+    static uint16_t got[2][T * H * K], cache[2][CACHE], before[CACHE];
+    static float host[T * QK], tables[POS * K + K];
+    struct attn_seq seq[S];
+    int32_t pos[T];
+    int64_t rows = 0;
+    struct err e;
+    bool ok = true;
+    for (int i = 0; i < T * QK; i++) host[i] = (float)rng_normal(&a->rng);
+    for (int i = 0; i < POS * K + K; i++) tables[i] = (float)rng_normal(&a->rng);
+    float *qkv = gpu->mem_alloc(gpu, sizeof host), *table = gpu->mem_alloc(gpu, sizeof tables);
+    void *qk = gpu->mem_alloc(gpu, T * QK * sizeof(uint16_t));
+    gpu->mem_put(gpu, qkv, host, sizeof host);
+    gpu->mem_put(gpu, table, tables, sizeof tables);
+    gpu->mem_get(gpu, before, a->kv, sizeof before);
+    for (int s = 0; s < S; s++) {
+        const int64_t len = s < 9 ? 1 : s == 9 ? 0 : 30 * (s - 9), past = s * 13;
+        seq[s] = (struct attn_seq){.row = rows, .len = len, .past = past, .blocks = a->table[s]};
+        for (int64_t t = 0; t < len; t++) pos[rows + t] = (int32_t)(past + t);
+        rows += len;
+    }
+    for (int norm = 0; norm < 2; norm++) {
+        const float *gain = norm ? table + POS * K : NULL;
+        const struct rope_args r = {H, G, K, pos, table, table + POS * K / 2, gain, gain, 1e-6f};
+        struct tensor in = tensor_full(qkv, rows, QK), out = tensor_of(qk, DT_BF16, rows, QK);
+        for (int fused = 0; fused < 2; fused++) {
+            gpu->mem_put(gpu, a->kv, before, sizeof before);
+            if (fused) {
+                gpu->rope_kv(gpu, out, in, &r, seq, S, shape_of(a));
+            } else {
+                gpu->rope(gpu, out, in, &r);
+                gpu->kv_write(gpu, tensor_cols(out, H * K, G * K), tensor_cols(out, (H + G) * K, G * K), seq, S,
+                              shape_of(a));
+            }
+            for (int64_t t = 0; t < rows; t++)
+                gpu->mem_get(gpu, got[fused] + t * H * K, (uint16_t *)qk + t * QK, H * K * sizeof(uint16_t));
+            gpu->mem_get(gpu, cache[fused], a->kv, sizeof cache[fused]);
+            ok &= gpu->sync(gpu, &e) == ST_OK;
+        }
+        ok &= memcmp(got[0], got[1], (size_t)(rows * H * K) * sizeof(uint16_t)) == 0;
+        ok &= memcmp(cache[0], cache[1], sizeof cache[0]) == 0 && memcmp(cache[0], before, sizeof before) != 0;
+    }
+    gpu->mem_free(gpu, qkv);
+    gpu->mem_free(gpu, table);
+    gpu->mem_free(gpu, qk);
+    return ok;
+}
+
+/* A recorded rope and the same one not recorded, while its tables move: cosines and sines together, as when they are
+ * made anew elsewhere, and sines alone, as when they grow where they lie. */
+static bool recorded_rope(struct attention *a) {
+    enum { T = 3, POS = 64 };
+    static const int cos_at[] = {0, 0, 0, 0, POS, 0, 0, 0}, sin_at[] = {POS, POS, POS, 2 * POS, 2 * POS, 3 * POS, 0, 0};
+    static float tables[4 * POS * K / 2], host[T * QK];
+    static uint16_t got[2][T * QK];
+    struct backend *gpu = a->gpu;
+    struct err e;
+    bool ok = true;
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++) tables[i] = (float)rng_normal(&a->rng);
+    for (int i = 0; i < T * QK; i++) host[i] = (float)rng_normal(&a->rng);
+    float *qkv = gpu->mem_alloc(gpu, sizeof host), *table = gpu->mem_alloc(gpu, sizeof tables);
+    void *qk = gpu->mem_alloc(gpu, sizeof got[0]);
+    gpu->mem_put(gpu, qkv, host, sizeof host);
+    gpu->mem_put(gpu, table, tables, sizeof tables);
+    for (int fused = 0; fused < (gpu->rope_kv ? 2 : 1); fused++)
+        for (size_t i = 0; i < ARRAY_LEN(cos_at); i++) {
+            int32_t pos[T];
+            struct attn_seq seq[T];
+            for (int t = 0; t < T; t++) {
+                pos[t] = (int32_t)(i + 7 * (size_t)t);
+                seq[t] = (struct attn_seq){.row = t, .len = 1, .past = pos[t], .blocks = a->table[t]};
+            }
+            const struct rope_args r = {H,    G,    K,    pos, table + cos_at[i] * K / 2, table + sin_at[i] * K / 2,
+                                        NULL, NULL, 1e-6f};
+            for (int recorded = 0; recorded < 2; recorded++) {
+                struct tensor in = tensor_full(qkv, T, QK), out = tensor_of(qk, DT_BF16, T, QK);
+                gpu->mem_zero(gpu, qk, sizeof got[0]);
+                do {
+                    gpu->pass_begin(gpu, recorded ? 11 + (uint64_t)fused : 0);
+                    if (fused)
+                        gpu->rope_kv(gpu, out, in, &r, seq, T, shape_of(a));
+                    else
+                        gpu->rope(gpu, out, in, &r);
+                } while (!gpu->pass_end(gpu));
+                gpu->mem_get(gpu, got[recorded], qk, sizeof got[0]);
+                ok &= gpu->sync(gpu, &e) == ST_OK;
+            }
+            ok &= memcmp(got[0], got[1], sizeof got[0]) == 0;
+        }
+    gpu->mem_free(gpu, qkv);
+    gpu->mem_free(gpu, table);
+    gpu->mem_free(gpu, qk);
+    return ok;
+}
+
 static void test_attention(struct backend *gpu) {
     struct attention a = {.gpu = gpu, .rng = rng_make(21, 1)};
     for (int i = 0; i < S * BLOCKS; i++) a.table[i % S][i / S] = i; /* of different sequences side by side */
@@ -203,10 +302,76 @@ static void test_attention(struct backend *gpu) {
     a.o = randoms(&a, 128 * H * K);
     a.rows = randoms(&a, 128 * QK);
     report("attention, bfloat16: walked and split give the same bits", walked_and_split(&a));
+    report("rope_kv gives what rope and kv_write give", rope_into_cache(&a));
+    report("rope: recorded and not give the same bits while its tables move", recorded_rope(&a));
     report("attention, bfloat16: recorded and not give the same bits", recorded_attention(&a));
     gpu->mem_free(gpu, a.kv);
     gpu->mem_free(gpu, a.o);
     gpu->mem_free(gpu, a.rows);
+}
+
+/* ---- LoRA -------------------------------------------------------------------------------------------------------- */
+
+static float widened(uint16_t b) { return (float)bf16_value(b); }
+static double rounded(double x) { /* to bfloat16, to nearest even */
+    float f = (float)x;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return bf16_value((uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16));
+}
+
+/* Two sites with one input against sums in double precision; and a row's bits are the same with other rows below. */
+static bool lora_right(struct backend *gpu) {
+    enum { T = 37, D = 200, R = 8, N0 = 56, N1 = 24, N = N0 + N1 };
+    struct rng r = rng_make(41, 1);
+    struct err e;
+    static uint16_t x[T * D], a[2 * R * D], b0[N0 * R], b1[N1 * R];
+    static float y[T * N], got[T * N], few[2 * N], xa[T * 2 * R];
+    for (int i = 0; i < T * D; i++) x[i] = bf16_random(&r);
+    for (int i = 0; i < 2 * R * D; i++) a[i] = bf16_random(&r);
+    for (int i = 0; i < N0 * R; i++) b0[i] = bf16_random(&r);
+    for (int i = 0; i < N1 * R; i++) b1[i] = bf16_random(&r);
+    for (int i = 0; i < T * N; i++) y[i] = (float)rng_normal(&r);
+    struct weight wa = {.N = 2 * R, .K = D, .dt = DT_BF16}, w0 = {.N = N0, .K = R, .dt = DT_BF16},
+                  w1 = {.N = N1, .K = R, .dt = DT_BF16};
+    gpu->weight_put(gpu, &wa, 0, 2 * R, a);
+    gpu->weight_put(gpu, &w0, 0, N0, b0);
+    gpu->weight_put(gpu, &w1, 0, N1, b1);
+    void *dx = gpu->mem_alloc(gpu, sizeof x);
+    float *dy = gpu->mem_alloc(gpu, sizeof y), *dxa = gpu->mem_alloc(gpu, sizeof xa);
+    gpu->mem_put(gpu, dx, x, sizeof x);
+    for (int rows = T; rows > 0; rows = rows == T ? 2 : 0) {
+        struct tensor all = tensor_full(dy, rows, N), ta = tensor_full(dxa, rows, 2 * R);
+        const struct lora_site_args site[] = {{&w0, tensor_cols(all, 0, N0)}, {&w1, tensor_cols(all, N0, N1)}};
+        gpu->mem_put(gpu, dy, y, sizeof y);
+        gpu->lora_down(gpu, tensor_of(dx, DT_BF16, rows, D), &wa, ta, 0.5f);
+        gpu->lora_up(gpu, ta, site, 2);
+        gpu->mem_get(gpu, rows == T ? got : few, dy, (size_t)(rows * N) * sizeof *got);
+        if (rows == T) gpu->mem_get(gpu, xa, dxa, sizeof xa);
+    }
+    bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got, few, sizeof few) == 0;
+    for (int t = 0; t < T; t++) {
+        double down[2 * R];
+        for (int j = 0; j < 2 * R; j++) {
+            double s = 0;
+            for (int d = 0; d < D; d++) s += (double)(widened(x[t * D + d]) * widened(a[j * D + d]));
+            ok &= fabs((double)xa[t * 2 * R + j] - 0.5 * s) < 1e-4;
+            down[j] = rounded((double)xa[t * 2 * R + j]);
+        }
+        for (int n = 0; n < N; n++) {
+            double s = (double)y[t * N + n];
+            for (int j = 0; j < R; j++)
+                s += n < N0 ? down[j] * bf16_value(b0[n * R + j]) : down[R + j] * bf16_value(b1[(n - N0) * R + j]);
+            ok &= fabs((double)got[t * N + n] - s) < 1e-4;
+        }
+    }
+    gpu->weight_free(gpu, &wa);
+    gpu->weight_free(gpu, &w0);
+    gpu->weight_free(gpu, &w1);
+    gpu->mem_free(gpu, dx);
+    gpu->mem_free(gpu, dy);
+    gpu->mem_free(gpu, dxa);
+    return ok;
 }
 
 /* ---- gradients in bfloat16 --------------------------------------------------------------------------------------- */
@@ -390,8 +555,9 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
                 struct lora_site_args site[SITES];
                 for (int64_t s = 0, col = 0; s < SITES; col += width[s++])
                     site[s] = (struct lora_site_args){&wb[s], tensor_cols(out, col, width[s])};
-                gpu->lora(gpu, tensor_rows(tensor_of(x, DT_BF16, T, in), t, n), &wa,
-                          tensor_rows(tensor_full(xa, T, SITES * R), t, n), site, SITES, 0.5f);
+                struct tensor down = tensor_rows(tensor_full(xa, T, SITES * R), t, n);
+                gpu->lora_down(gpu, tensor_rows(tensor_of(x, DT_BF16, T, in), t, n), &wa, down, 0.5f);
+                gpu->lora_up(gpu, down, site, SITES);
             }
             got[cut] = xmalloc(bytes[wide]);
             got_xa[cut] = xmalloc((size_t)n_xa * sizeof(float));
@@ -557,6 +723,7 @@ int main(int argc, char **argv) {
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
     test_attention(gpu);
+    report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 136, 32));

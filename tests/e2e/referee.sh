@@ -73,23 +73,30 @@ assert not any(family == "signed" for _, family in direct)
 PY
 cat >"$tmp/guards.py" <<'PY'
 # What is looked at in front of a timed turn on a GPU, with the driver's part played by this machine's memory and clock.
-import sys, time, types
+import sys, types
 
 sys.path.insert(0, "worker")
 import torch
 from kernelrl_worker import referee
 
-referee.REST_WAIT_S = 0.1
-seconds = [0.0]
-torch.cuda.synchronize = lambda: time.sleep(seconds[0])
+clock, taken = [0.0], []
+
+
+def synchronize():
+    clock[0] += taken.pop(0) if len(taken) > 1 else taken[0]
+
+
+referee.time = types.SimpleNamespace(perf_counter=lambda: clock[0])
+torch.cuda.synchronize = synchronize
 r = referee.Referee()
 r.tick = torch.zeros(1)
+taken[:] = [30e-6]
 assert r._comes_to_rest("cpu")  # the first time says what is usual
-seconds[0] = 0.005
-assert not r._comes_to_rest("cpu")
-slow = iter([0.005, 0.005, 0.0])
-torch.cuda.synchronize = lambda: time.sleep(next(slow, 0.0))
-assert r._comes_to_rest("cpu")  # others were busy for a while
+taken[:] = [2e-3]
+begun = clock[0]
+assert not r._comes_to_rest("cpu") and clock[0] - begun >= referee.REST_WAIT_S
+taken[:] = [2e-3, 2e-3, 40e-6]
+assert r._comes_to_rest("cpu") and r.usual_s == 30e-6  # others were busy for a while
 
 memory = {"aa": torch.zeros(4096, dtype=torch.uint8), "bb": torch.ones(64, dtype=torch.uint8)}
 r._opened = lambda handle, offset, size, device: memory.get(handle)

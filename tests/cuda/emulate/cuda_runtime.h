@@ -76,6 +76,9 @@ static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width) {
     return emulate_exchange(v, (int)(threadIdx.x % 32) ^ by);
 }
 
+static inline void __threadfence(void) {}
+static inline unsigned atomicAdd(unsigned *p, unsigned n) { return *p += n, *p - n; }
+
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int what, int value) {
     (void)f, (void)what;
     return value <= 232448 ? cudaSuccess : cudaErrorInvalidValue;

@@ -1,6 +1,7 @@
 /* An emulation of the few CUDA calls that src/cuda makes, on host memory and one thread, so that the logic of its
  * kernels can be tested where there is no GPU. It finds wrong indices, missing barriers' deadlocks and (under a
- * sanitizer) accesses out of bounds; it cannot find races, and says nothing about speed. */
+ * sanitizer) accesses out of bounds; it cannot find races, and says nothing about speed. With KERNELRL_EMULATE_LATE=1
+ * work is put off until the host waits for it, as late as a device may be: what the host overwrites too early shows. */
 #ifndef KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 #define KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 
@@ -24,7 +25,7 @@ typedef struct CUevent_st *cudaEvent_t;
 struct cudaDeviceProp {
     char name[256];
     int multiProcessorCount;
-    size_t sharedMemPerBlockOptin;
+    size_t sharedMemPerBlockOptin, totalGlobalMem;
 };
 typedef struct {
     int numRegs;
@@ -43,6 +44,7 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     /* Few multiprocessors, so that small tests reach every tile size; KERNELRL_EMULATE_SHARED tries smaller devices. */
     const char *shared = getenv("KERNELRL_EMULATE_SHARED");
     p->multiProcessorCount = 4;
+    p->totalGlobalMem = (size_t)1 << 40;
     p->sharedMemPerBlockOptin = shared ? (size_t)strtoul(shared, NULL, 10) : 232448;
     return cudaSuccess;
 }
@@ -50,15 +52,29 @@ static inline cudaError_t cudaMalloc(void **p, size_t n) {
     *p = n > (size_t)1 << 40 ? NULL : aligned_alloc(256, (n + 255) & ~(size_t)255);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-static inline cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
-static inline cudaError_t cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
-static inline cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+#ifdef __cplusplus
+extern "C" {
+#endif
+void emulate_wait(void);                      /* does what was put off */
+void emulate_pinned(const void *p, size_t n); /* host memory that copies read late; n 0: no longer */
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
+#ifdef __cplusplus
+}
+#endif
+static inline cudaError_t cudaFree(void *p) { return emulate_wait(), free(p), cudaSuccess; }
+static inline cudaError_t cudaMallocHost(void **p, size_t n) {
+    const cudaError_t rc = cudaMalloc(p, n);
+    if (rc == cudaSuccess) emulate_pinned(*p, n);
+    return rc;
+}
+static inline cudaError_t cudaFreeHost(void *p) { return emulate_pinned(p, 0), cudaFree(p); }
 static inline cudaError_t cudaMemGetInfo(size_t *have, size_t *total) { return *have = *total = 1u << 30, cudaSuccess; }
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Work on the (only) stream runs at once, or, while it is captured, when the graph is launched. */
-cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height);
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                         int kind);
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 enum { cudaStreamCaptureModeRelaxed = 2 };
@@ -72,28 +88,30 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
 }
 #endif
 static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
-    return emulate_copy(dst, n, src, n, n, 1);
+    (void)s;
+    return emulate_copy(dst, n, src, n, n, 1, kind);
 }
 static inline cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width,
                                             size_t height, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
-    return emulate_copy(dst, dpitch, src, spitch, width, height);
-}
-static inline cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s) {
     (void)s;
-    return memset(dst, v, n), cudaSuccess;
+    return emulate_copy(dst, dpitch, src, spitch, width, height, kind);
 }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
-    return (void)f, *s = NULL, cudaSuccess;
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) {
+    return *low = 0, *high = -1, cudaSuccess;
 }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, cudaSuccess; }
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int priority) {
+    return (void)f, (void)priority, *s = NULL, cudaSuccess;
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, emulate_wait(), cudaSuccess; }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
     return (void)f, *e = NULL, cudaSuccess;
 }
 static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaSuccess; }
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, cudaSuccess; }
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) {
+    return (void)s, (void)e, (void)f, cudaSuccess;
+}
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, emulate_wait(), cudaSuccess; }
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
     return (void)a, (void)b, *ms = 0, cudaSuccess;
 }

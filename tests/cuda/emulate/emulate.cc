@@ -7,6 +7,7 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <map>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -136,6 +137,31 @@ void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transpose
     emulate_barrier(true);
 }
 
+/* Work that is put off. A copy to the device reads pinned host memory when it is done, other host memory when it is
+ * asked for. */
+static std::vector<std::function<void()>> late;
+static bool put_off() {
+    static const char *on = getenv("KERNELRL_EMULATE_LATE");
+    return on && *on == '1';
+}
+static void queue_work(const std::function<void()> &w) {
+    if (captured)
+        captured->push_back(w);
+    else if (put_off())
+        late.push_back(w);
+    else
+        w();
+}
+static std::map<const char *, size_t> &pinned() {
+    static std::map<const char *, size_t> pieces;
+    return pieces;
+}
+static bool is_pinned(const void *src) {
+    const char *p = static_cast<const char *>(src);
+    auto x = pinned().upper_bound(p);
+    return x != pinned().begin() && p < (--x)->first + x->second;
+}
+
 struct emulated_graph {
     std::vector<std::function<void()>> work;
 };
@@ -160,31 +186,47 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned lon
     return *e = new CUgraphExec_st{g->work}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
-    for (const auto &w : e->work) w();
+    for (const auto &w : e->work) queue_work(w);
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete e, cudaSuccess; }
-cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height) {
-    const std::function<void()> work = [=] {
-        for (size_t i = 0; i < height; i++)
-            memcpy(static_cast<char *>(dst) + i * dpitch, static_cast<const char *>(src) + i * spitch, width);
+cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                         int kind) {
+    const auto copy = [=](const char *from, size_t pitch) {
+        for (size_t i = 0; i < height; i++) memcpy(static_cast<char *>(dst) + i * dpitch, from + i * pitch, width);
     };
-    if (captured)
-        captured->push_back(work);
-    else
-        work();
+    const char *from = static_cast<const char *>(src);
+    if (kind == cudaMemcpyHostToDevice && put_off() && !is_pinned(src)) {
+        std::vector<char> now(width * height);
+        for (size_t i = 0; i < height; i++) memcpy(now.data() + i * width, from + i * spitch, width);
+        queue_work([=] { copy(now.data(), width); });
+    } else {
+        queue_work([=] { copy(from, spitch); });
+    }
     return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t) {
+    queue_work([=] { memset(dst, v, n); });
+    return cudaSuccess;
+}
+void emulate_pinned(const void *p, size_t n) {
+    if (n > 0)
+        pinned()[static_cast<const char *>(p)] = n;
+    else
+        pinned().erase(static_cast<const char *>(p));
+}
+void emulate_wait(void) {
+    std::vector<std::function<void()>> work;
+    work.swap(late);
+    for (const auto &w : work) w();
 }
 }
 
 static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
-    if (captured)
-        captured->push_back([=] { run_grid(grid, block, shared, body); });
-    else
-        run_grid(grid, block, shared, body);
+    queue_work([=] { run_grid(grid, block, shared, body); });
 }
 
 static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
