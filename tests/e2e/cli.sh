@@ -14,7 +14,7 @@ refuses "sft: an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL"
 refuses "an unknown dtype" 2 'dtype: expected' "$KRL" train dtype=fp8
 refuses "sample: an unknown dtype" 2 'dtype: expected auto, f32 or bf16' "$KRL" sample --model m --prompt p --dtype half
 refuses "sample: an unknown device" 2 'expected cpu, cuda or cuda:N' "$KRL" sample --model m --prompt p --device 0
-refuses "a plugin that is not there" 1 'KERNELRL_CUDA_PLUGIN=/absent.so: no such file' \
+refuses "a plugin that is not there" 3 'KERNELRL_CUDA_PLUGIN=/absent.so: no such file' \
     env KERNELRL_CUDA_PLUGIN=/absent.so "$KRL" sft device=cuda data=d output="$tmp/s"
 check "problems list gives one object a line" sh -c "$KRL problems list --json | head -n 1 | grep -q '^{.*}\$'"
 check "the built-in set has at least 100 problems" sh -c "test \$($KRL problems list --json | wc -l) -ge 100"
@@ -45,5 +45,5 @@ if [ -f models/tiny/model.safetensors ]; then
 else
     skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
 fi
-refuses "the demo on a GPU that is not there" 1 'device cuda:999' env DEVICE=cuda:999 tools/demo log_path="$tmp/demo"
+refuses "the demo on a GPU that is not there" 3 'device cuda:999' env DEVICE=cuda:999 tools/demo log_path="$tmp/demo"
 echo "1..$tap_n"
