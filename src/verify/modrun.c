@@ -165,15 +165,6 @@ void modrun_resume(struct modrun *r) {
     r->stopped = false;
 }
 
-/* About a microsecond, in which a processor that shares its core with the one that is timed leaves it the core. */
-static void relax(void) {
-#if defined(__x86_64__)
-    for (int i = 0; i < 20; i++) __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    for (int i = 0; i < 100; i++) __asm__ volatile("yield");
-#endif
-}
-
 enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
                                int64_t *ns) {
     /* A reply to a call must echo a number that did not exist before: one that was prepared earlier cannot. 53 bits, so
@@ -197,10 +188,7 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
             struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
             if (r->spin) t = (struct timespec){0};
             int n = ppoll(&pf, 1, &t, NULL);
-            if (n == 0 && r->spin && left > 0) {
-                relax();
-                continue;
-            }
+            if (n == 0 && r->spin && left > 0) continue;
             if (n >= 0 || errno != EINTR) break;
         }
         *ns = clock_now_ns() - asked;

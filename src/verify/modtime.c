@@ -14,16 +14,16 @@
 static const double cpu_request_s = 4e-3, gpu_request_s = 6e-3, long_request_s = 0.1;
 static const int64_t large_output_bytes = 256 << 20;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
-enum { MIN_REQUESTS = 8, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
+enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply had work left to do. */
 static const double late_slack_s = 200e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
 enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
-/* What the first call of a request costs more than the others is looked for in so many requests, in half as many where
- * they are long ones, not where it is lost in a single call, and is no more than this. */
-enum { MOST_PROBES = 24 };
-static const double slow_call_s = 20e-3, cpu_first_s = 0.5e-3, gpu_first_s = 1e-3;
+/* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
+ * is lost in a single call. */
+enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
+static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, most_first_s = 1e-3;
 /* An empty request takes 0.02 to 0.4 ms. What makes it slower than this is somebody else's doing. */
 static const double most_empty_s = 1e-3;
 
@@ -51,8 +51,6 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
-    struct samples probe; /* eager: requests for probe_calls(); mine: not used */
-    bool slow;            /* there are no probes */
     double first_s;       /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
@@ -63,30 +61,8 @@ static double empty_s(const struct duel *d) {
     return s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_empty_s);
 }
 
-/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
- * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
- * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. */
-static int probe_calls(const struct duel *d) { return d->n > 1 ? 1 : 2; }
-
-/* Where the line begins, beyond an empty request, by this quantile of the times. */
-static double line_start_s(const struct duel *d, double p) {
-    double n_s = timing_quantile(d->samples.eager, d->samples.n, p);
-    double probe_s = timing_quantile(d->probe.eager, d->probe.n, p);
-    double call_s = (n_s - probe_s) / (d->n - probe_calls(d));
-    return fmax((d->n > 1 ? probe_s : n_s) - fmax(call_s, 0) - empty_s(d), 0);
-}
-
-/* By the medians, as both sides' times are. Not where the smallest times show nothing of the kind, because others keep
- * the machine busy, and a quarter of what is no empty request at most: more would multiply the errors. */
-static void find_first(struct duel *d) {
-    if (d->probe.n < 3 || d->samples.n < 3) return;
-    double most_s = on_gpu(d->ref->j) ? gpu_first_s : cpu_first_s;
-    most_s = fmin(most_s, fmax(timing_median(d->samples.eager, d->samples.n) - empty_s(d), 0) / 4);
-    d->first_s = fmin(fmin(line_start_s(d, 0.5), 2 * line_start_s(d, 0) + 100e-6), most_s);
-}
-
-/* What the calls of a request take, in all: without what a request costs beside its calls. Where that is more than the
- * reference's requests suggest, a quarter of what is no empty request stays. */
+/* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
+ * costs may be found larger than they are; a quarter of what is no empty request stays. */
 static double calls_s(const struct duel *d, double request, double empty) {
     if (d->plan.whole) return request;
     return fmax(fmax(request - empty - d->first_s, (request - empty) / 4), d->n * 1e-9);
@@ -181,22 +157,16 @@ static bool describe_same(struct run *ref, int n) {
     return run_simple(ref, &q, -1, ref->j->o->run_timeout_s, "between calls");
 }
 
-/* The same request to either side, which tells what requests cost; the answer's time is not looked at. calls 0: an
- * empty one, as cold as the others. */
-static bool extra_requests(struct duel *d, int calls, struct samples *to) {
+/* A request for no calls to either side, as cold as the others. */
+static bool empty_requests(struct duel *d) {
     struct run *sides[2] = {d->ref, d->answer};
-    const int slots[2] = {0, 1}, distinct = calls < d->ref->c->slots ? calls : d->ref->c->slots;
     double seconds[2];
     for (int i = 0; i < 2; i++) {
-        if (calls > 0 && !run_ready(sides[i], slots, distinct, "between calls")) return false;
-        modrun_pause(&sides[i]->r);
-    }
-    if (calls > 0 && !stage_both(d, distinct)) return false;
-    for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
-        if (!timed_request(d, sides[i], calls, &reply, &seconds[i])) return false;
+        modrun_pause(&sides[i]->r);
+        if (!timed_request(d, sides[i], 0, &reply, &seconds[i])) return false;
     }
-    samples_add(to, seconds[0], 0);
+    samples_add(&d->empty, seconds[0], 0);
     return true;
 }
 
@@ -219,7 +189,7 @@ static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
     }
     good = good && check_timed(d->answer, replies[1], d->sets, d->n) && describe_same(d->ref, d->n);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
-    return good && extra_requests(d, 0, &d->empty);
+    return good && empty_requests(d);
 }
 
 static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
@@ -288,20 +258,57 @@ static bool below_floor(struct run *r, double seconds) {
     return true;
 }
 
+/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
+ * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
+ * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
+ * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
+ * its calls take; about_s: what they seem to take. */
+static bool measure_first(struct duel *d, double about_s, double *call_s) {
+    double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
+    const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
+    const int distinct = more < d->ref->c->slots ? more : d->ref->c->slots;
+    double least[2] = {INFINITY, INFINITY};
+    int slots[LONG_CALLS], n = 0;
+    for (int i = 0; i < LONG_CALLS; i++) slots[i] = i;
+    for (; n < GROUPS * MOST_PAIRS && (n < GROUPS * LEAST_PAIRS || clock_now_s() - begun < pairs_s); n++) {
+        for (int i = 0; i < 2; i++) {
+            CLEANUP_JSON json_t *reply = NULL;
+            if (!run_ready(d->ref, slots, distinct, "between calls")) return false;
+            modrun_pause(&d->ref->r);
+            if (!stage_both(d, distinct)) return false;
+            double *to = &took[i][n % GROUPS][n / GROUPS];
+            if (!timed_request(d, d->ref, i ? more : 1, &reply, to)) return false;
+            least[i] = fmin(least[i], *to);
+        }
+    }
+    const double least_s = least[0] - fmax((least[1] - least[0]) / (more - 1), 0) - empty_s(d);
+    d->first_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
+    for (int g = 0; g < GROUPS; g++) {
+        const double one_s = timing_quantile(took[0][g], n / GROUPS, 0.25);
+        const double more_s = timing_quantile(took[1][g], n / GROUPS, 0.25);
+        const double slope_s = fmax((more_s - one_s) / (more - 1), 1e-7);
+        d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
+        *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
+    }
+    return true;
+}
+
 /* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
-    double request[2] = {0, 0}, call[2], worked_s = 0;
+    double request[2] = {0, 0}, call[2], worked_s = 0, slope_s = INFINITY;
     d->n = 1;
-    for (int rounds = 0, calls = 0; rounds < 5 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
+    for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
         if (!round_of(d, rounds % 2 == 1, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
+        /* Not in the first round: the first calls of all are slow ones. */
+        if (rounds == 1 && !d->plan.whole && request[0] < slow_call_s &&
+            !measure_first(d, request[0] - empty_s(d), &slope_s))
+            return false;
         calls += d->n;
-        /* What is left when everything is taken off may be much too little. */
-        for (int i = 0; i < 2; i++) call[i] = fmax(calls_s(d, request[i], empty_s(d)), request[i] / 8) / d->n;
+        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i], empty_s(d)) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
-        d->slow = fmax(call[0], call[1]) > slow_call_s && fmin(call[0], call[1]) > slow_call_s / 4;
-        /* Each round suggests a better number; the first calls of all are slow ones. */
-        if (rounds >= 1 && rounds <= 3) d->n = calls_for(d, call);
+        call[0] = fmin(call[0], slope_s);
+        if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
     }
     return true;
 }
@@ -326,21 +333,15 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (!*good) break;
         if (d->answer->one_at_a_time && d->n > 1) { /* found out only now: begin again with single calls */
             d->n = d->limit = 1;
-            s->n = d->probe.n = 0;
+            s->n = 0;
             continue;
         }
         samples_add(s, one[0], one[1]);
-        if (!d->plan.whole && !d->slow && d->probe.n < (d->n > 1 ? MOST_PROBES : MOST_PROBES / 2)) {
-            *good = extra_requests(d, probe_calls(d), &d->probe);
-            if (!*good) break;
-            find_first(d);
-        }
         worked_s += calls_s(d, fmax(one[0], one[1]), empty_s(d));
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
-        find_first(d);
         CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
@@ -396,10 +397,9 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
 /* What was measured, before anything is taken off: for whoever doubts the clock. */
 static void tell(const struct duel *d) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(
-        &s,
-        "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more (%d probes); us, reference:answer:",
-        d->n, empty_s(d) * 1e6, d->first_s * 1e6, d->probe.n);
+    str_addf(&s,
+             "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more; us, reference:answer:", d->n,
+             empty_s(d) * 1e6, d->first_s * 1e6);
     for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
         str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
     log_debug("%s", str_c(&s));
@@ -448,8 +448,6 @@ static void measure(struct run *r) {
     free(d.samples.mine);
     free(d.empty.eager);
     free(d.empty.mine);
-    free(d.probe.eager);
-    free(d.probe.mine);
     json_decref(ref.segments);
 }
 
