@@ -955,18 +955,15 @@ static void judge_loaded(struct run *r) {
     }
 }
 
-/* The problem and the answer's memory. */
-static bool prepare_case(struct run *r, const struct problem *p) {
+/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
     struct module_judge *j = r->j;
-    struct err e = {0};
-    enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
+    enum status st = modcase_get(&j->cases, p->code, &r->c, e);
     if (st == ST_OK && r->c != j->current) {
         module_drop_reference(j);
         modcase_drop_others(&j->cases, r->c);
     }
-    if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
-    if (st != ST_OK) judge_trouble(r->out, st, &e);
-    return st == ST_OK;
+    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
 }
 
 static void finish(struct run *r) {
@@ -1068,7 +1065,11 @@ static void try_again(struct loading *l, size_t i) {
     log_warn("%s; judging the answer again", r->out->message);
     if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
     init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-    if (prepare_case(r, l->items[i].problem)) {
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    if (st != ST_OK)
+        judge_trouble(r->out, st, &e);
+    else {
         fork_and_load(r, l->items[i].source);
         if (r->up) judge_loaded(r);
     }
@@ -1078,13 +1079,17 @@ static void try_again(struct loading *l, size_t i) {
 static void judge_next(struct loading *l, size_t i, bool threads) {
     struct run *r = &l->runs[i];
     /* The problem first: the reference runs while compilers do. */
-    bool known = prepare_case(r, l->items[i].problem);
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    const bool known = st == ST_OK;
     if (threads) {
         pthread_mutex_lock(&l->lock);
         while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
         pthread_mutex_unlock(&l->lock);
     } else if (known)
         fork_and_load(r, l->items[i].source);
+    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    if (!known) judge_trouble(r->out, st, &e);
     if (known && r->up) judge_loaded(r);
     blame(r);
     finish(r);
