@@ -88,6 +88,16 @@ static void *spares_main(void *v) {
     return NULL;
 }
 
+static void join_spares(struct module_judge *j) {
+    if (j->renewing) pthread_join(j->spares_thread, NULL);
+    j->renewing = false;
+}
+
+static void renew_spares(struct module_judge *j) {
+    join_spares(j);
+    j->renewing = on_gpu(j) && pthread_create(&j->spares_thread, NULL, spares_main, j) == 0;
+}
+
 /* With the lock held: the replies to `warm`, but for so many. One that fails is ended. */
 static void settle(struct module_spare *s, int but) {
     while (s->r.outer > 0 && s->due > but) {
@@ -104,6 +114,7 @@ void module_settle_spares(struct module_judge *j) {
     enum { MANY_CPUS = 8 };
     const int but = pool_cpu_count() >= MANY_CPUS ? 1 : 0;
     const double t0 = clock_now_s();
+    join_spares(j);
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i], j->o->backend == BACKEND_triton ? but : 0);
     pthread_mutex_unlock(&j->spares_lock);
@@ -206,6 +217,7 @@ static void rest(struct module_judge *j) {
 
 void module_close(struct module_judge *j) {
     if (!j->o) return;
+    join_spares(j);
     for (int i = 0; i < MODULE_SPARES; i++)
         if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
     pthread_mutex_destroy(&j->spares_lock);
@@ -943,16 +955,14 @@ static void judge_loaded(struct run *r) {
     double t0 = clock_now_s();
     out->tests_total = r->c->n_trials;
     r->deadline_s = t0 + j->o->run_timeout_s;
-    pthread_t thread; /* spares warm up beside the trials */
-    const bool beside = on_gpu(j) && pthread_create(&thread, NULL, spares_main, j) == 0;
     bool good = run_tests(r);
-    if (beside) pthread_join(thread, NULL);
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
     if (good && j->o->measure) {
         module_measure(r);
         out->time_s = clock_now_s() - t1;
     }
+    renew_spares(j); /* they warm up while the next answer loads and is tested */
 }
 
 /* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
