@@ -12,6 +12,7 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "verify/spent.h"
 #include "verify/verify.h"
 
 static const char usage[] =
@@ -120,8 +121,12 @@ static void report(const char *what, const char *device, int answers, int correc
         js_put_f64(&line, "speedup", one->speedup > 0 ? one->speedup : (double)NAN);
         js_put_f64(&line, "eager_ms", one->eager_ms);
         js_put_f64(&line, "kernel_ms", one->kernel_ms);
+        js_put_i64(&line, "calls", one->kernel.calls);
         if (one->outcome != OUTCOME_CORRECT) js_put_str(&line, "message", one->message);
     }
+    CLEANUP_STR struct str spent = STR_INIT;
+    spent_take(&spent);
+    str_addf(&line, ",\"spent_s\":%s", str_c(&spent));
     js_end(&line, '}');
     puts(str_c(&line));
     fflush(stdout);

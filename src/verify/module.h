@@ -14,7 +14,7 @@ enum { MODULE_SPARES = 2 };
 /* A jailed Python that waits for an answer: on a GPU it has its context already, and Triton has compiled something. */
 struct module_spare {
     struct modrun r; /* outer 0: none */
-    bool warm;       /* has said so */
+    int due;         /* replies: after each it is warmer */
 };
 
 struct module_judge {
