@@ -12,7 +12,7 @@
 /* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
  * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
 static const double cpu_request_s = 4e-3, gpu_request_s = 6e-3, long_request_s = 0.1;
-static const int64_t large_output_bytes = 256 << 20, large_input_bytes = 1 << 30;
+static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30, large_input_bytes = 1 << 30;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply had work left to do. */
@@ -133,12 +133,13 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
     int slots[MAX_CALLS];
     for (int i = 0; i < n; i++) slots[i] = i;
     int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
-    /* Looking at gigabytes takes longer than making them: one call of one request of four then, which is decided only
-     * now. */
+    /* Looking at gigabytes takes longer than making them: one call of one request of four or eight then, which is
+     * decided only now. */
     int64_t bytes = 0;
     for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
+    const uint64_t one_in = bytes > huge_output_bytes ? 8 : 4;
     if (bytes > large_output_bytes)
-        checked = r->next_set <= 4 || rng_u64(r->random, 8, ++r->random_step) % 4 == 0 ? 1 : 0;
+        checked = r->next_set <= 4 || rng_u64(r->random, 8, ++r->random_step) % one_in == 0 ? 1 : 0;
     *n_checked = checked;
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);

@@ -88,6 +88,16 @@ static void *spares_main(void *v) {
     return NULL;
 }
 
+static void join_spares(struct module_judge *j) {
+    if (j->renewing) pthread_join(j->spares_thread, NULL);
+    j->renewing = false;
+}
+
+static void renew_spares(struct module_judge *j) {
+    join_spares(j);
+    j->renewing = on_gpu(j) && pthread_create(&j->spares_thread, NULL, spares_main, j) == 0;
+}
+
 /* With the lock held: the replies to `warm`, but for so many. One that fails is ended. */
 static void settle(struct module_spare *s, int but) {
     while (s->r.outer > 0 && s->due > but) {
@@ -104,6 +114,7 @@ void module_settle_spares(struct module_judge *j) {
     enum { MANY_CPUS = 8 };
     const int but = pool_cpu_count() >= MANY_CPUS ? 1 : 0;
     const double t0 = clock_now_s();
+    join_spares(j);
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i], j->o->backend == BACKEND_triton ? but : 0);
     pthread_mutex_unlock(&j->spares_lock);
@@ -206,6 +217,7 @@ static void rest(struct module_judge *j) {
 
 void module_close(struct module_judge *j) {
     if (!j->o) return;
+    join_spares(j);
     for (int i = 0; i < MODULE_SPARES; i++)
         if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
     pthread_mutex_destroy(&j->spares_lock);
@@ -943,30 +955,25 @@ static void judge_loaded(struct run *r) {
     double t0 = clock_now_s();
     out->tests_total = r->c->n_trials;
     r->deadline_s = t0 + j->o->run_timeout_s;
-    pthread_t thread; /* spares warm up beside the trials */
-    const bool beside = on_gpu(j) && pthread_create(&thread, NULL, spares_main, j) == 0;
     bool good = run_tests(r);
-    if (beside) pthread_join(thread, NULL);
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
     if (good && j->o->measure) {
         module_measure(r);
         out->time_s = clock_now_s() - t1;
     }
+    renew_spares(j); /* they warm up while the next answer loads and is tested */
 }
 
-/* The problem and the answer's memory. */
-static bool prepare_case(struct run *r, const struct problem *p) {
+/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
     struct module_judge *j = r->j;
-    struct err e = {0};
-    enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
+    enum status st = modcase_get(&j->cases, p->code, &r->c, e);
     if (st == ST_OK && r->c != j->current) {
         module_drop_reference(j);
         modcase_drop_others(&j->cases, r->c);
     }
-    if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
-    if (st != ST_OK) judge_trouble(r->out, st, &e);
-    return st == ST_OK;
+    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
 }
 
 static void finish(struct run *r) {
@@ -1068,7 +1075,11 @@ static void try_again(struct loading *l, size_t i) {
     log_warn("%s; judging the answer again", r->out->message);
     if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
     init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-    if (prepare_case(r, l->items[i].problem)) {
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    if (st != ST_OK)
+        judge_trouble(r->out, st, &e);
+    else {
         fork_and_load(r, l->items[i].source);
         if (r->up) judge_loaded(r);
     }
@@ -1078,13 +1089,17 @@ static void try_again(struct loading *l, size_t i) {
 static void judge_next(struct loading *l, size_t i, bool threads) {
     struct run *r = &l->runs[i];
     /* The problem first: the reference runs while compilers do. */
-    bool known = prepare_case(r, l->items[i].problem);
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    const bool known = st == ST_OK;
     if (threads) {
         pthread_mutex_lock(&l->lock);
         while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
         pthread_mutex_unlock(&l->lock);
     } else if (known)
         fork_and_load(r, l->items[i].source);
+    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    if (!known) judge_trouble(r->out, st, &e);
     if (known && r->up) judge_loaded(r);
     blame(r);
     finish(r);

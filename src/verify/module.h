@@ -27,6 +27,8 @@ struct module_judge {
     struct modcase *current;
     struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
     pthread_mutex_t spares_lock;
+    pthread_t spares_thread; /* starts new ones */
+    bool renewing;           /* it has not been joined */
     uint64_t seed;
     bool referee_open;
     struct refworker referee;
