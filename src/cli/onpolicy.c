@@ -1,7 +1,7 @@
 /* kernelrl selfcheck onpolicy: samples tokens through the engine and computes their log-probabilities once more with
  * the trainer's forward pass, packed in another order. On-policy learning stands on these being the same numbers, so
- * they are compared as bit patterns. Also compared: batch sizes, thread counts, memory for few, and greedy answers alone
- * and in a batch. */
+ * they are compared as bit patterns. Also compared: batch sizes, thread counts, memory for few, and greedy answers
+ * alone and in a batch. */
 #include "cli/onpolicy.h"
 
 #include <getopt.h>
@@ -214,9 +214,9 @@ static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
 }
 
 /* The samples of requests [0, n) in out, to be freed also after an error. */
-static enum status sample_within(const struct policy *p, int max_batch, int64_t memory_bytes,
-                                 const struct request *req, int n, struct sample *out, const char *what,
-                                 struct engine_stats *stats, struct err *e) {
+static enum status sample_within(const struct policy *p, int max_batch, int64_t memory_bytes, const struct request *req,
+                                 int n, struct sample *out, const char *what, struct engine_stats *stats,
+                                 struct err *e) {
     const struct engine_options eo = {
         .memory_bytes = memory_bytes, .max_batch = max_batch, .vocab_limit = p->vocab_limit};
     struct engine *en;
