@@ -165,12 +165,12 @@ static void logprobs_are_the_trainers(void **state) {
     for (int i = 0, at = 0; i < 8; at += r[i].n_samples, i++) {
         int32_t ids[2000], rows[2000], targets[2000];
         float logp[2000], entropy[2000];
-        struct segment seg[9] = {{0, r[i].n_prompt, -1}};
+        struct segment seg[9] = {{0, r[i].n_prompt, -1, 0}};
         int64_t T = r[i].n_prompt, N = 0;
         memcpy(ids, r[i].prompt, (size_t)T * sizeof *ids);
         for (int k = 0; k < r[i].n_samples; k++) {
             const struct sample *s = &out[at + k];
-            seg[k + 1] = (struct segment){T, s->n, 0};
+            seg[k + 1] = (struct segment){T, s->n, 0, 0};
             for (int t = 0; t < s->n; t++) {
                 rows[N] = (int32_t)(t == 0 ? r[i].n_prompt - 1 : T + t - 1);
                 targets[N++] = s->ids[t];

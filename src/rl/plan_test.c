@@ -98,7 +98,7 @@ static void compare(bool lora, int levels) {
     assert_int_equal(since(&before), p.moments);
     int32_t ids[T] = {0}, rows[T] = {0};
     float logp[T], g[T] = {0};
-    const struct segment seg = {0, T, -1};
+    const struct segment seg = {0, T, -1, 0};
     const struct train_batch batch = {ids, T, &seg, 1, rows, ids, T, false};
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     CHECK(model_backward(m, &batch, g, &err));

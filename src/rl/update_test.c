@@ -545,7 +545,7 @@ static void nll(void **state) {
             memcpy(ids, g[i].prompt.p, (size_t)n * sizeof *ids);
             memcpy(ids + n, s->ids, (size_t)s->n * sizeof *ids);
             for (int t = 0; t < s->n; t++) rows[t] = n - 1 + t;
-            struct segment seg = {0, n + s->n, -1};
+            struct segment seg = {0, n + s->n, -1, 0};
             struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n, false};
             CHECK(model_forward(m, &b, logp, NULL, NULL, &err));
             for (int t = 0; t < s->n; t++) want -= (double)logp[t];
@@ -574,7 +574,7 @@ static struct flat gradient_against(struct model *m, struct model *reference, co
     struct adamw *opt;
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     int64_t opt_step = 0;
-    CHECK(update_policy(m, opt, reference, o, &space, g, n, &opt_step, stats, &err));
+    CHECK(update_policy(m, opt, &(struct reference){reference, ADAPTER_OWN}, o, &space, g, n, &opt_step, stats, &err));
     adamw_free(opt);
     return flatten(m, true);
 }
