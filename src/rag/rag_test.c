@@ -603,6 +603,26 @@ static void embeddings(void **state) {
     assert_memory_equal(one, all + em.dim, (size_t)em.dim * sizeof *one);
     em.close(em.ctx);
 
+    /* So do texts of many lengths, whatever passes they share: these are more than one takes. */
+    enum { MANY = 40 };
+    struct str text[MANY] = {STR_INIT};
+    const char *texts[MANY];
+    CLEANUP_FREE float *many = xcalloc(MANY * (size_t)em.dim, sizeof *many);
+    for (int i = 0; i < MANY; i++) {
+        for (int k = 0; k < (i * 7919) % 400 + 100; k++) str_addf(&text[i], "x%d = ", i + k);
+        texts[i] = str_c(&text[i]);
+    }
+    o.max_tokens = 300;
+    ok(embedder_open(&o, &em, &e));
+    ok(em.embed(em.ctx, texts, MANY, false, many, &e));
+    for (int i = 0; i < MANY; i += 7) {
+        ok(em.embed(em.ctx, &texts[i], 1, false, one, &e));
+        assert_memory_equal(one, many + i * em.dim, (size_t)em.dim * sizeof *one);
+    }
+    em.close(em.ctx);
+    for (int i = 0; i < MANY; i++) str_free(&text[i]);
+    o.max_tokens = 64;
+
     /* Against what the definition says, computed apart: each text alone through the model, the last token behind the
      * final norm, of length 1. */
     struct backend *be;

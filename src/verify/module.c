@@ -1129,6 +1129,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
             break;
         }
         judge_next(&l, i, started > 0);
+        if (j->o->progress) j->o->progress(i + 1, n);
         pthread_mutex_lock(&l.lock);
         l.judged = i + 1;
         pthread_cond_broadcast(&l.changed);
