@@ -768,7 +768,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
                      visible  ? "; CUDA_VISIBLE_DEVICES is "
                      : driver ? ""
                               : "; is the NVIDIA driver installed?",
-                     visible ? visible : "");
+                     !visible ? "" : *visible ? visible : "empty");
         }
         return why;
     }
