@@ -67,7 +67,7 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS };
+enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_AHEAD = 8 };
 
 /* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
 static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
@@ -76,12 +76,30 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
     const int64_t cols = l.n * l.R, per_tile = ceil_div(cols, 8);
     const int64_t m0 = blockIdx.x / per_tile * 16, n0 = blockIdx.x % per_tile * 8;
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
-    const int64_t end = min64((warp + 1) * each, pieces) * 32;
+    const int64_t begin = warp * each * 32, end = min64((warp + 1) * each, pieces) * 32;
     float acc[4] = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int64_t k = warp * each * 32; k < end; k += 32)
-        mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K), load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
-                  load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
+    if (l.x.vec && l.a.vec && l.K % 32 == 0) {
+        /* Eight pieces are asked for together; in place of rows and pieces that are not there the last ones. */
+        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8,
+                             *const y = l.x.p + min64(m0 + r + 8, l.T - 1) * l.x.row + c * 8,
+                             *const a = l.a.p + min64(n0 + r, cols - 1) * l.a.row + c * 8;
+        for (int64_t k0 = begin; k0 < end; k0 += 32 * DOWN_AHEAD) {
+            uint4 u[DOWN_AHEAD], v[DOWN_AHEAD], w[DOWN_AHEAD];
+#pragma unroll
+            for (int i = 0; i < DOWN_AHEAD; i++) {
+                const int64_t k = min64(k0 + i * 32, end - 32);
+                u[i] = load16(x + k), v[i] = load16(y + k), w[i] = load16(a + k);
+            }
+#pragma unroll
+            for (int i = 0; i < DOWN_AHEAD; i++)
+                if (k0 + i * 32 < end) mma_piece(acc, u[i], v[i], w[i]);
+        }
+    } else {
+        for (int64_t k = begin; k < end; k += 32)
+            mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K),
+                      load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
+                      load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
+    }
 #pragma unroll
     for (int e = 0; e < 4; e++) part[warp][lane][e] = acc[e];
     __syncthreads();
@@ -98,6 +116,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
 
 /* y += t B^T, all sites side by side. */
 static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu_lora l) {
+    let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
     const int64_t m0 = blockIdx.x / l.up_blocks * 16;
     int site = 0;
@@ -128,10 +147,26 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
                 old[i][2 * half] = v.x, old[i][2 * half + 1] = v.y;
             }
         }
-    for (int64_t k = 0; k < l.R; k += 32) {
-        const uint4 x = load_eight(t, m0 + r, l.T, k + c * 8, l.R), y = load_eight(t, m0 + r + 8, l.T, k + c * 8, l.R);
+    if (t.vec && s.b.vec) {
+        const uint16_t *const p = t.p + min64(m0 + r, l.T - 1) * t.row, *const q = t.p + min64(m0 + r + 8, l.T - 1) * t.row;
+        for (int64_t k = c * 8; k - c * 8 < l.R; k += 32) {
+            const bool in = k < l.R;
+            const uint4 x = in ? load16(p + k) : zero4(), y = in ? load16(q + k) : zero4();
+            uint4 b[TILES];
 #pragma unroll
-        for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(s.b, n0 + i * 8 + r, s.N, k + c * 8, l.R));
+            for (int i = 0; i < TILES; i++)
+                b[i] = in ? load16(s.b.p + min64(n0 + i * 8 + r, s.N - 1) * s.b.row + k) : zero4();
+#pragma unroll
+            for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, b[i]);
+        }
+    } else {
+        for (int64_t k = 0; k < l.R; k += 32) {
+            const uint4 x = load_eight(t, m0 + r, l.T, k + c * 8, l.R),
+                        y = load_eight(t, m0 + r + 8, l.T, k + c * 8, l.R);
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+                mma_piece(acc[i], x, y, load_eight(s.b, n0 + i * 8 + r, s.N, k + c * 8, l.R));
+        }
     }
 #pragma unroll
     for (int i = 0; i < TILES; i++)

@@ -745,6 +745,7 @@ static const struct backend table = {
     .weight_get = bf16_weight_get,
     .lora_down = bf16_lora_down,
     .lora_up = bf16_lora_up,
+    .lora_swiglu = bf16_lora_swiglu,
     .draw = op_draw,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
@@ -800,7 +801,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     }
     c->device = device;
     c->total_bytes = p.totalGlobalMem;
-    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin};
+    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9};
     c->lt = lt_open();
     c->profile = profile_open();
     char products[64];

@@ -37,8 +37,9 @@ void lora_begin(struct model *m, const struct lora *l, enum lora_input input, st
     if (a->w && lora_fused(m)) m->be->lora_down(m->be, x, a, tensor_full(xa, x.rows, a->N), m->lora_scale);
 }
 
-static void lora_end(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor xa) {
-    struct lora_site_args site[LORA_SITES_MAX];
+/* The sites of an input, whose outputs are columns of y. */
+static int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
+                      struct lora_site_args site[LORA_SITES_MAX]) {
     int n = 0;
     int64_t col = 0;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
@@ -47,7 +48,7 @@ static void lora_end(struct model *m, const struct lora *l, enum lora_input inpu
         if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
-    m->be->lora_up(m->be, xa, site, n);
+    return n;
 }
 
 void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
@@ -57,7 +58,8 @@ void lora_forward(struct model *m, const struct lora *l, enum lora_input input, 
     struct backend *be = m->be;
     struct tensor t = tensor_full(xa, x.rows, a->N);
     if (lora_fused(m)) {
-        lora_end(m, l, input, y, t);
+        struct lora_site_args site[LORA_SITES_MAX];
+        be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
         return;
     }
     be->linear(be, t, x, a, NULL, false);
@@ -111,9 +113,16 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, &l->lora, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
-    if (!x_out) return;
-    be->swiglu(be, act, gu);
+    const struct weight *a2 = &l->lora.a[LORA_OF_H2];
+    if (p->kv && x_out && a2->w && lora_fused(m) && be->lora_swiglu) { /* sampling: nobody asks for gu again */
+        struct lora_site_args site[LORA_SITES_MAX];
+        const int n = lora_sites(m, &l->lora, LORA_OF_H2, gu, site);
+        be->lora_swiglu(be, act, gu, tensor_full(xa_of(p, a, LORA_OF_H2), T, a2->N), site, n);
+    } else {
+        lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
+        if (!x_out) return;
+        be->swiglu(be, act, gu);
+    }
 
     struct tensor out = tensor_full(x_out, T, D);
     if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);

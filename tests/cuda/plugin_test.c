@@ -155,7 +155,7 @@ static bool recorded_attention(struct attention *a) {
     return ok;
 }
 
-/* A run of rows behind a past, walked, against the same rows one by one, split over their keys, and against sums in
+/* A run of rows behind a past, walked, against the same rows one by one, many and few at a time, and against sums in
  * double precision. */
 static bool walked_and_split(struct attention *a) {
     enum { PAST = 200, LEN = 70 };
@@ -193,7 +193,15 @@ static bool walked_and_split(struct attention *a) {
             }
         }
     report("attention, bfloat16: within 0.02 of double precision", worst < 0.02);
-    return memcmp(walked, split, sizeof walked) == 0;
+    /* Many at a time have a block each; few are split into runs of units, one into single ones. */
+    bool same = memcmp(walked, split, sizeof walked) == 0;
+    for (int n = 1; n <= 5; n += 2)
+        for (int t = LEN - n; t > 0; t -= 31) {
+            fill(a, a->o, LEN * H * K);
+            attend(a, one + t, n, LEN, 0, split);
+            same &= memcmp(walked + t * H * K, split + t * H * K, (size_t)(n * H * K) * sizeof *split) == 0;
+        }
+    return same;
 }
 
 /* rope_kv against rope and kv_write: the queries and all of the cache, for one row each and for runs over the ends of
@@ -578,6 +586,48 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
     return same;
 }
 
+/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something. */
+static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
+    enum { IN = 64, F = 168 };
+    struct rng r = rng_make(61, (uint64_t)(T + R));
+    struct err e;
+    struct attention a = {.gpu = gpu, .rng = rng_make(62, (uint64_t)T)};
+    struct weight wa = random_weight(gpu, &r, 2 * R, IN), wb[2];
+    for (int s = 0; s < 2; s++) wb[s] = random_weight(gpu, &r, F, R);
+    const size_t bytes = (size_t)(T * F) * 2;
+    void *x = randoms(&a, T * IN), *start = randoms(&a, T * 2 * F), *g = gpu->mem_alloc(gpu, 2 * bytes);
+    void *y = gpu->mem_alloc(gpu, bytes);
+    float *xa = gpu->mem_alloc(gpu, (size_t)(T * 2 * R) * sizeof *xa);
+    struct tensor gu = tensor_of(g, DT_BF16, T, 2 * F), out = tensor_of(y, DT_BF16, T, F);
+    struct tensor down = tensor_full(xa, T, 2 * R);
+    const struct lora_site_args site[2] = {{&wb[0], tensor_cols(gu, 0, F)}, {&wb[1], tensor_cols(gu, F, F)}};
+    uint16_t *got[3];
+    for (int way = 0; way < 3; way++) { /* in one, in two, without LoRA */
+        got[way] = xmalloc(bytes);
+        gpu->mem_copy(gpu, g, start, 2 * bytes);
+        gpu->mem_zero(gpu, y, bytes);
+        if (way < 2) gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
+        if (way == 0) {
+            gpu->lora_swiglu(gpu, out, gu, down, site, 2);
+        } else {
+            if (way == 1) gpu->lora_up(gpu, down, site, 2);
+            gpu->swiglu(gpu, out, gu);
+        }
+        gpu->mem_get(gpu, got[way], y, bytes);
+    }
+    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 &&
+                      memcmp(got[1], got[2], bytes) != 0;
+    for (int way = 0; way < 3; way++) free(got[way]);
+    gpu->mem_free(gpu, x);
+    gpu->mem_free(gpu, start);
+    gpu->mem_free(gpu, g);
+    gpu->mem_free(gpu, y);
+    gpu->mem_free(gpu, xa);
+    gpu->weight_free(gpu, &wa);
+    for (int s = 0; s < 2; s++) gpu->weight_free(gpu, &wb[s]);
+    return same;
+}
+
 /* ---- gradients' products ------------------------------------------------------------------------------------------
  */
 
@@ -725,6 +775,8 @@ int main(int argc, char **argv) {
     test_attention(gpu);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
+    report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
+    report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 40, 40));

@@ -24,7 +24,7 @@ typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 struct cudaDeviceProp {
     char name[256];
-    int multiProcessorCount;
+    int major, multiProcessorCount;
     size_t sharedMemPerBlockOptin, totalGlobalMem;
 };
 typedef struct {
