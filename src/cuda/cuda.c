@@ -27,12 +27,14 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
     if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: %s", op, why);
 }
 
-/* The device is a property of the calling thread: set it at the start of every op. */
+/* The device is a property of the calling thread: set it at the start of every op, but once for the hundreds of a pass
+ * that is recorded or replayed. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     c->known.stats = NULL;
     c->rounded.data = NULL;
     if (c->error[0]) return NULL;
+    if (c->pass.mode != PASS_RUN) return c; /* pass_begin did it */
     return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
 }
 

@@ -29,6 +29,45 @@ static void test_opening(backend_plugin_open_fn *open_plugin) {
            open_plugin(BACKEND_ABI, 999, NULL, &none, msg, sizeof msg) && msg[0]);
 }
 
+/* Devices with faults, of which only the emulated one is capable: what is wrong is said. */
+static void test_faults_of_opening(backend_plugin_open_fn *open_plugin) {
+    static const char *const fault[][2] = {{"none", "no CUDA device"},
+                                           {"driver", "the NVIDIA driver is too old: it serves CUDA 11.4"},
+                                           {"busy", "another process has it for itself"},
+                                           {"memory", "other processes have taken its memory"},
+                                           {"image", "the plugin was built for other GPUs"}};
+    for (size_t i = 0; i < ARRAY_LEN(fault); i++) {
+        char msg[512] = "", name[100];
+        struct backend *none = NULL;
+        setenv("KERNELRL_EMULATE_FAULT", fault[i][0], 1);
+        const int rc = open_plugin(BACKEND_ABI, 0, NULL, &none, msg, sizeof msg);
+        unsetenv("KERNELRL_EMULATE_FAULT");
+        snprintf(name, sizeof name, "a device with a fault is refused: %s", fault[i][0]);
+        report(name, rc != 0 && !none && strstr(msg, fault[i][1]));
+    }
+}
+
+/* A kernel that breaks the device: the first op to notice is named, every later sync says the same, nothing else
+ * happens any more, and all can be closed. */
+static void test_broken_device(struct backend *gpu) {
+    struct err e[2];
+    enum { N = 16 };
+    float host[N] = {1, 2, 3}, back[N] = {0};
+    float *x = gpu->mem_alloc(gpu, sizeof host);
+    gpu->mem_put(gpu, x, host, sizeof host);
+    bool ok = gpu->sync(gpu, &e[0]) == ST_OK;
+    setenv("KERNELRL_EMULATE_FAULT", "launch", 1);
+    gpu->axpby(gpu, tensor_full(x, 1, N), 2, tensor_full(x, 1, N), 0);
+    unsetenv("KERNELRL_EMULATE_FAULT");
+    ok &= gpu->sync(gpu, &e[0]) == ST_DEVICE && strstr(e[0].msg, "illegal memory access") != NULL;
+    gpu->axpby(gpu, tensor_full(x, 1, N), 2, tensor_full(x, 1, N), 0);
+    ok &= gpu->mem_alloc(gpu, sizeof host) == NULL;
+    gpu->mem_get(gpu, back, x, sizeof back);
+    ok &= gpu->sync(gpu, &e[1]) == ST_DEVICE && strcmp(e[0].msg, e[1].msg) == 0 && back[0] == 0;
+    gpu->mem_free(gpu, x);
+    report("a kernel that breaks the device: every sync says so from then on", ok);
+}
+
 static void test_memory(struct backend *gpu) {
     struct err e;
     void *huge = gpu->mem_alloc(gpu, (size_t)1 << 46);
@@ -769,9 +808,11 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
     printf("%s\n", gpu->name);
     test_opening(open_plugin);
+    const bool emulated = strstr(gpu->name, "emulated") != NULL;
+    if (emulated) test_faults_of_opening(open_plugin);
     test_memory(gpu);
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
-    report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
+    report("a transfer larger than the ring", gathers_right(gpu, emulated ? 400000 : 3000000, 1));
     test_attention(gpu);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
@@ -787,6 +828,7 @@ int main(int argc, char **argv) {
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));
+    if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
