@@ -67,48 +67,64 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_AHEAD = 8 };
+enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_FEW = 64, DOWN_WIDE = 4 };
 
-/* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
+/* t = scale x A^T: a block has 16 rows and 8 NT of A's, its warps share k. Of few rows the blocks are narrow, so that
+ * there are many; of more rows wide, so that there are not many more than multiprocessors that the product beside
+ * leaves idle. AHEAD pieces are asked for together. */
+template <int NT, int AHEAD>
 static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
-    __shared__ float part[DOWN_WARPS][32][4];
+    __shared__ float part[DOWN_WARPS][NT][32][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const int64_t cols = l.n * l.R, per_tile = ceil_div(cols, 8);
-    const int64_t m0 = blockIdx.x / per_tile * 16, n0 = blockIdx.x % per_tile * 8;
+    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, 8 * NT);
+    const int64_t m0 = blockIdx.x / per_row * 16, n0 = blockIdx.x % per_row * (8 * NT);
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
     const int64_t begin = warp * each * 32, end = min64((warp + 1) * each, pieces) * 32;
-    float acc[4] = {0, 0, 0, 0};
-    if (l.x.vec && l.a.vec && l.K % 32 == 0) {
-        /* Eight pieces are asked for together; in place of rows and pieces that are not there the last ones. */
-        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8,
-                             *const y = l.x.p + min64(m0 + r + 8, l.T - 1) * l.x.row + c * 8,
-                             *const a = l.a.p + min64(n0 + r, cols - 1) * l.a.row + c * 8;
-        for (int64_t k0 = begin; k0 < end; k0 += 32 * DOWN_AHEAD) {
-            uint4 u[DOWN_AHEAD], v[DOWN_AHEAD], w[DOWN_AHEAD];
+    float acc[NT][4];
 #pragma unroll
-            for (int i = 0; i < DOWN_AHEAD; i++) {
+    for (int i = 0; i < NT; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    if (l.x.vec && l.a.vec && l.K % 32 == 0) { /* in place of rows and pieces that are not there the last ones */
+        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8,
+                             *const y = l.x.p + min64(m0 + r + 8, l.T - 1) * l.x.row + c * 8;
+        const uint16_t *a[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) a[j] = l.a.p + min64(n0 + j * 8 + r, cols - 1) * l.a.row + c * 8;
+        for (int64_t k0 = begin; k0 < end; k0 += 32 * AHEAD) {
+            uint4 u[AHEAD], v[AHEAD], w[AHEAD][NT];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
                 const int64_t k = min64(k0 + i * 32, end - 32);
-                u[i] = load16(x + k), v[i] = load16(y + k), w[i] = load16(a + k);
+                u[i] = load16(x + k), v[i] = load16(y + k);
+#pragma unroll
+                for (int j = 0; j < NT; j++) w[i][j] = load16(a[j] + k);
             }
 #pragma unroll
-            for (int i = 0; i < DOWN_AHEAD; i++)
-                if (k0 + i * 32 < end) mma_piece(acc, u[i], v[i], w[i]);
+            for (int i = 0; i < AHEAD; i++) {
+                if (k0 + i * 32 >= end) break;
+#pragma unroll
+                for (int j = 0; j < NT; j++) mma_piece(acc[j], u[i], v[i], w[i][j]);
+            }
         }
     } else {
-        for (int64_t k = begin; k < end; k += 32)
-            mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K),
-                      load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
-                      load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
+        for (int64_t k = begin; k < end; k += 32) {
+            const uint4 u = load_eight(l.x, m0 + r, l.T, k + c * 8, l.K),
+                        v = load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K);
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+                mma_piece(acc[j], u, v, load_eight(l.a, n0 + j * 8 + r, cols, k + c * 8, l.K));
+        }
     }
 #pragma unroll
-    for (int e = 0; e < 4; e++) part[warp][lane][e] = acc[e];
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) part[warp][j][lane][e] = acc[j][e];
     __syncthreads();
-    if (threadIdx.x >= 128) return;
-    const int who = threadIdx.x / 4, e = threadIdx.x % 4;
+    if (threadIdx.x >= 128 * NT) return;
+    const int j = threadIdx.x / 128, who = threadIdx.x % 128 / 4, e = threadIdx.x % 4;
     float s = 0;
 #pragma unroll
-    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][who][e];
-    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + who % 4 * 2 + e % 2;
+    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][j][who][e];
+    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + j * 8 + who % 4 * 2 + e % 2;
     if (m >= l.T || n >= cols) return;
     l.xa[m * l.ld_xa + n] = l.scale * s;
     l.t[m * cols + n] = bf16_of(l.scale * s);
@@ -185,7 +201,10 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
 extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
-    return LAUNCH(lora_down_kernel, ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R;
+    if (l->T > DOWN_FEW && cols > 8)
+        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4>), high * ceil_div(cols, 8 * DOWN_WIDE), DOWN_THREADS, 0, d->stream, *l);
+    return LAUNCH((lora_down_kernel<1, 8>), high * ceil_div(cols, 8), DOWN_THREADS, 0, d->stream, *l);
 }
 
 extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {

@@ -572,10 +572,10 @@ static struct weight random_weight(struct backend *gpu, struct rng *r, int64_t n
     return w;
 }
 
-/* T rows at once against the same rows in runs of fewer, which other kernels take: x A^T and what is added to float32
+/* T rows at once against the same rows in runs of `few`, which other kernels take: x A^T and what is added to float32
  * and to bfloat16 outputs, bit for bit. */
-static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R) {
-    enum { SITES = 3, CUT = 600 };
+static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t few, int64_t in, int64_t R) {
+    enum { SITES = 3 };
     static const int64_t width[SITES] = {136, 24, 40};
     struct rng r = rng_make(51, (uint64_t)(in + R));
     struct err e;
@@ -596,8 +596,8 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
         for (int cut = 0; cut < 2; cut++) {
             gpu->mem_put(gpu, y, start, bytes[wide]);
             gpu->mem_zero(gpu, xa, (size_t)n_xa * sizeof *xa);
-            for (int64_t t = 0; t < T; t += cut ? CUT : T) {
-                const int64_t n = i64_min(cut ? CUT : T, T - t);
+            for (int64_t t = 0; t < T; t += cut ? few : T) {
+                const int64_t n = i64_min(cut ? few : T, T - t);
                 struct tensor out = tensor_rows(tensor_of(y, wide ? DT_F32 : DT_BF16, T, cols), t, n);
                 struct lora_site_args site[SITES];
                 for (int64_t s = 0, col = 0; s < SITES; col += width[s++])
@@ -818,9 +818,11 @@ int main(int argc, char **argv) {
     test_attention_grad(gpu);
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
-    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 72, 8));
-    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 136, 32));
-    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 40, 40));
+    report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
+    report("LoRA over some rows gives the bits of few: rank 3", lora_same_bits(gpu, 66, 40, 72, 3));
+    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
+    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
+    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
     report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
