@@ -12,6 +12,7 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "verify/spent.h"
 #include "verify/verify.h"
 
 static const char usage[] =
@@ -120,8 +121,12 @@ static void report(const char *what, const char *device, int answers, int correc
         js_put_f64(&line, "speedup", one->speedup > 0 ? one->speedup : (double)NAN);
         js_put_f64(&line, "eager_ms", one->eager_ms);
         js_put_f64(&line, "kernel_ms", one->kernel_ms);
+        js_put_i64(&line, "calls", one->kernel.calls);
         if (one->outcome != OUTCOME_CORRECT) js_put_str(&line, "message", one->message);
     }
+    CLEANUP_STR struct str spent = STR_INIT;
+    spent_take(&spent);
+    str_addf(&line, ",\"spent_s\":%s", str_c(&spent));
     js_end(&line, '}');
     puts(str_c(&line));
     fflush(stdout);
@@ -236,6 +241,37 @@ static enum status bench_many(struct verifier *v, const char *what, bool is_trit
         items[i] = (struct verify_item){.problem = &problems[f], .source = str_c(&sources[i])};
     }
     enum status st = timed_batch(v, items, (size_t)answers, what, device, e);
+    /* Some of them alone, twice, their objects being compiled: how far ratios are from those, and those from each
+     * other. */
+    enum { ALONE = 6 };
+    double off[2] = {0, 0}, worst[2] = {0, 0};
+    int n = 0;
+    for (int k = 0; k < ALONE && k < answers && st == ST_OK; k++) {
+        int i = k * answers / ALONE % answers, f = i / each;
+        double ratio[3] = {items[i].verdict.speedup, 0, 0};
+        for (int t = 0; t < 2 && st == ST_OK; t++) {
+            str_clear(&sources[i]);
+            if (is_triton)
+                str_addf(&sources[i], triton_text, salt + answers * (t + 1) + i, functions[f].triton, salt + i);
+            else
+                cuda_answer(&sources[i], f, salt + answers * (t + 1) + i, salt + i);
+            struct verify_item alone = {.problem = &problems[f], .source = str_c(&sources[i])};
+            st = verify_batch(v, &alone, 1, NULL, e);
+            ratio[t + 1] = alone.verdict.speedup;
+        }
+        if (st != ST_OK || ratio[0] <= 0 || ratio[1] <= 0 || ratio[2] <= 0) continue;
+        for (int t = 0; t < 2; t++) {
+            double o = fabs(ratio[t] / ratio[t + 1] - 1);
+            off[t] += o;
+            worst[t] = fmax(worst[t], o);
+        }
+        n++;
+    }
+    if (st == ST_OK && n > 0)
+        printf("{\"bench\":\"verify\",\"what\":\"%s: ratios\",\"answers\":%d,\"off_from_alone\":%.4f,"
+               "\"worst\":%.4f,\"alone_twice\":%.4f,\"worst_of_these\":%.4f}\n",
+               what, n, off[0] / n, worst[0], off[1] / n, worst[1]);
+    fflush(stdout);
     for (int i = 0; i < answers; i++) str_free(&sources[i]);
     free(sources);
     free(items);

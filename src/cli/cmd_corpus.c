@@ -9,6 +9,8 @@
 
 struct corpus_args {
     const char *from, *output, *python, *index;
+    int backend; /* 0: c, 1: triton */
+    bool unverified;
     int64_t seed, answers;
     double think, refine, examples, retrieved, verdicts, proposals;
 };
@@ -17,6 +19,9 @@ static const struct config_key keys[] = {
     KEY_STRING(T, from, "",
                "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
     KEY_STRING(T, output, "", "Rows to append to, .jsonl or .jsonl.zst."),
+    KEY_ENUM(T, backend, "c", "c|triton", "What the answers are written in."),
+    KEY_BOOL(T, unverified, "false",
+             "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of the choices."),
     KEY_INT(T, answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
     KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
@@ -37,9 +42,14 @@ static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct
 static enum status run(const struct corpus_args *a, struct err *e) {
     if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
     struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
-    struct verifier *v;
-    TRY(verifier_open(&vo, &v, e));
+    struct verifier *v = NULL;
+    const struct prompt_backend *backend = prompt_backend(a->backend ? "triton" : "c");
+    if (!backend->prototype && (a->index || a->verdicts > 0))
+        return FAIL(e, ST_USAGE, "corpus: index and verdicts: backend c only");
+    if (backend->prototype) TRY(verifier_open(&vo, &v, e));
     struct corpus_options o = {.from = a->from,
+                               .backend = backend,
+                               .unverified = a->unverified,
                                .output = a->output,
                                .seed = (uint64_t)a->seed,
                                .answers = (int)a->answers,

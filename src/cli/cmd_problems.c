@@ -23,7 +23,8 @@ static const char usage[] =
     "       kernelrl problems check [KEY]... [--source SRC] [filters] [--timeout S] [--json]\n"
     "       kernelrl problems label [KEY]... [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
     "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
-    "                [--answers [--per-problem N]] [--broken] [--verify] [--threads N] [--allow-weaker]";
+    "                [--answers [--backend c|triton] [--per-problem N]] [--broken] [--verify]\n"
+    "                [--untimed] [--device D] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
     "list       key, level, split, difficulty and operators of every problem, and its known defects\n"
@@ -48,19 +49,24 @@ static const char help[] =
     "  --first I        index of the first problem in the stream (0)\n"
     "  --out DIR        of label: the file to write; of generate: folder to write, made if missing; files of an "
     "earlier run there are replaced\n"
-    "  --answers        also write correct C answers, one a style (needs --out)\n"
+    "  --answers        also write correct answers, one a style (needs --out)\n"
+    "  --backend B      what answers are written in: c (default), or triton; problems without an operator that has a\n"
+    "                   Triton kernel have no answers then\n"
     "  --per-problem N  answers a problem, drawn by how common a style is (all of them)\n"
-    "  --broken         also write a wrong variant of one (with --answers)\n"
+    "  --broken         also write a wrong variant of one (with --answers; backend c)\n"
     "  --verify         judge all answers; right ones that fail are left out and reported, wrong ones keep their\n"
     "                   verdict (with --answers)\n"
+    "  --untimed        judge without timing: no speed-ups\n"
+    "  --device D       where Triton answers are judged: cuda, cuda:N (default cuda:0), or cpu (Triton's interpreter)\n"
     "  --threads N      threads of reference and answers while judging (all CPUs)\n"
     "  --allow-weaker   judge without bubblewrap when it is missing\n";
 
-enum { BATCH_PROBLEMS = 16 };
+enum { BATCH_PROBLEMS = 16, STYLES_MAX = GEN_STYLES > (int)GEN_TRITON_STYLES ? GEN_STYLES : GEN_TRITON_STYLES };
 
 struct args {
     const char *source, *out, *recipe;
-    bool json, answers, broken, verify, weaker;
+    const char *device;
+    bool json, answers, broken, verify, weaker, triton, untimed;
     int64_t count, seed, first, per_problem, threads;
     const char *ops; /* filters; level and difficulty 0, split -1: any */
     int64_t level, difficulty;
@@ -179,10 +185,15 @@ static enum status look_at(const struct args *a, bool label, char **keys, int n_
 
 struct answer {
     const struct problem *problem;
-    enum gen_style style;
+    int style;  /* enum gen_style, or gen_triton_style */
     int broken; /* enum gen_break, or -1 */
     const char *source;
 };
+
+static int style_count(const struct args *a) { return a->triton ? (int)GEN_TRITON_STYLES : (int)GEN_STYLES; }
+static const char *style_name(const struct args *a, int s) {
+    return a->triton ? gen_triton_style_name((enum gen_triton_style)s) : gen_style_name((enum gen_style)s);
+}
 
 struct files {
     struct jsonl_writer *problems, *labels, *answers;
@@ -190,7 +201,7 @@ struct files {
 
 struct tally {
     int64_t problems, right, wrong, failed, survived; /* survived: broken answers that are correct all the same */
-    int64_t style_failed[GEN_STYLES];
+    int64_t style_failed[STYLES_MAX];
     double started_s;
     const volatile bool *cancel;
 };
@@ -214,18 +225,23 @@ static const char *code_of(const char *answer) {
 static size_t collect(const struct args *a, const struct gen_item *it, uint64_t index, struct arena *ar,
                       struct answer *out) {
     size_t n = 0, drawn = 0;
-    int share[GEN_STYLES];
-    for (int s = GEN_STYLES - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
+    int share[STYLES_MAX], left = 0;
+    for (int s = style_count(a) - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
+        const char *source = a->triton ? it->triton[s] : it->answers[s];
         size_t k = 0;
-        while (k < n && strcmp(code_of(out[k].source), code_of(it->answers[s])) != 0) k++;
+        if (!source) continue;
+        while (k < n && strcmp(code_of(out[k].source), code_of(source)) != 0) k++;
         if (k == n) {
             share[n] = 0;
-            out[n++] = (struct answer){&it->problem, (enum gen_style)s, -1, it->answers[s]};
+            out[n++] = (struct answer){&it->problem, s, -1, source};
         }
-        share[k] += gen_style_share((enum gen_style)s);
+        const int part =
+            a->triton ? gen_triton_style_share((enum gen_triton_style)s) : gen_style_share((enum gen_style)s);
+        share[k] += part;
+        left += part;
     }
     struct rng r = rng_make((uint64_t)a->seed ^ UINT64_C(0x64726177), index); /* apart from the generator's */
-    for (int left = 100; a->per_problem && drawn < n && drawn < (size_t)a->per_problem; drawn++) {
+    for (; a->per_problem && drawn < n && drawn < (size_t)a->per_problem; drawn++) {
         int64_t at = (int64_t)rng_below(&r, (uint64_t)left);
         size_t k = drawn;
         while (at >= share[k]) at -= share[k++];
@@ -246,11 +262,11 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
     return n;
 }
 
-static void put_answer(struct str *s, const struct answer *w, const struct verdict *v) {
+static void put_answer(const struct args *a, struct str *s, const struct answer *w, const struct verdict *v) {
     js_begin(s, NULL, '{');
     js_put_str(s, "key", w->problem->key);
     js_put_i64(s, "problem_id", w->problem->problem_id);
-    js_put_str(s, "style", gen_style_name(w->style));
+    js_put_str(s, "style", style_name(a, w->style));
     js_put_str(s, "broken", w->broken < 0 ? NULL : gen_break_name((enum gen_break)w->broken));
     js_put_str(s, "source", w->source);
     if (v) {
@@ -263,8 +279,8 @@ static void put_answer(struct str *s, const struct answer *w, const struct verdi
 }
 
 /* Judges (when asked) and writes one batch of answers. */
-static enum status write_answers(struct verifier *v, const struct answer *w, size_t n, struct files *f, struct tally *t,
-                                 struct err *e) {
+static enum status write_answers(const struct args *a, struct verifier *v, const struct answer *w, size_t n,
+                                 struct files *f, struct tally *t, struct err *e) {
     struct verify_item *items = xcalloc(n ? n : 1, sizeof *items);
     struct str s = STR_INIT;
     enum status st = ST_OK;
@@ -274,14 +290,14 @@ static enum status write_answers(struct verifier *v, const struct answer *w, siz
     for (size_t i = 0; i < n; i++) {
         const struct verdict *d = &items[i].verdict;
         if (v && outcome_class(d->outcome) == 'I') {
-            log_warn("%s, %s: not judged: %s", w[i].problem->key, gen_style_name(w[i].style), d->message);
+            log_warn("%s, %s: not judged: %s", w[i].problem->key, style_name(a, w[i].style), d->message);
             continue;
         }
         bool correct = v && d->outcome == OUTCOME_CORRECT;
         if (v && w[i].broken < 0 && !correct) {
             t->failed++;
             t->style_failed[w[i].style]++;
-            log_warn("%s (%s), %s: %s: %s", w[i].problem->key, w[i].problem->ops, gen_style_name(w[i].style),
+            log_warn("%s (%s), %s: %s: %s", w[i].problem->key, w[i].problem->ops, style_name(a, w[i].style),
                      outcome_name(d->outcome), d->message);
             continue;
         }
@@ -293,7 +309,7 @@ static enum status write_answers(struct verifier *v, const struct answer *w, siz
             t->right++;
         else
             t->wrong++;
-        put_answer(&s, &w[i], v ? d : NULL);
+        put_answer(a, &s, &w[i], v ? d : NULL);
     }
     if (s.len) st = jsonl_append(f->answers, s.p, s.len, e);
 done:
@@ -307,7 +323,7 @@ static enum status write_batch(const struct args *a, const struct generator *g, 
     struct arena ar = ARENA_INIT;
     struct str lines = STR_INIT, labels = STR_INIT;
     struct gen_item items[BATCH_PROBLEMS];
-    struct answer w[BATCH_PROBLEMS * (GEN_STYLES + 1)];
+    struct answer w[BATCH_PROBLEMS * (STYLES_MAX + 1)];
     size_t n_w = 0;
     enum status st = ST_OK;
     for (int64_t i = 0; i < n; i++) {
@@ -331,7 +347,7 @@ static enum status write_batch(const struct args *a, const struct generator *g, 
     } else {
         TRY_GOTO(jsonl_append(f->problems, lines.p, lines.len, e), done);
         TRY_GOTO(jsonl_append(f->labels, labels.p, labels.len, e), done);
-        if (a->answers) TRY_GOTO(write_answers(v, w, n_w, f, t, e), done);
+        if (a->answers) TRY_GOTO(write_answers(a, v, w, n_w, f, t, e), done);
     }
 done:
     str_free(&lines);
@@ -355,6 +371,11 @@ static enum status generate(const struct args *a, struct err *e) {
                     a->broken   ? "broken"
                     : a->verify ? "verify"
                                 : "per-problem");
+    if (a->triton && !a->answers) return FAIL(e, ST_USAGE, "--backend: give --answers, too");
+    if (a->triton && a->broken) return FAIL(e, ST_USAGE, "--broken: wrong variants are of C answers");
+    if (a->untimed && !a->verify) return FAIL(e, ST_USAGE, "--untimed: give --verify, too");
+    if (a->device && !(a->triton && a->verify))
+        return FAIL(e, ST_USAGE, "--device: give --backend triton --verify, too");
     TRY(generator_open(NULL, &g, e));
     if (a->out) {
         TRY_GOTO(fs_mkdirs(a->out, e), done);
@@ -363,7 +384,11 @@ static enum status generate(const struct args *a, struct err *e) {
         if (a->answers) TRY_GOTO(open_file(a->out, "answers.jsonl", &f.answers, e), done);
     }
     if (a->verify) {
-        struct verify_options vo = {.threads = (int)a->threads, .measure = true, .allow_weaker = a->weaker};
+        struct verify_options vo = {.threads = (int)a->threads, .measure = !a->untimed, .allow_weaker = a->weaker};
+        if (a->triton) {
+            vo.backend = BACKEND_triton;
+            vo.device = a->device ? a->device : "cuda:0";
+        }
         TRY_GOTO(verifier_open(&vo, &v, e), done);
         t.cancel = cli_interruptible();
     }
@@ -384,9 +409,8 @@ static enum status generate(const struct args *a, struct err *e) {
                  "%lld wrong ones that pass",
                  a->out, (long long)t.problems, (long long)t.right, (long long)t.wrong, (long long)t.failed,
                  (long long)t.survived);
-        for (int s = 0; s < GEN_STYLES; s++)
-            if (t.style_failed[s])
-                log_warn("style %s: %lld failed", gen_style_name((enum gen_style)s), (long long)t.style_failed[s]);
+        for (int s = 0; s < style_count(a); s++)
+            if (t.style_failed[s]) log_warn("style %s: %lld failed", style_name(a, s), (long long)t.style_failed[s]);
     }
 done:
     jsonl_append_close(f.problems);
@@ -427,6 +451,9 @@ int cmd_problems(int argc, char **argv) {
         BROKEN,
         VERIFY,
         THREADS,
+        DEVICE,
+        BACKEND,
+        UNTIMED,
         WEAKER,
         LEVEL,
         SPLIT,
@@ -455,6 +482,9 @@ int cmd_problems(int argc, char **argv) {
         {"answers", no_argument, NULL, ANSWERS},
         {"broken", no_argument, NULL, BROKEN},
         {"verify", no_argument, NULL, VERIFY},
+        {"backend", required_argument, NULL, BACKEND},
+        {"device", required_argument, NULL, DEVICE},
+        {"untimed", no_argument, NULL, UNTIMED},
         {"threads", required_argument, NULL, THREADS},
         {"allow-weaker", no_argument, NULL, WEAKER},
         {"help", no_argument, NULL, HELP},
@@ -515,6 +545,13 @@ int cmd_problems(int argc, char **argv) {
         case ANSWERS: a.answers = true; break;
         case BROKEN: a.broken = true; break;
         case VERIFY: a.verify = true; break;
+        case UNTIMED: a.untimed = true; break;
+        case DEVICE: a.device = optarg; break;
+        case BACKEND:
+            a.triton = strcmp(optarg, "triton") == 0;
+            if (!a.triton && strcmp(optarg, "c") != 0)
+                return cli_wrong(usage, "problems: --backend: expected c or triton, got \"%s\"", optarg);
+            break;
         case WEAKER: a.weaker = true; break;
         case HELP: printf("usage: kernelrl %s\n%s", usage, help); return 0;
         default: return cli_wrong(usage, "problems: bad option or missing value: %s", argv[optind - 1]);

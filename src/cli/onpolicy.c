@@ -1,7 +1,7 @@
 /* kernelrl selfcheck onpolicy: samples tokens through the engine and computes their log-probabilities once more with
  * the trainer's forward pass, packed in another order. On-policy learning stands on these being the same numbers, so
- * they are compared as bit patterns. Also compared: batch sizes, thread counts, and greedy answers alone and in a
- * batch. */
+ * they are compared as bit patterns. Also compared: batch sizes, thread counts, memory for few, and greedy answers
+ * alone and in a batch. */
 #include "cli/onpolicy.h"
 
 #include <getopt.h>
@@ -214,16 +214,25 @@ static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
 }
 
 /* The samples of requests [0, n) in out, to be freed also after an error. */
-static enum status sample_requests(const struct policy *p, int max_batch, const struct request *req, int n,
-                                   struct sample *out, const char *what, struct err *e) {
-    const struct engine_options eo = {.max_batch = max_batch, .vocab_limit = p->vocab_limit};
+static enum status sample_within(const struct policy *p, int max_batch, int64_t memory_bytes, const struct request *req,
+                                 int n, struct sample *out, const char *what, struct engine_stats *stats,
+                                 struct err *e) {
+    const struct engine_options eo = {
+        .memory_bytes = memory_bytes, .max_batch = max_batch, .vocab_limit = p->vocab_limit};
     struct engine *en;
     TRY(engine_open(p->model, &eo, &en, e));
     enum status st = engine_run(en, req, n, out, on_progress, (void *)(uintptr_t)what, e);
+    *stats = engine_stats(en);
     engine_close(en);
     log_progress_end();
     if (st == ST_OK && *cli_interruptible()) return FAIL(e, ST_CANCELLED, "interrupted");
     return st;
+}
+
+static enum status sample_requests(const struct policy *p, int max_batch, const struct request *req, int n,
+                                   struct sample *out, const char *what, struct err *e) {
+    struct engine_stats stats;
+    return sample_within(p, max_batch, 0, req, n, out, what, &stats, e);
 }
 
 static struct sample *samples_new(int n) { return xcalloc((size_t)n + 1, sizeof(struct sample)); }
@@ -381,6 +390,28 @@ static enum status check_greedy(const struct policy *p, const struct workload *w
     return st;
 }
 
+/* A third of the work once more, many at a time with memory for few: samples give up their keys and values to others,
+ * which are computed again later. */
+static enum status check_preemption(const struct policy *p, const struct workload *w, const struct sample *first,
+                                    struct bits_tally *sum, struct err *e) {
+    const int n = (w->n + 2) / 3, n_samples = n < w->n ? w->first[n] : w->n_samples;
+    int64_t longest = 0;
+    for (int i = 0; i < n; i++) longest = i64_max(longest, w->req[i].n_prompt + w->req[i].params.max_tokens);
+    const int64_t bytes = 4 * ((longest + KV_BLOCK - 1) / KV_BLOCK) * kv_block_bytes(p->model);
+    struct engine_stats stats = {0};
+    struct sample *s = samples_new(n_samples);
+    enum status st = sample_within(p, 64, bytes, w->req, n, s, "64 at a time in little memory", &stats, e);
+    if (st == ST_OK) {
+        struct bits_tally t = {0};
+        char what[80];
+        compare_samples(&t, first, s, n_samples);
+        snprintf(what, sizeof what, "1 and 64 at a time, preempted %lld times", (long long)stats.preemptions);
+        report(what, &t, sum);
+    }
+    samples_free(s, n_samples);
+    return st;
+}
+
 /* A part of the work once more with another number of threads. The model is loaded anew: its backend has the threads.
  */
 static enum status check_threads(const struct options *o, int threads, int32_t vocab_limit, const struct workload *w,
@@ -425,6 +456,7 @@ static enum status run(struct options *o, struct bits_tally *policy, struct bits
     first = samples_new(w.n_samples);
     TRY_GOTO(check_batches(&p, &w, sizes, first, policy, other, e), out);
     TRY_GOTO(check_greedy(&p, &w, other, e), out);
+    TRY_GOTO(check_preemption(&p, &w, first, other, e), out);
     const int threads = pool_threads(p.pool);
     const int32_t vocab_limit = p.vocab_limit;
     policy_close(&p); /* before another is loaded: two may be more than memory holds */

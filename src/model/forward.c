@@ -159,7 +159,7 @@ static enum status check_batch(const struct model *m, const struct train_batch *
     for (int64_t i = 0; i < b->N; i++) {
         if (b->rows[i] < 0 || b->rows[i] >= b->T)
             return FAIL(e, ST_INVALID, "batch: wanted row %d of %lld", b->rows[i], (long long)b->T);
-        if (b->targets[i] < 0 || b->targets[i] >= c->V)
+        if (b->targets && (b->targets[i] < 0 || b->targets[i] >= c->V))
             return FAIL(e, ST_INVALID, "batch: target %d outside the vocabulary of %d", b->targets[i], c->V);
     }
     return ST_OK;
@@ -336,14 +336,14 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     return ST_OK;
 }
 
-static void get_hidden(struct model *m, float *hidden, int64_t n) {
-    struct train_space *w = &m->ts;
+/* n numbers of the activations at `from`, as float32. */
+static void get_hidden(struct model *m, float *hidden, const void *from, int64_t n) {
     if (m->act == DT_F32) {
-        m->be->mem_get(m->be, hidden, w->hn, (size_t)n * sizeof *hidden);
+        m->be->mem_get(m->be, hidden, from, (size_t)n * sizeof *hidden);
         return;
     }
     CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
-    m->be->mem_get(m->be, host, w->hn, (size_t)n * sizeof *host);
+    m->be->mem_get(m->be, host, from, (size_t)n * sizeof *host);
     for (int64_t i = 0; i < n; i++) hidden[i] = st_bf16_to_f32(host[i]);
 }
 
@@ -357,6 +357,10 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         const int64_t n = i64_min(w->chunk, b->N - i);
         struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, act_full(m, w->hn, b->T, D), b->rows + i);
+        if (!b->targets) {
+            get_hidden(m, hidden + i * D, w->hc, n * D);
+            continue;
+        }
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
         if (!w->dhn) continue;
@@ -365,7 +369,7 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         be->logprob_grad(be, lg, b->targets + i, w->ones);
         be->linear_dx(be, tensor_full(w->dhn + i * D, n, D), lg, &m->head, false);
     }
-    if (hidden) get_hidden(m, hidden, b->T * D);
+    if (hidden && (b->targets || b->N == 0)) get_hidden(m, hidden, w->hn, b->T * D);
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);

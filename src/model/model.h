@@ -126,7 +126,8 @@ struct train_batch {
     bool forward_only; /* no model_backward will follow: nothing is kept or prepared for one */
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
- * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. All host memory. */
+ * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. Without targets there are no
+ * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
 /* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the

@@ -167,5 +167,7 @@ enum status prog_compose(struct prog *p, const char *text, struct err *e) MUST_U
 char *prog_python(struct prog *p);
 /* gen_c.c */
 char *prog_answer(const struct prog *p, enum gen_style style);
+/* gen_triton.c; NULL when no operator has a Triton kernel, or the text is too long. */
+char *prog_triton(const struct prog *p, enum gen_triton_style style);
 
 #endif

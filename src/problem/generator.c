@@ -59,6 +59,11 @@ static void fill_item(struct prog *p, const char *ops, struct gen_item *out) {
         out->answers[s] = arena_strdup(a, c);
         free(c);
     }
+    for (int s = 0; s < GEN_TRITON_STYLES; s++) {
+        char *t = prog_triton(p, (enum gen_triton_style)s);
+        out->triton[s] = t ? arena_strdup(a, t) : NULL;
+        free(t);
+    }
 }
 
 void generator_make(const struct generator *g, uint64_t seed, uint64_t index, struct arena *a, struct gen_item *out) {

@@ -2,8 +2,8 @@
  * shapes and constants, written as a KernelBench module in one of many surface forms; it comes with correct C answers
  * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
  * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
- * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_text.c and gen_c.c (answers), gen_break.c (wrong
- * answers). */
+ * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_text.c and gen_c.c (answers in C), gen_triton.c
+ * (answers in Triton), gen_break.c (wrong answers). */
 #ifndef KERNELRL_GENERATOR_H
 #define KERNELRL_GENERATOR_H
 
@@ -39,6 +39,27 @@ const char *gen_style_name(enum gen_style s); /* "fused_parallel_fast" */
 int gen_style_share(enum gen_style s);        /* percent */
 bool gen_style_literal(enum gen_style s);
 
+/* Styles of Triton answers. X(name, fused, block, literal, share): operators around a norm or a reduction in its kernel
+ * or one kernel each; elements a program has of what is not cut into rows; sizes asked of the tensors or written as
+ * numbers, grids worked out. */
+#define GEN_TRITON_STYLE_LIST(X)            \
+    X(separate_numbers, 0, 1024, 1, 24)     \
+    X(separate_small_numbers, 0, 64, 1, 16) \
+    X(fused_numbers, 1, 1024, 1, 14)        \
+    X(separate_small, 0, 64, 0, 14)         \
+    X(separate, 0, 1024, 0, 12)             \
+    X(fused_small, 1, 64, 0, 10)            \
+    X(fused, 1, 1024, 0, 10)
+
+enum gen_triton_style {
+#define X(name, fused, block, literal, share) GEN_TRITON_##name,
+    GEN_TRITON_STYLE_LIST(X)
+#undef X
+        GEN_TRITON_STYLES
+};
+const char *gen_triton_style_name(enum gen_triton_style s); /* "fused_small" */
+int gen_triton_style_share(enum gen_triton_style s);        /* percent */
+
 /* What generator_break() does to an answer. X(name, what the verifier should find) */
 #define GEN_BREAK_LIST(X)                        \
     X(undeclared_name, "compile error")          \
@@ -65,12 +86,14 @@ enum gen_break {
 const char *gen_break_name(enum gen_break b); /* "missing_semicolon" */
 
 /* A problem of longer texts is drawn anew. */
-enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500 };
+enum { GEN_MAX_CODE_BYTES = 1200, GEN_MAX_ANSWER_BYTES = 2500, GEN_MAX_TRITON_BYTES = 4000 };
 
 struct gen_item {
     struct problem problem; /* key "generated/SEED_INDEX", split train */
     /* C translation units, one a style; all correct. */
     const char *answers[GEN_STYLES];
+    /* Modules with Triton kernels, one a style; NULL when no operator has one, or the text is too long. */
+    const char *triton[GEN_TRITON_STYLES];
 };
 
 struct generator;

@@ -508,6 +508,49 @@ static void broken_answers(void **state) {
     generator_close(g);
 }
 
+/* Triton answers: what a style's choices change, and problems that have none. */
+static void triton_answers(void **state) {
+    (void)state;
+    struct arena a = ARENA_INIT;
+    struct gen_item it;
+    int share = 0;
+    for (int s = 0; s < GEN_TRITON_STYLES; s++) share += gen_triton_style_share((enum gen_triton_style)s);
+    assert_int_equal(share, 100);
+    assert_string_equal(gen_triton_style_name(GEN_TRITON_fused_small), "fused_small");
+    assert_int_equal(generator_from_recipe("rows 6x40 linear:24 relu softmax", 3, &a, &it, &e), ST_OK);
+    const char *fused = strstr(it.triton[GEN_TRITON_fused], "@triton.jit");
+    assert_non_null(fused);
+    assert_memory_equal(it.triton[GEN_TRITON_fused], "# plan: fused, block 1024, names\nimport torch\n", 46);
+    static const char kernel[] = "@triton.jit\ndef kernel1(x, out, N, BLOCK: tl.constexpr):\n"
+                                 "    r = tl.program_id(0)\n"
+                                 "    j = tl.arange(0, BLOCK)\n"
+                                 "    m = j < N\n"
+                                 "    v = tl.load(x + r * N + j, mask=m, other=0.0)\n"
+                                 "    v = tl.maximum(v, 0.0)\n"
+                                 "    v = tl.exp(v - tl.max(tl.where(m, v, -float('inf')), axis=0))\n"
+                                 "    v = v / tl.sum(tl.where(m, v, 0.0), axis=0)\n"
+                                 "    tl.store(out + r * N + j, v, mask=m)\n\n"
+                                 "class ModelNew(nn.Module):\n";
+    assert_memory_equal(fused, kernel, strlen(kernel));
+    assert_non_null(strstr(fused, "        N = t1.shape[-1]\n"
+                                  "        t2 = torch.empty_like(t1)\n"
+                                  "        kernel1[(t1.numel() // N,)](t1, t2, N, BLOCK=triton.next_power_of_2(N))\n"
+                                  "        return t2\n"));
+    assert_non_null(strstr(it.triton[GEN_TRITON_fused_numbers], "kernel1[(6,)](t1, t2, BLOCK=32)"));
+    assert_non_null(strstr(it.triton[GEN_TRITON_fused_numbers], "m = j < 24\n"));
+    assert_null(strstr(fused, "kernel2"));
+    assert_non_null(strstr(it.triton[GEN_TRITON_separate], "kernel2[(t2.numel() // N,)]"));
+    assert_non_null(
+        strstr(it.triton[GEN_TRITON_separate_small], "kernel1[(triton.cdiv(n, 64),)](t1, t2, n, BLOCK=64)"));
+    assert_non_null(strstr(it.triton[GEN_TRITON_separate_small_numbers], "kernel1[(3,)](t1, t2, BLOCK=64)"));
+    assert_int_equal(generator_from_recipe("rows 6x40 linear:24", 3, &a, &it, &e), ST_OK);
+    for (int s = 0; s < GEN_TRITON_STYLES; s++) assert_null(it.triton[s]); /* PyTorch's library has it */
+    assert_int_equal(generator_from_recipe("rows 2x40000 softmax relu", 3, &a, &it, &e), ST_OK);
+    assert_null(strstr(it.triton[GEN_TRITON_fused], "tl.exp")); /* its rows are too long for a program */
+    assert_non_null(strstr(it.triton[GEN_TRITON_fused], "tl.maximum"));
+    arena_free(&a);
+}
+
 static int setup(void **state) {
     (void)state;
     return mkdtemp(dir) ? 0 : -1;
@@ -530,6 +573,7 @@ int main(void) {
         cmocka_unit_test(index_recipes_give_the_operators),
         cmocka_unit_test(recipes),
         cmocka_unit_test(broken_answers),
+        cmocka_unit_test(triton_answers),
     };
     return cmocka_run_group_tests_name("generator", tests, setup, teardown);
 }

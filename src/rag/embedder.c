@@ -77,11 +77,14 @@ static void encode(struct embedder *em, const char *code, bool query, struct ids
 static enum status pass(struct embedder *em, const struct ids *ids, const struct segment *seg, int n, float *out,
                         struct err *e) {
     const int64_t D = model_cfg(em->model)->D;
-    CLEANUP_FREE float *hidden = xmalloc(ids->len * (size_t)D * sizeof *hidden);
-    const struct train_batch b = {.ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n, .forward_only = true};
+    CLEANUP_FREE float *hidden = xmalloc((size_t)n * (size_t)D * sizeof *hidden);
+    CLEANUP_FREE int32_t *last = xmalloc((size_t)n * sizeof *last);
+    for (int i = 0; i < n; i++) last[i] = (int32_t)(seg[i].start + seg[i].len - 1);
+    const struct train_batch b = {
+        .ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n, .rows = last, .N = n, .forward_only = true};
     TRY(model_forward(em->model, &b, NULL, NULL, hidden, e));
     for (int i = 0; i < n; i++) {
-        const float *h = hidden + (seg[i].start + seg[i].len - 1) * D;
+        const float *h = hidden + i * D;
         double norm = 0;
         for (int64_t k = 0; k < D; k++) norm += (double)h[k] * (double)h[k];
         norm = norm > 0 ? sqrt(norm) : 1;

@@ -1,5 +1,6 @@
 #include "rag/flat.h"
 
+#include "base/clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,106 +14,236 @@
 
 #include "base/fs.h"
 
-enum { PAD = 32, QUERY_MAX = 2047 /* 12 bits: sums of 8192 products with 7 bits stay below 2^31 */ };
+/* Codes of 8 bits are kept in planes: their upper 4 bits, then 1, 1 and 2. */
+enum { PLANES = 4, AHEAD = 8, BLOCK = 512 /* rows of codes are padded to it: 64 bytes of 1 bit */ };
+static const int plane_bits[PLANES] = {4, 1, 1, 2};
+static const int plane_weight[PLANES] = {16, 8, 4, 1};
+/* What is added to the upper bits of a code for the number they stand for: the middle of the codes that begin so. */
+static const double plane_middle[PLANES] = {7.5 - 128, 3.5 - 128, 1.5 - 128, -128};
 
-/* Of one row: v = scale * q + rounding, with the L2 norms of both parts. */
+/* Sum of the products of the numbers in `bytes` bytes of a plane with u; |u| <= 127. */
+typedef int32_t dot_fn(const uint8_t *plane, const int8_t *u, size_t bytes);
+
+/* Of one row v: the code c of a number stands for scale * (c - 128). */
 struct row {
-    float scale, norm, error;
+    float scale, norm;   /* norm: L2, of v */
+    float error[PLANES]; /* L2, of v less what the first planes say of it; rounded up */
 };
 struct flat {
     struct fs_map map;
     const unsigned char *vectors; /* in the map, not aligned */
     int64_t n;
-    int dim, stride; /* bytes of a row of q: dim, padded with zeros */
-    int8_t *q;       /* [n, stride] */
-    struct row *row; /* [n] */
-    float *approx;   /* [n], of the search at hand */
+    int dim, padded;
+    uint8_t *plane[PLANES]; /* [n, padded * bits / 8] */
+    struct row *row;        /* [n] */
+    dot_fn *const *dot;     /* by bits */
+    /* Of the search at hand: */
+    double *estimate; /* [n] the product, from the planes read */
+    float *most;      /* [n] the product is not greater; of a row read in full: the score */
+    bool *known;      /* [n] read in full */
+    int64_t *row_of;  /* [n] rows that may be among the best */
     struct pool *pool;
     int64_t rescored;
 };
 
-/* ---- the 8-bit copy -----------------------------------------------------------------------------------------------*/
+/* ---- the planes ---------------------------------------------------------------------------------------------------*/
 
-static void quantise(void *ctx, int64_t begin, int64_t end, int thread) {
+static size_t plane_bytes(const struct flat *f, int p) { return (size_t)f->padded * (size_t)plane_bits[p] / 8; }
+
+static float round_up(double x) { return nextafterf((float)x, INFINITY); }
+
+static int nearest(float x, int most) { return (int)lrintf(fminf(fmaxf(x, (float)-most), (float)most)); }
+
+/* Byte j of a block of 64 holds the bits of numbers j, 64 + j, ..., lowest first: a shift and a mask of 64 bytes give
+ * 64 neighbours. */
+static void pack(const uint8_t *code, int n, int shift, int bits, uint8_t *out) {
+    const int parts = 8 / bits, mask = (1 << bits) - 1;
+    for (int at = 0; at < n; at += 64 * parts, out += 64)
+        for (int j = 0; j < 64; j++) {
+            int byte = 0;
+            for (int k = 0; k < parts; k++) byte |= (code[at + 64 * k + j] >> shift & mask) << (bits * k);
+            out[j] = (uint8_t)byte;
+        }
+}
+
+static void make_planes(void *ctx, int64_t begin, int64_t end, int thread) {
     struct flat *f = ctx;
     CLEANUP_FREE float *v = xmalloc((size_t)f->dim * sizeof *v);
+    CLEANUP_FREE uint8_t *code = xcalloc((size_t)f->padded, 1);
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         memcpy(v, f->vectors + (size_t)i * (size_t)f->dim * sizeof *v, (size_t)f->dim * sizeof *v);
-        int8_t *q = f->q + (size_t)i * (size_t)f->stride;
         float most = 0;
         for (int k = 0; k < f->dim; k++) most = fmaxf(most, fabsf(v[k]));
         const float scale = most / 127;
-        double norm = 0, error = 0;
+        double norm = 0, error[PLANES] = {0};
         for (int k = 0; k < f->dim; k++) {
-            const float x = scale > 0 ? rintf(v[k] / scale) : 0;
-            q[k] = (int8_t)x;
-            const double back = (double)scale * (double)x, rest = (double)v[k] - back;
-            norm += back * back;
-            error += rest * rest;
+            const int c = 128 + (scale > 0 ? nearest(v[k] / scale, 127) : 0);
+            code[k] = (uint8_t)c;
+            norm += (double)v[k] * (double)v[k];
+            for (int p = 0; p < PLANES; p++) {
+                const double rest = (double)v[k] - (double)scale * ((c & -plane_weight[p]) + plane_middle[p]);
+                error[p] += rest * rest;
+            }
         }
-        f->row[i] = (struct row){scale, (float)sqrt(norm), (float)sqrt(error)};
+        f->row[i] = (struct row){.scale = scale, .norm = round_up(sqrt(norm))};
+        for (int p = 0, shift = 8; p < PLANES; p++) {
+            shift -= plane_bits[p];
+            f->row[i].error[p] = round_up(sqrt(error[p]));
+            pack(code, f->padded, shift, plane_bits[p], f->plane[p] + (size_t)i * plane_bytes(f, p));
+        }
     }
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static int32_t dot_avx2(const int8_t *q, const int16_t *u, int n) {
-    __m256i sum0 = _mm256_setzero_si256(), sum1 = sum0;
-    for (int k = 0; k < n; k += 32) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(q + k));
-        const __m256i lo = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(a));
-        const __m256i hi = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(a, 1));
-        sum0 =
-            _mm256_add_epi32(sum0, _mm256_madd_epi16(lo, _mm256_loadu_si256((const __m256i *)(const void *)(u + k))));
-        sum1 = _mm256_add_epi32(sum1,
-                                _mm256_madd_epi16(hi, _mm256_loadu_si256((const __m256i *)(const void *)(u + k + 16))));
-    }
-    int32_t part[8], total = 0;
-    _mm256_storeu_si256((__m256i *)(void *)part, _mm256_add_epi32(sum0, sum1));
-    for (int k = 0; k < 8; k++) total += part[k];
-    return total;
-}
-#endif
+#define INLINE static inline __attribute__((always_inline))
+#define DOT(isa, attributes)                                                            \
+    attributes static int32_t dot1_##isa(const uint8_t *c, const int8_t *u, size_t n) { \
+        return dot_##isa(c, u, n, 1);                                                   \
+    }                                                                                   \
+    attributes static int32_t dot2_##isa(const uint8_t *c, const int8_t *u, size_t n) { \
+        return dot_##isa(c, u, n, 2);                                                   \
+    }                                                                                   \
+    attributes static int32_t dot4_##isa(const uint8_t *c, const int8_t *u, size_t n) { \
+        return dot_##isa(c, u, n, 4);                                                   \
+    }                                                                                   \
+    static dot_fn *const isa[] = {NULL, dot1_##isa, dot2_##isa, NULL, dot4_##isa}
 
-static int32_t dot_plain(const int8_t *q, const int16_t *u, int n) {
+INLINE int32_t dot_plain(const uint8_t *plane, const int8_t *u, size_t bytes, int bits) {
     int32_t total = 0;
-    for (int k = 0; k < n; k++) total += q[k] * u[k];
+    for (size_t at = 0; at < bytes; at += 64)
+        for (int k = 0; k < 8; k += bits, u += 64)
+            for (int j = 0; j < 64; j++) total += (plane[at + (size_t)j] >> k & ((1 << bits) - 1)) * u[j];
     return total;
 }
+DOT(plain, );
 
-struct search {
-    struct flat *f;
-    const int16_t *u;
-    float scale; /* of the query */
-    const uint8_t *allowed;
-};
-
-static void approximate(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct search *s = ctx;
-    const struct flat *f = s->f;
-    int32_t (*dot)(const int8_t *, const int16_t *, int) = dot_plain;
-    (void)thread;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) dot = dot_avx2;
+#define AVX2 __attribute__((target("avx2")))
+INLINE AVX2 int32_t dot_avx2(const uint8_t *plane, const int8_t *u, size_t bytes, int bits) {
+    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1)), ones = _mm256_set1_epi16(1);
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t at = 0; at < bytes; at += 64, u += 512 / bits)
+        for (int half = 0; half < 64; half += 32) {
+            const __m256i c = _mm256_loadu_si256((const void *)(plane + at + half));
+            __m256i pairs = _mm256_setzero_si256(); /* at most 2 * 2 * 15 * 127 each: no sum saturates */
+            for (int k = 0; k < 8; k += bits)
+                pairs = _mm256_add_epi16(
+                    pairs, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(c, k), mask),
+                                                _mm256_loadu_si256((const void *)(u + 64 / bits * k + half))));
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+        }
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+DOT(avx2, AVX2);
+
+#define VNNI __attribute__((target("avx512bw,avx512vnni")))
+INLINE VNNI int32_t dot_vnni(const uint8_t *plane, const int8_t *u, size_t bytes, int bits) {
+    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
+    __m512i sum = _mm512_setzero_si512();
+    for (size_t at = 0; at < bytes; at += 64) {
+        const __m512i c = _mm512_loadu_si512(plane + at);
+        for (int k = 0; k < 8; k += bits, u += 64)
+            sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(_mm512_srli_epi16(c, k), mask), _mm512_loadu_si512(u));
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+DOT(vnni, VNNI);
 #endif
-    for (int64_t i = begin; i < end; i++)
-        f->approx[i] =
-            s->allowed && !s->allowed[i]
-                ? -INFINITY
-                : s->scale * f->row[i].scale * (float)dot(f->q + (size_t)i * (size_t)f->stride, s->u, f->stride);
+
+/* The best that this machine has, or the one KERNELRL_CPU allows. */
+static dot_fn *const *dot_functions(void) {
+    const char *forced = getenv("KERNELRL_CPU");
+    if (forced && strcmp(forced, "reference") == 0) return plain;
+#if defined(__x86_64__)
+    const bool wide = !forced || strcmp(forced, "avx2") != 0;
+    if (wide && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return vnni;
+    if (__builtin_cpu_supports("avx2")) return avx2;
+#endif
+    return plain;
 }
 
 /* ---- search -------------------------------------------------------------------------------------------------------*/
 
-static double exact(const struct flat *f, int64_t i, const float *query) {
-    const unsigned char *p = f->vectors + (size_t)i * (size_t)f->dim * sizeof(float);
-    double sum = 0;
-    for (int k = 0; k < f->dim; k++) {
-        float v;
-        memcpy(&v, p + (size_t)k * sizeof v, sizeof v);
-        sum += (double)v * (double)query[k];
+struct search {
+    struct flat *f;
+    const float *query;
+    int8_t *u;                 /* [padded] query less its rounding, in units of scale */
+    double scale, norm, error; /* norm: L2, of scale * u; error: of the rounding */
+    int64_t sum;               /* of u */
+    int plane;                 /* to be read */
+    const int64_t *row;        /* rows to be read */
+};
+
+static void round_query(struct search *s) {
+    const int dim = s->f->dim;
+    float most = 0;
+    for (int k = 0; k < dim; k++) most = fmaxf(most, fabsf(s->query[k]));
+    const float scale = most / 127;
+    for (int k = 0; k < dim; k++) {
+        s->u[k] = (int8_t)(scale > 0 ? nearest(s->query[k] / scale, 127) : 0);
+        const double back = (double)scale * s->u[k], rest = (double)s->query[k] - back;
+        s->sum += s->u[k];
+        s->norm += back * back;
+        s->error += rest * rest;
     }
-    return sum;
+    s->scale = (double)scale;
+    s->norm = sqrt(s->norm);
+    s->error = sqrt(s->error);
+}
+
+/* Reads a plane. The product is not greater than the estimate and v u - v' u' = (v - v') u' + v (u - u'), each at most
+ * the product of the norms, and what arithmetic and the roundings to float32, of the scores too, add. */
+static void read_plane(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct search *s = ctx;
+    const struct flat *f = s->f;
+    const int p = s->plane;
+    const size_t bytes = plane_bytes(f, p);
+    dot_fn *dot = f->dot[plane_bits[p]];
+    const double shift = (plane_middle[p] - (p > 0 ? plane_middle[p - 1] : 0)) * (double)s->sum;
+    const double doubt = s->error + 1e-6 * (s->norm + s->error), tiny = 4e-45;
+    (void)thread;
+    for (int64_t j = begin; j < end; j++) {
+        const int64_t i = s->row[j];
+        const struct row *r = &f->row[i];
+        if (f->known[i]) continue;
+        if (j + AHEAD < end) /* rows with gaps between them are not foreseen by the processor */
+            for (size_t at = 0; at < bytes; at += 64)
+                __builtin_prefetch(f->plane[p] + (size_t)s->row[j + AHEAD] * bytes + at);
+        const int32_t sum = dot(f->plane[p] + (size_t)i * bytes, s->u, bytes);
+        f->estimate[i] += s->scale * (double)r->scale * ((double)plane_weight[p] * sum + shift);
+        f->most[i] = (float)(f->estimate[i] + (double)r->error[p] * s->norm + (double)r->norm * doubt + tiny);
+    }
+}
+
+/* Four rows at once: their sums do not wait for each other. */
+static void read_in_full(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct search *s = ctx;
+    const struct flat *f = s->f;
+    const size_t bytes = (size_t)f->dim * sizeof(float);
+    (void)thread;
+    for (int64_t j = begin; j < end; j += 4) {
+        const unsigned char *p[4];
+        double sum[4] = {0};
+        for (int r = 0; r < 4; r++) p[r] = f->vectors + (size_t)s->row[i64_min(j + r, end - 1)] * bytes;
+        for (int k = 0; k < f->dim; k++)
+            for (int r = 0; r < 4; r++) {
+                float v;
+                memcpy(&v, p[r] + (size_t)k * sizeof v, sizeof v);
+                sum[r] += (double)v * (double)s->query[k];
+            }
+        for (int r = 0; r < 4 && j + r < end; r++) {
+            f->estimate[s->row[j + r]] = (double)(f->most[s->row[j + r]] = (float)sum[r]);
+            f->known[s->row[j + r]] = true;
+        }
+    }
+}
+
+/* Threads are woken for what takes longer than waking them. */
+static void over_rows(struct search *s, pool_fn *fn, const int64_t *row, int64_t n, size_t bytes) {
+    s->row = row;
+    pool_for((size_t)n * bytes < 1 << 19 ? NULL : s->f->pool, n, 4, fn, s);
 }
 
 /* The k largest values seen, as a heap whose first is the smallest of them. */
@@ -148,54 +279,53 @@ static int best_first(const void *a, const void *b) {
     return is_worse(*x, *y) ? 1 : is_worse(*y, *x) ? -1 : 0;
 }
 
-/* 12-bit query: scale, the norm of what rounding takes away, and the numbers themselves in u. */
-static float round_query(const struct flat *f, const float *query, int16_t *u, double *norm, double *error) {
-    float most = 0;
-    for (int k = 0; k < f->dim; k++) most = fmaxf(most, fabsf(query[k]));
-    const float scale = most / QUERY_MAX;
-    *norm = *error = 0;
-    for (int k = 0; k < f->dim; k++) {
-        u[k] = (int16_t)(scale > 0 ? rintf(query[k] / scale) : 0);
-        const double rest = (double)query[k] - (double)scale * u[k];
-        *norm += (double)query[k] * (double)query[k];
-        *error += rest * rest;
-    }
-    *norm = sqrt(*norm);
-    *error = sqrt(*error);
-    return scale;
-}
-
-/* How far a product may lie from its approximation: |v u - v' u'| <= |v - v'| |u| + |v'| |u - u'|, and what float32
- * adds.
- */
-static double doubt(const struct row *r, double norm, double error) {
-    return (double)r->error * norm + (double)r->norm * (error + 1e-6 * norm);
-}
-
 int flat_search(struct flat *f, const float *query, int k, const uint8_t *allowed, struct flat_hit *hits) {
     ASSERT(k > 0);
-    CLEANUP_FREE int16_t *u = xcalloc((size_t)f->stride, sizeof *u);
-    double norm, error;
-    struct search s = {.f = f, .u = u, .allowed = allowed};
-    s.scale = round_query(f, query, u, &norm, &error);
-    pool_for(f->pool, f->n, 64, approximate, &s);
-
-    /* The k-th best lower bound; no row whose upper bound is below it can be among the k best. */
-    struct best b = {.hit = hits, .k = k};
+    CLEANUP_FREE int8_t *u = xcalloc((size_t)f->padded, sizeof *u);
+    CLEANUP_FREE int64_t *pick = xmalloc(((size_t)i64_min(k, f->n) + 1) * sizeof *pick);
+    struct search s = {.f = f, .query = query, .u = u};
+    struct best b;
+    int64_t n = 0;
+    const size_t full = (size_t)f->dim * sizeof(float);
+    round_query(&s);
+    memset(f->known, 0, (size_t)f->n * sizeof *f->known);
     for (int64_t i = 0; i < f->n; i++) {
-        if (f->approx[i] == -INFINITY) continue;
-        const float low = (float)((double)f->approx[i] - doubt(&f->row[i], norm, error));
-        if (b.n < k || low > b.hit[0].score) offer(&b, (struct flat_hit){i, low});
+        f->estimate[i] = 0;
+        if (!allowed || allowed[i]) f->row_of[n++] = i;
     }
-    double bar = b.n == k ? (double)b.hit[0].score : -INFINITY;
-    bar -= 1e-6 * fabs(bar);
-    b.n = 0;
     f->rescored = 0;
-    for (int64_t i = 0; i < f->n; i++) {
-        if (f->approx[i] == -INFINITY || (double)f->approx[i] + doubt(&f->row[i], norm, error) < bar) continue;
-        offer(&b, (struct flat_hit){i, (float)exact(f, i, query)});
-        f->rescored++;
+    for (s.plane = 0; s.plane < PLANES && n > k; s.plane++) {
+        over_rows(&s, read_plane, f->row_of, n, plane_bytes(f, s.plane));
+        /* The scores of those that look best by now say what the k-th best has to reach at least. */
+        b = (struct best){.hit = hits, .k = k};
+        for (int64_t j = 0; j < n; j++) {
+            const float x = (float)f->estimate[f->row_of[j]];
+            if (b.n < k || x > hits[0].score) offer(&b, (struct flat_hit){f->row_of[j], x});
+        }
+        int64_t picks = 0;
+        for (int i = 0; i < b.n; i++)
+            if (!f->known[hits[i].id]) pick[picks++] = hits[i].id;
+        over_rows(&s, read_in_full, pick, picks, full);
+        f->rescored += picks;
+        float low = INFINITY;
+        for (int i = 0; i < b.n; i++) low = fminf(low, f->most[hits[i].id]);
+        int64_t left = 0;
+        for (int64_t j = 0; j < n; j++)
+            if (!(f->most[f->row_of[j]] < low)) f->row_of[left++] = f->row_of[j];
+        n = left;
     }
+    int64_t unknown = 0;
+    b = (struct best){.hit = hits, .k = k};
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t i = f->row_of[j];
+        if (f->known[i])
+            offer(&b, (struct flat_hit){i, f->most[i]});
+        else
+            f->row_of[unknown++] = i;
+    }
+    over_rows(&s, read_in_full, f->row_of, unknown, full);
+    f->rescored += unknown;
+    for (int64_t j = 0; j < unknown; j++) offer(&b, (struct flat_hit){f->row_of[j], f->most[f->row_of[j]]});
     qsort(hits, (size_t)b.n, sizeof *hits, best_first);
     return b.n;
 }
@@ -253,11 +383,15 @@ enum status flat_open(const char *path, struct pool *pool, struct flat **out, st
         flat_close(f);
         return st;
     }
-    f->stride = (f->dim + PAD - 1) / PAD * PAD;
-    f->q = xaligned((size_t)f->n * (size_t)f->stride + 1);
+    f->dot = dot_functions();
+    f->padded = (f->dim + BLOCK - 1) / BLOCK * BLOCK;
+    for (int p = 0; p < PLANES; p++) f->plane[p] = xaligned((size_t)f->n * plane_bytes(f, p));
     f->row = xcalloc((size_t)f->n + 1, sizeof *f->row);
-    f->approx = xcalloc((size_t)f->n + 1, sizeof *f->approx);
-    pool_for(pool, f->n, 64, quantise, f);
+    f->estimate = xcalloc((size_t)f->n + 1, sizeof *f->estimate);
+    f->most = xcalloc((size_t)f->n + 1, sizeof *f->most);
+    f->known = xcalloc((size_t)f->n + 1, sizeof *f->known);
+    f->row_of = xcalloc((size_t)f->n + 1, sizeof *f->row_of);
+    pool_for(pool, f->n, 64, make_planes, f);
     *out = f;
     return ST_OK;
 }
@@ -265,9 +399,12 @@ enum status flat_open(const char *path, struct pool *pool, struct flat **out, st
 void flat_close(struct flat *f) {
     if (!f) return;
     fs_map_close(&f->map);
-    free(f->q);
+    for (int p = 0; p < PLANES; p++) free(f->plane[p]);
     free(f->row);
-    free(f->approx);
+    free(f->estimate);
+    free(f->most);
+    free(f->known);
+    free(f->row_of);
     free(f);
 }
 

@@ -5,8 +5,10 @@
  * in front of the vectors.
  *
  * A search that read all vectors would wait for memory: 48,000 x 1,536 floats are 295 MB. So a copy of them in 8 bits
- * is kept, a quarter of that, and read first; it bounds every product from both sides (Cauchy-Schwarz on the rounding
- * errors), and only the vectors that may be among the best by that bound are read in full. The result is exact. */
+ * is kept, in planes of fewer bits: the upper four bits of all rows are read first, which bounds every product from
+ * above (Cauchy-Schwarz on the rounding errors). The k rows that look best are read in full: no row whose bound is
+ * below their scores can be among the best. The next bits, and at last the vectors, are read only of the rows that are
+ * left. The result is exact. */
 #ifndef KERNELRL_FLAT_H
 #define KERNELRL_FLAT_H
 
@@ -16,8 +18,9 @@
 enum { FLAT_HEADER_BYTES = 45, FLAT_DIM_MAX = 8192 };
 
 struct flat;
-/* Maps PATH and makes the 8-bit copy (n * dim bytes of memory). The pool is borrowed, for searches too; NULL: one
- * thread. ST_PARSE for a file that is cut or no such index, ST_UNSUPPORTED for another kind of FAISS index. */
+/* Maps PATH and makes the copy in planes (n * (dim + 45) bytes of memory, dim rounded up to a multiple of 512). The
+ * pool is borrowed, for searches too; NULL: one thread. ST_PARSE for a file that is cut or no such index,
+ * ST_UNSUPPORTED for another kind of FAISS index. */
 enum status flat_open(const char *path, struct pool *pool, struct flat **out, struct err *e) MUST_USE;
 void flat_close(struct flat *f); /* NULL is fine */
 int64_t flat_count(const struct flat *f);

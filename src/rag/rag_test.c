@@ -172,9 +172,9 @@ static int compare_ids(const void *a, const void *b) {
 }
 
 /* Against sorting all products. */
-static void search_is_exact(const float *v, int64_t n, int dim, const float *query, int k, const uint8_t *allowed,
-                            struct pool *pool) {
-    struct flat *f = index_of(v, n, dim, pool);
+static void finds_the_best(struct flat *f, const float *v, const float *query, int k, const uint8_t *allowed) {
+    const int64_t n = flat_count(f);
+    const int dim = flat_dim(f);
     CLEANUP_FREE float *score = xmalloc((size_t)n * sizeof *score + 1);
     CLEANUP_FREE int64_t *id = xmalloc((size_t)n * sizeof *id + 1);
     CLEANUP_FREE struct flat_hit *hits = xmalloc((size_t)k * sizeof *hits);
@@ -193,6 +193,87 @@ static void search_is_exact(const float *v, int64_t n, int dim, const float *que
         assert_int_equal(hits[i].id, id[i]);
         assert_true(hits[i].score == score[id[i]]);
     }
+}
+
+static void search_is_exact(const float *v, int64_t n, int dim, const float *query, int k, const uint8_t *allowed,
+                            struct pool *pool) {
+    struct flat *f = index_of(v, n, dim, pool);
+    finds_the_best(f, v, query, k, allowed);
+    flat_close(f);
+}
+
+/* Numbers of kinds that roundings, norms and comparisons stumble over. */
+enum hard { NORMAL, TIES, ZEROS, COPIES, HUGE_ONES, TINY, LENGTHS, OUTLIERS, ONE_SIGN, NEAR, HARD_KINDS };
+static void hard_rows(enum hard kind, float *v, int64_t n, int dim, struct rng *r) {
+    for (int64_t i = 0; i < n; i++) {
+        const float length = powf(10, (float)rng_normal(r) * 8);
+        for (int d = 0; d < dim; d++) {
+            float *x = &v[i * dim + d], normal = (float)rng_normal(r);
+            switch (kind) {
+            case TIES: *x = (float)rng_below(r, 3) - 1; break;
+            case ZEROS: *x = rng_below(r, (uint64_t)dim) ? 0 : normal; break;
+            case COPIES: *x = i < 5 ? normal : v[i % 5 * dim + d]; break;
+            case HUGE_ONES: *x = normal * 1e37f; break;
+            case TINY: *x = normal * 1e-44f; break;
+            case LENGTHS: *x = normal * length; break;
+            case OUTLIERS: *x = d % 97 ? normal : normal * 1000; break;
+            case ONE_SIGN: *x = -fabsf(normal); break;
+            case NEAR: *x = i < 2 ? normal : v[i % 2 * dim + d] * (1 + 1e-7f * (float)(i % 4)); break;
+            case NORMAL:
+            case HARD_KINDS: *x = normal; break;
+            }
+        }
+    }
+}
+
+static void hard_searches(void **state) {
+    (void)state;
+    enum { N = 150, D = 1100 };
+    static const int dims[] = {1, 2, 7, 64, 65, 513, D};
+    static const char *const cpus[] = {"", "avx2", "reference"};
+    static float v[N * D], q[4 * D];
+    struct rng r = rng_make(11, 0);
+    for (enum hard kind = NORMAL; kind < HARD_KINDS; kind++)
+        for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
+            const int dim = dims[i];
+            hard_rows(kind, v, N, dim, &r);
+            hard_rows(kind, q, 2, dim, &r);
+            hard_rows(NORMAL, q + 2 * dim, 1, dim, &r);
+            memcpy(q + 3 * dim, v + 17 * dim, (size_t)dim * sizeof *q);
+            flat_close(index_of(v, N, dim, NULL));
+            for (size_t c = 0; c < ARRAY_LEN(cpus); c++) {
+                struct flat *f;
+                setenv("KERNELRL_CPU", cpus[c], 1);
+                ok(flat_open(path_of("i.faiss"), NULL, &f, &e));
+                for (int k = 0; k < 4; k++) {
+                    finds_the_best(f, v, q + k * dim, 1, NULL);
+                    finds_the_best(f, v, q + k * dim, 20, NULL);
+                }
+                flat_close(f);
+            }
+            unsetenv("KERNELRL_CPU");
+        }
+    /* All that tells the rows apart is lost when the query is rounded; the rows themselves are not rounded. */
+    memset(q, 0, sizeof q);
+    for (int d = 0; d < 64; d++) q[d] = d ? 0.001f * (float)rng_normal(&r) : 1;
+    for (int i = 0; i < N; i++)
+        for (int d = 0; d < 64; d++) v[i * 64 + d] = d == 0 ? 0 : rng_below(&r, 2) ? 127 : -127;
+    search_is_exact(v, N, 64, q, 20, NULL, NULL);
+}
+
+/* What the planes are for: few vectors are read in full, even where no vector stands near. */
+static void few_are_read(void **state) {
+    (void)state;
+    enum { N = 4000, D = 512 };
+    static float v[N * D], q[D];
+    struct rng r = rng_make(12, 0);
+    hard_rows(NORMAL, v, N, D, &r);
+    hard_rows(NORMAL, q, 1, D, &r);
+    struct flat *f = index_of(v, N, D, NULL);
+    finds_the_best(f, v, q, 5, NULL);
+    assert_in_range(flat_rescored(f), 5, 40);
+    finds_the_best(f, v, v + 1000 * D, 1, NULL);
+    assert_in_range(flat_rescored(f), 1, 2);
     flat_close(f);
 }
 
@@ -522,6 +603,26 @@ static void embeddings(void **state) {
     assert_memory_equal(one, all + em.dim, (size_t)em.dim * sizeof *one);
     em.close(em.ctx);
 
+    /* So do texts of many lengths, whatever passes they share: these are more than one takes. */
+    enum { MANY = 40 };
+    struct str text[MANY] = {STR_INIT};
+    const char *texts[MANY];
+    CLEANUP_FREE float *many = xcalloc(MANY * (size_t)em.dim, sizeof *many);
+    for (int i = 0; i < MANY; i++) {
+        for (int k = 0; k < (i * 7919) % 400 + 100; k++) str_addf(&text[i], "x%d = ", i + k);
+        texts[i] = str_c(&text[i]);
+    }
+    o.max_tokens = 300;
+    ok(embedder_open(&o, &em, &e));
+    ok(em.embed(em.ctx, texts, MANY, false, many, &e));
+    for (int i = 0; i < MANY; i += 7) {
+        ok(em.embed(em.ctx, &texts[i], 1, false, one, &e));
+        assert_memory_equal(one, many + i * em.dim, (size_t)em.dim * sizeof *one);
+    }
+    em.close(em.ctx);
+    for (int i = 0; i < MANY; i++) str_free(&text[i]);
+    o.max_tokens = 64;
+
     /* Against what the definition says, computed apart: each text alone through the model, the last token behind the
      * final norm, of length 1. */
     struct backend *be;
@@ -618,9 +719,9 @@ static int remove_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(operators),  cmocka_unit_test(similarity), cmocka_unit_test(search),
-        cmocka_unit_test(corpora),    cmocka_unit_test(building),   cmocka_unit_test(asking),
-        cmocka_unit_test(embeddings),
+        cmocka_unit_test(operators),     cmocka_unit_test(similarity),   cmocka_unit_test(search),
+        cmocka_unit_test(hard_searches), cmocka_unit_test(few_are_read), cmocka_unit_test(corpora),
+        cmocka_unit_test(building),      cmocka_unit_test(asking),       cmocka_unit_test(embeddings),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -53,13 +53,15 @@ static struct entry *entry_of(struct builder *b, const char *key) {
 }
 
 static enum status read_answer(struct builder *b, const json_t *row, const char *where, struct err *e) {
-    const char *key, *style, *source, *outcome, *broken = NULL, *message = NULL;
+    const char *key, *style, *source, *outcome = NULL, *broken = NULL, *message = NULL;
     double speedup = 0;
     TRY(js_get_str(row, where, "key", &key, e));
     TRY(js_get_str(row, where, "style", &style, e));
     TRY(js_get_str(row, where, "source", &source, e));
-    TRY(js_get_str(row, where, "outcome", &outcome, e));
+    TRY(js_opt_str(row, where, "outcome", &outcome, e));
     TRY(js_opt_str(row, where, "broken", &broken, e));
+    if (!outcome && !b->o->unverified)
+        return FAIL(e, ST_PARSE, "%s: no outcome: generate with --verify, or give unverified=true", where);
     TRY(js_opt_str(row, where, "message", &message, e));
     TRY(js_opt_f64(row, where, "speedup", &speedup, e));
     struct entry *entry = entry_of(b, key);
@@ -68,7 +70,9 @@ static enum status read_answer(struct builder *b, const json_t *row, const char 
     a->style = arena_strdup(&b->arena, style);
     a->source = arena_strdup(&b->arena, source);
     a->broken = broken != NULL;
-    a->verdict.outcome = outcome_by_name(outcome);
+    a->verdict.outcome = outcome  ? outcome_by_name(outcome)
+                         : broken ? OUTCOME_INFRASTRUCTURE /* unknown */
+                                  : OUTCOME_CORRECT;
     a->verdict.speedup = speedup;
     if (message) snprintf(a->verdict.message, sizeof a->verdict.message, "%s", message);
     bool right = a->verdict.outcome == OUTCOME_CORRECT;
@@ -116,8 +120,8 @@ static void thought(const struct entry *en, const struct answer *a, struct str *
             str_adds(out, ", ");
         else
             str_addc(out, *p);
-    const char *plan = strstr(a->source, "// plan: ");
-    if (plan) str_addf(out, "\n- plan: %.*s", (int)strcspn(plan + 9, "\n"), plan + 9);
+    const char *plan = strstr(a->source, " plan: "); /* a comment of C or Python */
+    if (plan) str_addf(out, "\n- plan: %.*s", (int)strcspn(plan + 7, "\n"), plan + 7);
     str_adds(out, "\n</think>\n\n");
 }
 
@@ -146,7 +150,7 @@ static enum status write_row(struct builder *b, const struct prompt_input *in, c
     CLEANUP_STR struct str completion = STR_INIT;
     prompt_build(in, &tmp, m);
     if (in->think) thought(en, a, &completion);
-    prompt_answer(NULL, a->source, &completion);
+    prompt_answer(in->backend, a->source, &completion);
     const enum status st = put_row(b, m, str_c(&completion), in->think, e);
     arena_free(&tmp);
     return st;
@@ -317,8 +321,8 @@ static enum status row_proposal(struct builder *b, const struct entry *en, struc
 
 static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     if (en->n_good == 0) return ST_OK;
-    struct prompt_input in = {.problem = en->problem};
-    TRY(verifier_spec(b->v, en->problem, &in.spec, e));
+    struct prompt_input in = {.problem = en->problem, .backend = b->o->backend};
+    if (b->v) TRY(verifier_spec(b->v, en->problem, &in.spec, e));
     b->n.problems++;
     rng_shuffle(&b->rng, en->good, (size_t)en->n_good, sizeof en->good[0]);
     for (int i = 0; i < b->o->answers && i < en->n_good; i++, b->n.single++) TRY(write_row(b, &in, en, en->good[i], e));

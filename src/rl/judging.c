@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 struct order { /* an answer in the queue */
     struct verify_item item;
@@ -136,6 +137,7 @@ enum status judging_wait(struct judging *q, struct judging_batch *b, struct err 
         else
             judge_next(q);
     }
+    log_progress_end();
     q->stats.wait_s += clock_now_s() - from;
     const enum status st = b->st;
     if (st != ST_OK) *e = b->err;

@@ -45,6 +45,8 @@ static enum status load_start(const struct train_options *o, bool frozen, const 
     return ST_OK;
 }
 
+static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
+
 struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
     enum staging staged = (enum staging)o->dataset_builder.staged;
     /* Partial credit wants to know of every trial. */
@@ -73,6 +75,7 @@ struct verify_options session_verify_options(const struct train_options *o, stru
         .allow_weaker = o->sandbox.allow_weaker,
         .quiet = lease ? lease_quiet : NULL,
         .quiet_ctx = lease,
+        .progress = show_verdicts,
     };
 }
 

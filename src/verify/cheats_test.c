@@ -113,7 +113,8 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
             printf("%s (%s): %s, expected %s; ratio %.2f; %s\n", rows[i].file, rows[i].problem,
                    outcome_name(d->outcome), rows[i].outcomes, d->speedup, d->message);
             wrong++;
-        }
+        } else if (step < n)
+            printf("%s (%s): %s, ratio %.2f\n", rows[i].file, rows[i].problem, outcome_name(d->outcome), d->speedup);
         free(rows[i].source);
         problem_set_free(&rows[i].set);
     }

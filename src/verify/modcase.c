@@ -322,8 +322,8 @@ struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
     return (struct modset){other ? c->timed_family : "shipped", secret(c, 5, i), 0};
 }
 
-enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
-                          int n, struct err *e) {
+enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,
+                          const int *slots, int n, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_stage", c);
@@ -337,7 +337,7 @@ enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, cons
         js_end(&q, '}');
     }
     js_end(&q, ']');
-    js_put_bool(&q, "timed", both);
+    js_put_bool(&q, "timed", timed);
     if (c->watch)
         js_put_json(&q, "watch", c->watch);
     else
@@ -411,22 +411,25 @@ enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, struct err *e) {
+enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed,
+                         struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_copy", c);
     str_addf(&q, ",\"places\":%s", places);
+    js_put_i64(&q, "seed", (int64_t)seed);
     return ask(m, &q, -1, &reply, e);
 }
 
 enum status modcase_judge(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *set,
-                          int slot, const json_t *outputs, json_t **verdict, struct err *e) {
+                          int slot, const json_t *outputs, uint64_t seed, json_t **verdict, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     *verdict = NULL;
     begin(&q, "module_judge", c);
     js_put_i64(&q, "lane", lane);
     js_put_bool(&q, "hardened", m->o->scoring == SCORING_HARDENED);
+    js_put_i64(&q, "seed", (int64_t)seed);
     js_begin(&q, "calls", '[');
     put_set(&q, c, set, slot);
     js_put_json(&q, "outputs", outputs);

@@ -81,9 +81,10 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i);
 /* Seed of what forward() itself may draw on a set. The answer is told, so it is not the seed of the inputs. */
 uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);
-/* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. */
-enum status modcase_stage(struct modcases *m, struct modcase *c, bool both, const struct modset *sets, const int *slots,
-                          int n, struct err *e) MUST_USE;
+/* Writes sets into slots of the answer's lane, and of the reference's too (both); each set is drawn once. timed: in
+ * front of timed calls, while everybody stands still; on a GPU its cache is empty afterwards (modcase_drain()). */
+enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,
+                          const int *slots, int n, struct err *e) MUST_USE;
 /* GPU: whether the device goes on working for others for as long as a second. */
 enum status modcase_at_rest(struct modcases *m, struct modcase *c, bool *busy, struct err *e) MUST_USE;
 /* GPU: blocks of an answer's memory, [[base, size, handle], ...], in which nothing may change between the next staging
@@ -93,15 +94,17 @@ enum status modcase_watched(struct modcases *m, struct modcase *c, bool *changed
 /* GPU: a small piece of the referee's own work behind whatever the device still does, and a write over its cache.
  * *seconds: how long that took. */
 enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) MUST_USE;
-/* GPU: copies pieces of an answer's memory, places: a JSON array of {handle, offset, bytes}; kept until the next time,
- * for modcase_judge(). */
-enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, struct err *e) MUST_USE;
+/* GPU: copies pieces of an answer's memory, places: a JSON array of {handle, offset, bytes, dense: contiguous}; kept
+ * until the next time, for modcase_judge(). seed (53 bits): of what is large and dense a part, chosen by it; 0: all. */
+enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed,
+                         struct err *e) MUST_USE;
 /* Makes room for n bytes that the referee can read too, at m->result. */
 enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
 
 /* One call to be judged: outputs is an array of {"shape", "stride", "dtype"} with "at" (bytes into m->result) or
- * "handle", "offset", "block". *verdict: {"verdict": ...} of referee.py; the caller json_decref's it. */
+ * "handle", "offset", "block". seed (53 bits): of large inputs it sees to it in part that they are as they were; 0: in
+ * full. *verdict: {"verdict": ...} of referee.py; the caller json_decref's it. */
 enum status modcase_judge(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *set,
-                          int slot, const json_t *outputs, json_t **verdict, struct err *e) MUST_USE;
+                          int slot, const json_t *outputs, uint64_t seed, json_t **verdict, struct err *e) MUST_USE;
 
 #endif

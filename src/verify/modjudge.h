@@ -47,8 +47,9 @@ bool run_build(struct run *r, int param_set);
 /* An open request of this name, and one whose reply says nothing more. */
 void run_open_request(struct str *q, const char *op);
 bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where);
-/* Tensor objects for n slots. */
+/* Tensor objects for n slots, on one side or, at once, on both. */
 bool run_ready(struct run *r, const int *slots, int n, const char *where);
+bool run_ready_both(struct run *a, struct run *b, const int *slots, int n, const char *where);
 /* Calls on slots, which hold these sets. The reply lists output addresses per call (caller json_decref's *reply). The
  * process stands still afterwards. */
 bool run_call(struct run *r, const int *slots, int n, const struct modset *sets, double timeout_s, const char *where,

@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "io/json.h"
 #include "verify/channel.h"
+#include "verify/spent.h"
 
 enum { MAX_REPLY = 4 << 20 };
 static const double fork_timeout_s = 30;
@@ -108,6 +109,7 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
     if (r->stderr_fd < 0 || setsockopt(r->socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
         return FAIL(e, ST_SANDBOX, "answer: %s", strerror(errno));
     pthread_mutex_lock(&z->lock);
+    const double t0 = clock_now_s();
     enum status st = fork_one(r, z, &q, (int[2]){theirs, r->stderr_fd}, e);
     pthread_mutex_unlock(&z->lock);
     close(theirs);
@@ -121,6 +123,7 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
             return FAIL(e, ST_SANDBOX, "the jailed Python did not start (exit %d, signal %d): %s", code, sig, said);
         }
         r->pidfd = (int)syscall(SYS_pidfd_open, r->pid, 0);
+        spent_add("process", "start", clock_now_s() - t0);
         if (r->pidfd < 0) st = FAIL(e, ST_SANDBOX, "pidfd_open: %s", strerror(errno));
     }
     if (st != ST_OK) modrun_end(r, NULL, NULL, NULL, 0);
@@ -165,29 +168,22 @@ void modrun_resume(struct modrun *r) {
     r->stopped = false;
 }
 
-/* About a microsecond, in which a processor that shares its core with the one that is timed leaves it the core. */
-static void relax(void) {
-#if defined(__x86_64__)
-    for (int i = 0; i < 20; i++) __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    for (int i = 0; i < 100; i++) __asm__ volatile("yield");
-#endif
-}
-
-enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
-                               int64_t *ns) {
+bool modrun_ask(struct modrun *r, struct str *request, int fd) {
     /* A reply to a call must echo a number that did not exist before: one that was prepared earlier cannot. 53 bits, so
      * that every JSON reader keeps them. */
     r->nonce = rng_u64(r->nonce, 7, 1) >> 11;
     js_put_i64(request, "nonce", (int64_t)r->nonce);
     js_end(request, '}');
+    modrun_resume(r);
+    r->dead |= !modrun_send(r, request, fd);
+    return !r->dead;
+}
+
+enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
+                               int64_t *ns) {
     *reply = NULL;
     int64_t asked = clock_now_ns();
-    modrun_resume(r);
-    if (!modrun_send(r, request, fd)) {
-        r->dead = true;
-        return MODRUN_DEAD;
-    }
+    if (!modrun_ask(r, request, fd)) return MODRUN_DEAD;
     if (ns) {
         /* The clock stops when the first byte of the reply is there, before it is parsed. */
         struct pollfd pf = {.fd = r->socket, .events = POLLIN};
@@ -197,16 +193,14 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
             struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
             if (r->spin) t = (struct timespec){0};
             int n = ppoll(&pf, 1, &t, NULL);
-            if (n == 0 && r->spin && left > 0) {
-                relax();
-                continue;
-            }
+            if (n == 0 && r->spin && left > 0) continue;
             if (n >= 0 || errno != EINTR) break;
         }
         *ns = clock_now_ns() - asked;
         modrun_pause(r);
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
+    spent_note("process", str_c(request), (double)(clock_now_ns() - asked) * 1e-9);
     const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;
     if (ns && *reply && json_integer_value(echo) != (json_int_t)r->nonce) {
         json_decref(*reply);
@@ -284,6 +278,7 @@ static int exit_status(struct modrun *r) {
 }
 
 void modrun_end(struct modrun *r, int *sig, int *exit_code, char *text, size_t text_size) {
+    const double t0 = clock_now_s();
     int number = 0, code = -1;
     bool by_itself = sig && r->outer > 0 && ended(r->outer_pidfd, clock_now_s() + 1);
     /* The answer's process first: with it everything in the jail ends, and the outer processes by themselves. */
@@ -309,5 +304,6 @@ void modrun_end(struct modrun *r, int *sig, int *exit_code, char *text, size_t t
     if (r->pidfd >= 0) close(r->pidfd);
     if (r->socket >= 0) close(r->socket);
     if (r->stderr_fd >= 0) close(r->stderr_fd);
+    spent_add("process", "end", clock_now_s() - t0);
     *r = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1, .zygote = r->zygote};
 }

@@ -53,6 +53,8 @@ enum modrun_result { MODRUN_OK, MODRUN_FAILED, MODRUN_LATE, MODRUN_DEAD, MODRUN_
  * within that time, and is stopped again as soon as its reply is there. */
 enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
                                int64_t *ns);
+/* The first half of an untimed call: modrun_receive() is the other. False: the process has gone. */
+bool modrun_ask(struct modrun *r, struct str *request, int fd);
 /* Sends a message outside of request and reply, and receives the next one: for what comes in between (builds). */
 bool modrun_send(struct modrun *r, const struct str *message, int fd);
 enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply);

@@ -12,20 +12,22 @@
 /* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
  * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
 static const double cpu_request_s = 4e-3, gpu_request_s = 6e-3, long_request_s = 0.1;
-static const int64_t large_output_bytes = 256 << 20;
+static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30, large_input_bytes = 1 << 30;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
-enum { MIN_REQUESTS = 8, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
+enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply had work left to do. */
 static const double late_slack_s = 200e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
 enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
-/* What the first call of a request costs more than the others is looked for in so many requests, in half as many where
- * they are long ones, not where it is lost in a single call, and is no more than this. */
-enum { MOST_PROBES = 24 };
-static const double slow_call_s = 20e-3, cpu_first_s = 0.5e-3, gpu_first_s = 1e-3;
-/* An empty request takes 0.02 to 0.4 ms. What makes it slower than this is somebody else's doing. */
-static const double most_empty_s = 1e-3;
+/* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
+ * is lost in a single call. */
+enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
+static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, gpu_slow_call_s = 2.5e-3,
+                    most_first_s = 1e-3;
+/* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
+ * longer than long_enough_s have little of it. */
+static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
 
 /* Seconds a request, as the clock shows them. */
 struct samples {
@@ -51,8 +53,10 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
-    struct samples probe; /* eager: requests for probe_calls(); mine: not used */
-    bool slow;            /* there are no probes */
+    bool flushed;         /* GPU: its cache is empty, nothing has run since */
+    int ref_slots;        /* of the reference's lane, that inputs have been written to */
+    int staged;           /* rounds of large inputs */
+    int rounds;           /* of long requests, once empty ones are known */
     double first_s;       /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
@@ -63,46 +67,30 @@ static double empty_s(const struct duel *d) {
     return s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_empty_s);
 }
 
-/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
- * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
- * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. */
-static int probe_calls(const struct duel *d) { return d->n > 1 ? 1 : 2; }
-
-/* Where the line begins, beyond an empty request, by this quantile of the times. */
-static double line_start_s(const struct duel *d, double p) {
-    double n_s = timing_quantile(d->samples.eager, d->samples.n, p);
-    double probe_s = timing_quantile(d->probe.eager, d->probe.n, p);
-    double call_s = (n_s - probe_s) / (d->n - probe_calls(d));
-    return fmax((d->n > 1 ? probe_s : n_s) - fmax(call_s, 0) - empty_s(d), 0);
-}
-
-/* By the medians, as both sides' times are. Not where the smallest times show nothing of the kind, because others keep
- * the machine busy, and a quarter of what is no empty request at most: more would multiply the errors. */
-static void find_first(struct duel *d) {
-    if (d->probe.n < 3 || d->samples.n < 3) return;
-    double most_s = on_gpu(d->ref->j) ? gpu_first_s : cpu_first_s;
-    most_s = fmin(most_s, fmax(timing_median(d->samples.eager, d->samples.n) - empty_s(d), 0) / 4);
-    d->first_s = fmin(fmin(line_start_s(d, 0.5), 2 * line_start_s(d, 0) + 100e-6), most_s);
-}
-
-/* What the calls of a request take, in all: without what a request costs beside its calls. Where that is more than the
- * reference's requests suggest, a quarter of what is no empty request stays. */
+/* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
+ * costs may be found larger than they are; a quarter of what is no empty request stays. */
 static double calls_s(const struct duel *d, double request, double empty) {
     if (d->plan.whole) return request;
     return fmax(fmax(request - empty - d->first_s, (request - empty) / 4), d->n * 1e-9);
 }
 
-/* Fresh sets for both sides. */
+/* Fresh sets for both sides. Of gigabytes the reference, which remembers nothing, gets fresh ones in one round of some;
+ * an answer always. */
 static bool stage_both(struct duel *d, int n) {
+    enum { LARGE_ROUNDS = 8 };
     struct run *r = d->answer;
     int slots[MAX_CALLS];
     struct err e = {0};
+    bool large = on_gpu(r->j) && is_hardened(r->j) && !r->c->mutates && n * r->c->input_bytes > large_input_bytes;
+    bool both = !large || n > d->ref_slots || d->staged++ % LARGE_ROUNDS == 0;
+    if (both) d->ref_slots = n;
     for (int i = 0; i < n; i++) {
         d->sets[i] = modcase_timed_set(r->c, r->next_set++);
         slots[i] = i;
     }
-    enum status st = modcase_stage(&r->j->cases, r->c, true, d->sets, slots, n, &e);
+    enum status st = modcase_stage(&r->j->cases, r->c, true, both, d->sets, slots, n, &e);
     if (st != ST_OK) judge_trouble(r->out, st, &e);
+    d->flushed = true;
     return st == ST_OK;
 }
 
@@ -122,7 +110,8 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     int64_t ns = 0;
     double late_s = 0, one_s = 0, *usual_s = &d->answer->drain_s;
     for (int i = 0; i < n; i++) slots[i] = i < r->c->slots ? i : 0;
-    if (on_gpu(r->j) && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
+    if (on_gpu(r->j) && !d->flushed && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
+    d->flushed = on_gpu(r->j);
     if (!run_call(r, slots, n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
     /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
      * would slow the other side down. All of the time until then is the request's. */
@@ -139,16 +128,21 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     return true;
 }
 
-/* Looks at the outputs of some of an answer's calls, chosen only now. */
-static bool check_timed(struct run *r, const json_t *reply, const struct modset *sets, int n) {
+/* Looks at the outputs of some of an answer's calls, chosen only now. *n_checked: of how many. */
+static bool check_timed(struct run *r, const json_t *reply, const struct modset *sets, int n, int *n_checked) {
     int slots[MAX_CALLS];
     for (int i = 0; i < n; i++) slots[i] = i;
     int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
-    /* Looking at gigabytes takes longer than making them: one call of four then, which four is decided only now. */
-    bool large = r->c->output_bytes[0] > large_output_bytes;
-    if (large && n == 1 && r->next_set > 4 && rng_u64(r->random, 8, ++r->random_step) % 4 != 0) checked = 0;
+    /* Looking at gigabytes takes longer than making them: one call of one request of four or eight then, which is
+     * decided only now. */
+    int64_t bytes = 0;
+    for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
+    const uint64_t one_in = bytes > huge_output_bytes ? 8 : 4;
+    if (bytes > large_output_bytes)
+        checked = r->next_set <= 4 || rng_u64(r->random, 8, ++r->random_step) % one_in == 0 ? 1 : 0;
+    *n_checked = checked;
     for (int i = 0; i < checked; i++) {
-        int pick = n <= CHECKED_CALLS ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
+        int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
             if (run_pointer(reply, later, 0) == run_pointer(reply, pick, 0) && run_pointer(reply, pick, 0) != 0 &&
                 r->c->output_bytes[0] > 0) {
@@ -169,11 +163,12 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
 
 /* The reference is asked the same things about its outputs as an answer, so that it comes to its next turn in the same
  * state; what it says is not looked at. */
-static bool describe_same(struct run *ref, int n) {
+static bool describe_same(struct run *ref, int n, int checked) {
     CLEANUP_STR struct str q = STR_INIT;
+    if (checked == 0) return true;
     run_open_request(&q, "describe");
     js_begin(&q, "calls", '[');
-    for (int i = 0; i < n && i < CHECKED_CALLS; i++) js_put_i64(&q, NULL, i);
+    for (int i = 0; i < checked; i++) js_put_i64(&q, NULL, i);
     js_end(&q, ']');
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, i);
@@ -181,23 +176,24 @@ static bool describe_same(struct run *ref, int n) {
     return run_simple(ref, &q, -1, ref->j->o->run_timeout_s, "between calls");
 }
 
-/* The same request to either side, which tells what requests cost; the answer's time is not looked at. calls 0: an
- * empty one, as cold as the others. */
-static bool extra_requests(struct duel *d, int calls, struct samples *to) {
+/* A request for no calls to either side, as cold as the others. */
+static bool empty_requests(struct duel *d) {
     struct run *sides[2] = {d->ref, d->answer};
-    const int slots[2] = {0, 1}, distinct = calls < d->ref->c->slots ? calls : d->ref->c->slots;
     double seconds[2];
     for (int i = 0; i < 2; i++) {
-        if (calls > 0 && !run_ready(sides[i], slots, distinct, "between calls")) return false;
-        modrun_pause(&sides[i]->r);
-    }
-    if (calls > 0 && !stage_both(d, distinct)) return false;
-    for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
-        if (!timed_request(d, sides[i], calls, &reply, &seconds[i])) return false;
+        modrun_pause(&sides[i]->r);
+        if (!timed_request(d, sides[i], 0, &reply, &seconds[i])) return false;
     }
-    samples_add(to, seconds[0], 0);
+    samples_add(&d->empty, seconds[0], 0);
     return true;
+}
+
+/* What an empty request costs is a small part of long ones, and known by now: one in so many rounds. */
+static bool few_are_enough(struct duel *d, const double seconds[2]) {
+    enum { KNOWN = 8, ONE_IN = 4 };
+    return on_gpu(d->ref->j) && d->empty.n >= KNOWN && fmin(seconds[0], seconds[1]) > long_enough_s &&
+           ++d->rounds % ONE_IN != 0;
 }
 
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
@@ -208,8 +204,7 @@ static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
     json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
     struct run *sides[2] = {d->ref, d->answer};
     for (int i = 0; i < d->n; i++) slots[i] = i;
-    for (int i = 0; i < 2; i++)
-        if (!run_ready(sides[i], slots, d->n, "between calls")) return false;
+    if (!run_ready_both(d->ref, d->answer, slots, d->n, "between calls")) return false;
     for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->r);
     if (!stage_both(d, d->n)) return false;
     bool good = true;
@@ -217,9 +212,11 @@ static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
         int side = answer_first ? !i : i;
         good = timed_request(d, sides[side], d->n, &replies[side], &seconds[side]);
     }
-    good = good && check_timed(d->answer, replies[1], d->sets, d->n) && describe_same(d->ref, d->n);
+    int checked = 0;
+    good = good && check_timed(d->answer, replies[1], d->sets, d->n, &checked) && describe_same(d->ref, d->n, checked);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
-    return good && extra_requests(d, 0, &d->empty);
+    d->flushed = d->flushed && checked == 0;
+    return good && (few_are_enough(d, seconds) || empty_requests(d));
 }
 
 static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
@@ -288,20 +285,57 @@ static bool below_floor(struct run *r, double seconds) {
     return true;
 }
 
+/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
+ * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
+ * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
+ * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
+ * its calls take; about_s: what they seem to take. */
+static bool measure_first(struct duel *d, double about_s, double *call_s) {
+    double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
+    const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
+    const int distinct = more < d->ref->c->slots ? more : d->ref->c->slots;
+    double least[2] = {INFINITY, INFINITY};
+    int slots[LONG_CALLS], n = 0;
+    for (int i = 0; i < LONG_CALLS; i++) slots[i] = i;
+    for (; n < GROUPS * MOST_PAIRS && (n < GROUPS * LEAST_PAIRS || clock_now_s() - begun < pairs_s); n++) {
+        for (int i = 0; i < 2; i++) {
+            CLEANUP_JSON json_t *reply = NULL;
+            if (!run_ready(d->ref, slots, distinct, "between calls")) return false;
+            modrun_pause(&d->ref->r);
+            if (!stage_both(d, distinct)) return false;
+            double *to = &took[i][n % GROUPS][n / GROUPS];
+            if (!timed_request(d, d->ref, i ? more : 1, &reply, to)) return false;
+            least[i] = fmin(least[i], *to);
+        }
+    }
+    const double least_s = least[0] - fmax((least[1] - least[0]) / (more - 1), 0) - empty_s(d);
+    d->first_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
+    for (int g = 0; g < GROUPS; g++) {
+        const double one_s = timing_quantile(took[0][g], n / GROUPS, 0.25);
+        const double more_s = timing_quantile(took[1][g], n / GROUPS, 0.25);
+        const double slope_s = fmax((more_s - one_s) / (more - 1), 1e-7);
+        d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
+        *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
+    }
+    return true;
+}
+
 /* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
-    double request[2] = {0, 0}, call[2], worked_s = 0;
+    double request[2] = {0, 0}, call[2], worked_s = 0, slope_s = INFINITY;
     d->n = 1;
-    for (int rounds = 0, calls = 0; rounds < 5 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
+    for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
         if (!round_of(d, rounds % 2 == 1, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
+        /* Not in the first round: the first calls of all are slow ones. */
+        if (rounds == 1 && !d->plan.whole && request[0] < (on_gpu(d->ref->j) ? gpu_slow_call_s : slow_call_s) &&
+            !measure_first(d, request[0] - empty_s(d), &slope_s))
+            return false;
         calls += d->n;
-        /* What is left when everything is taken off may be much too little. */
-        for (int i = 0; i < 2; i++) call[i] = fmax(calls_s(d, request[i], empty_s(d)), request[i] / 8) / d->n;
+        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i], empty_s(d)) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
-        d->slow = fmax(call[0], call[1]) > slow_call_s && fmin(call[0], call[1]) > slow_call_s / 4;
-        /* Each round suggests a better number; the first calls of all are slow ones. */
-        if (rounds >= 1 && rounds <= 3) d->n = calls_for(d, call);
+        call[0] = fmin(call[0], slope_s);
+        if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
     }
     return true;
 }
@@ -326,21 +360,15 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (!*good) break;
         if (d->answer->one_at_a_time && d->n > 1) { /* found out only now: begin again with single calls */
             d->n = d->limit = 1;
-            s->n = d->probe.n = 0;
+            s->n = 0;
             continue;
         }
         samples_add(s, one[0], one[1]);
-        if (!d->plan.whole && !d->slow && d->probe.n < (d->n > 1 ? MOST_PROBES : MOST_PROBES / 2)) {
-            *good = extra_requests(d, probe_calls(d), &d->probe);
-            if (!*good) break;
-            find_first(d);
-        }
         worked_s += calls_s(d, fmax(one[0], one[1]), empty_s(d));
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
-        find_first(d);
         CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
@@ -396,10 +424,9 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
 /* What was measured, before anything is taken off: for whoever doubts the clock. */
 static void tell(const struct duel *d) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(
-        &s,
-        "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more (%d probes); us, reference:answer:",
-        d->n, empty_s(d) * 1e6, d->first_s * 1e6, d->probe.n);
+    str_addf(&s,
+             "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more; us, reference:answer:", d->n,
+             empty_s(d) * 1e6, d->first_s * 1e6);
     for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
         str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
     log_debug("%s", str_c(&s));
@@ -448,8 +475,6 @@ static void measure(struct run *r) {
     free(d.samples.mine);
     free(d.empty.eager);
     free(d.empty.mine);
-    free(d.probe.eager);
-    free(d.probe.mine);
     json_decref(ref.segments);
 }
 

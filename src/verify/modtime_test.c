@@ -164,8 +164,7 @@ static void test_hidden_work(void **state) {
         struct verdict d = judged(v, 2e-3, answers[i].answer);
         printf("%s: %s, at least %.3f ms\n", answers[i].what, outcome_name(d.outcome), d.kernel.min_ms);
         assert_true(d.outcome != OUTCOME_INFRASTRUCTURE && d.outcome != OUTCOME_PROBLEM_ERROR);
-        /* On a busy machine what requests cost is found too large, by at most half a millisecond. */
-        if (d.outcome == OUTCOME_CORRECT && d.kernel.min_ms < 1.4) fail_msg("%s: not charged", answers[i].what);
+        if (d.outcome == OUTCOME_CORRECT && d.kernel.min_ms < 1.9) fail_msg("%s: not charged", answers[i].what);
     }
 }
 
@@ -186,16 +185,16 @@ static void test_methods(void **state) {
     assert_true(host.kernel.min_ms > event.kernel.min_ms); /* the messages' time */
     v = timed_with((struct verify_options){.timed_calls = 12, .timing_method = TIMING_do_bench});
     struct verdict bench = waiting(v, 1e-3, 1e-3);
-    assert_true(bench.kernel.calls > 12 && bench.kernel.mean_ms * bench.kernel.calls >= 30); /* 100 ms, not 12 calls */
-    /* Several calls a request, and eight requests at least. */
+    assert_true(bench.kernel.calls > 12 && bench.kernel.mean_ms * bench.kernel.calls >= 50); /* 100 ms, not 12 calls */
+    /* Several calls a request, and six requests at least. */
     v = timed_with((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
     struct verdict queued = waiting(v, 2e-5, 2e-5);
-    assert_true(queued.kernel.calls > 8);
+    assert_true(queued.kernel.calls > 6);
     /* No interval is a millionth wide: on until the budget is spent. */
     v = timed_with((struct verify_options){
-        .timed_calls = 6, .timing_method = TIMING_calibrated, .interval = 1e-6, .timing_budget_s = 1});
+        .timed_calls = 6, .timing_method = TIMING_calibrated, .interval = 1e-6, .timing_budget_s = 0.5});
     struct verdict calibrated = waiting(v, 1e-3, 1e-3);
-    assert_true(calibrated.kernel.calls > 12 && calibrated.time_s >= 1);
+    assert_true(calibrated.kernel.calls > 12 && calibrated.time_s >= 0.5);
     struct verify_options o = {
         .backend = BACKEND_torch_cpu, .device = "cpu", .measure = true, .timing_method = TIMING_nsight_python_time};
     struct err e = {0};

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "verify/judge.h"
 #include "verify/modjudge.h"
+#include "verify/spent.h"
 
 enum { SHAPE_RANK = 12 };
 /* Turns in front of which the device may have been busy: a cheat that gains in so few gains nothing. */
@@ -61,51 +62,82 @@ static struct modrun_options run_options(const struct module_judge *j, const str
 static void prepare_spares(struct module_judge *j) {
     static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
     if (!on_gpu(j)) return;
+    const int requests = j->o->backend == BACKEND_triton ? 2 : 1; /* the context, then the compiler */
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) {
         struct module_spare *s = &j->spares[i];
         if (s->r.outer > 0) continue;
-        CLEANUP_STR struct str q = STR_INIT;
         struct err e = {0};
         struct modrun_options mo = run_options(j, NULL);
-        s->warm = false;
+        s->due = 0;
         if (modrun_start(&s->r, &j->zygote, &mo, 0, &e) != ST_OK) {
             log_debug("%s", e.msg); /* the answer that would have had it starts one and says why */
             continue;
         }
-        str_addf(&q, request, j->o->backend == BACKEND_triton ? "true" : "false");
-        if (!modrun_send(&s->r, &q, -1)) modrun_end(&s->r, NULL, NULL, NULL, 0);
+        while (s->r.outer > 0 && s->due < requests) {
+            CLEANUP_STR struct str q = STR_INIT;
+            str_addf(&q, request, s->due++ > 0 ? "true" : "false");
+            if (!modrun_send(&s->r, &q, -1)) modrun_end(&s->r, NULL, NULL, NULL, 0);
+        }
     }
     pthread_mutex_unlock(&j->spares_lock);
 }
 
-/* With the lock held: the reply to `warm`. One that fails is ended. */
-static void settle(struct module_spare *s) {
-    if (s->r.outer <= 0 || s->warm) return;
-    json_t *reply = NULL;
-    s->warm = modrun_receive(&s->r, 60, &reply) == MODRUN_OK;
-    json_decref(reply);
-    if (!s->warm) modrun_end(&s->r, NULL, NULL, NULL, 0);
+static void *spares_main(void *v) {
+    prepare_spares(v);
+    return NULL;
 }
 
+static void join_spares(struct module_judge *j) {
+    if (j->renewing) pthread_join(j->spares_thread, NULL);
+    j->renewing = false;
+}
+
+static void renew_spares(struct module_judge *j) {
+    join_spares(j);
+    j->renewing = on_gpu(j) && pthread_create(&j->spares_thread, NULL, spares_main, j) == 0;
+}
+
+/* With the lock held: the replies to `warm`, but for so many. One that fails is ended. */
+static void settle(struct module_spare *s, int but) {
+    while (s->r.outer > 0 && s->due > but) {
+        json_t *reply = NULL;
+        s->due--;
+        if (modrun_receive(&s->r, 60, &reply) != MODRUN_OK) modrun_end(&s->r, NULL, NULL, NULL, 0);
+        json_decref(reply);
+    }
+}
+
+/* A compiler that works for a process that waits does not disturb the device, nor, where there are many processors, the
+ * one that gives it its work. */
 void module_settle_spares(struct module_judge *j) {
+    enum { MANY_CPUS = 8 };
+    const int but = pool_cpu_count() >= MANY_CPUS ? 1 : 0;
+    const double t0 = clock_now_s();
+    join_spares(j);
     pthread_mutex_lock(&j->spares_lock);
-    for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i]);
+    for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i], j->o->backend == BACKEND_triton ? but : 0);
     pthread_mutex_unlock(&j->spares_lock);
+    spent_add("spare", "settle", clock_now_s() - t0);
 }
 
 static bool take_spare(struct module_judge *j, struct modrun *out, uint64_t nonce_seed) {
     bool found = false;
+    const double t0 = clock_now_s();
     pthread_mutex_lock(&j->spares_lock);
-    for (int i = 0; i < MODULE_SPARES && !found; i++) {
-        settle(&j->spares[i]);
-        found = j->spares[i].r.outer > 0;
+    /* One that is warm, else the first that gets so. */
+    for (int i = 0; i < 2 * MODULE_SPARES && !found; i++) {
+        struct module_spare *s = &j->spares[i % MODULE_SPARES];
+        if (i < MODULE_SPARES && s->due > 0) continue;
+        settle(s, 0);
+        found = s->r.outer > 0;
         if (!found) continue;
-        *out = j->spares[i].r;
+        *out = s->r;
         out->nonce = nonce_seed;
-        j->spares[i].r.outer = 0;
+        s->r.outer = 0;
     }
     pthread_mutex_unlock(&j->spares_lock);
+    spent_add("spare", "take", clock_now_s() - t0);
     return found;
 }
 
@@ -185,6 +217,7 @@ static void rest(struct module_judge *j) {
 
 void module_close(struct module_judge *j) {
     if (!j->o) return;
+    join_spares(j);
     for (int i = 0; i < MODULE_SPARES; i++)
         if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
     pthread_mutex_destroy(&j->spares_lock);
@@ -249,10 +282,8 @@ static void judge_failure(struct run *r, const json_t *reply, const char *where)
     SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
 }
 
-/* One request to the answer; false: a verdict is there. */
-static bool request(struct run *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
-                    int64_t *ns) {
-    enum modrun_result result = modrun_call(&r->r, q, fd, timeout_s, reply, ns);
+/* What came of a request; false: a verdict is there. */
+static bool conclude(struct run *r, enum modrun_result result, double timeout_s, const char *where, json_t **reply) {
     if (result == MODRUN_OK) return true;
     if (result == MODRUN_FAILED) {
         judge_failure(r, *reply, where);
@@ -262,6 +293,12 @@ static bool request(struct run *r, struct str *q, int fd, double timeout_s, cons
     }
     judge_loss(r, result, where, timeout_s);
     return false;
+}
+
+/* One request to the answer; false: a verdict is there. */
+static bool request(struct run *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
+                    int64_t *ns) {
+    return conclude(r, modrun_call(&r->r, q, fd, timeout_s, reply, ns), timeout_s, where, reply);
 }
 
 bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where) {
@@ -419,14 +456,20 @@ enum status run_fork(struct run *r, struct err *e) {
 
 /* ---- calls ---- */
 
-bool run_ready(struct run *r, const int *slots, int n, const char *where) {
+static bool ask_ready(struct run *r, const int *slots, int n) {
     CLEANUP_STR struct str q = STR_INIT;
     run_open_request(&q, "ready");
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
+    return modrun_ask(&r->r, &q, -1);
+}
+
+static bool is_ready(struct run *r, bool asked, const char *where) {
+    const double timeout_s = r->j->o->run_timeout_s;
     json_t *reply = NULL;
-    bool good = request(r, &q, -1, r->j->o->run_timeout_s, where, &reply, NULL);
+    enum modrun_result result = asked ? modrun_receive(&r->r, timeout_s, &reply) : MODRUN_DEAD;
+    bool good = conclude(r, result, timeout_s, where, &reply);
     json_decref(r->segments);
     r->segments = json_incref(json_object_get(reply, "segments"));
     json_decref(reply);
@@ -434,6 +477,18 @@ bool run_ready(struct run *r, const int *slots, int n, const char *where) {
     if (good && r->timed && r->segments && is_hardened(r->j) && rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
         modcase_watch(r->c, r->segments);
     return good;
+}
+
+bool run_ready(struct run *r, const int *slots, int n, const char *where) {
+    return is_ready(r, ask_ready(r, slots, n), where);
+}
+
+bool run_ready_both(struct run *a, struct run *b, const int *slots, int n, const char *where) {
+    const double t0 = clock_now_s();
+    const bool asked_a = ask_ready(a, slots, n), asked_b = ask_ready(b, slots, n);
+    const bool ready_a = is_ready(a, asked_a, where), ready_b = is_ready(b, asked_b, where);
+    spent_add("process", "ready, two", clock_now_s() - t0);
+    return ready_a && ready_b;
 }
 
 /* The device worked for somebody in front of one turn after another. When it comes to rest with the answer's end, it
@@ -527,7 +582,7 @@ struct seen {
 };
 
 /* Puts the block of a GPU's memory that an address is in, and its place there. False: not known before the call. */
-static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t bytes) {
+static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t bytes, bool dense) {
     for (size_t i = 0; i < json_array_size(segments); i++) {
         const json_t *s = json_array_get(segments, i);
         uint64_t base = (uint64_t)json_integer_value(json_array_get(s, 0)),
@@ -538,6 +593,7 @@ static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t
         js_put_str(q, "handle", handle);
         js_put_i64(q, "offset", (int64_t)(p - base));
         js_put_i64(q, "bytes", bytes);
+        js_put_bool(q, "dense", dense);
         js_end(q, '}');
         return true;
     }
@@ -547,7 +603,7 @@ static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t
 /* On a GPU the referee copies what is there, from blocks that were known before the call: whoever works only when he is
  * asked what his outputs are is too late. Memory that nobody knew of is opened later, as the answer says; not for long
  * in timed calls. */
-static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, int n, struct seen *out) {
+static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, int n, uint64_t seed, struct seen *out) {
     const struct modcase *c = r->c;
     CLEANUP_STR struct str q = STR_INIT;
     struct err e = {0};
@@ -558,7 +614,8 @@ static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, i
     for (int i = 0; i < n * c->n_outputs; i++) {
         int call = calls[i / c->n_outputs], k = i % c->n_outputs;
         out[i] = (struct seen){.bytes = bytes_of(c, reply, call, k)};
-        out[i].read = out[i].bytes > 0 && put_place(&q, r->segments, run_pointer(reply, call, k), out[i].bytes);
+        const bool dense = json_integer_value(json_array_get(place_of(reply, call, k), 1)) == 0;
+        out[i].read = out[i].bytes > 0 && put_place(&q, r->segments, run_pointer(reply, call, k), out[i].bytes, dense);
         if (out[i].read) out[i].at = known++;
         unseen |= !out[i].read && out[i].bytes > 0;
     }
@@ -566,18 +623,18 @@ static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, i
     if (unseen && r->timed && ++r->unseen > 3)
         return run_reject(r, "in a timed call", OUTCOME_HIDDEN_WORK,
                           "an output is in memory that was not there before the call, again and again");
-    enum status st = modcase_copy(&r->j->cases, c, str_c(&q), &e);
+    enum status st = modcase_copy(&r->j->cases, c, str_c(&q), seed, &e);
     if (st != ST_OK) judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
     return st == ST_OK;
 }
 
 /* Copies the outputs of some calls, out[i * n_outputs + k], into the result memory while the process stands still: what
  * is not there when a call returns does not count. */
-static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, struct seen *out) {
+static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, uint64_t seed, struct seen *out) {
     const struct modcase *c = r->c;
     struct err e = {0};
     int64_t at = 0;
-    if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, out);
+    if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, seed, out);
     modrun_pause(&r->r);
     for (int i = 0; i < n * c->n_outputs; i++) {
         out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, calls[i / c->n_outputs], i % c->n_outputs)};
@@ -747,7 +804,10 @@ bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n
     struct seen seen[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {{0}};
     struct err e = {0};
     enum status st;
-    if (!snapshot(r, reply, calls, n, seen)) return false;
+    /* Of what is large a part is looked at in timed calls, which part is decided only now. */
+    const bool in_part = r->timed && is_hardened(r->j);
+    const uint64_t seed = in_part ? (rng_u64(r->random, 10, ++r->random_step) >> 11) | 1 : 0;
+    if (!snapshot(r, reply, calls, n, seed, seen)) return false;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *said = NULL;
     run_open_request(&q, "describe");
@@ -773,7 +833,7 @@ bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n
         for (int k = 0; k < c->n_outputs; k++)
             if (!check_output(r, json_array_get(outputs, (size_t)k), k, &seen[i * c->n_outputs + k], judged, where))
                 return false;
-        st = modcase_judge(&r->j->cases, c, LANE_ANSWER, &sets[calls[i]], slots[calls[i]], judged, &verdict, &e);
+        st = modcase_judge(&r->j->cases, c, LANE_ANSWER, &sets[calls[i]], slots[calls[i]], judged, seed, &verdict, &e);
         if (st != ST_OK) {
             judge_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
             return false;
@@ -797,7 +857,7 @@ static bool run_trial(struct run *r, int t) {
     if (!poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) || !run_ready(r, &slot, 1, where))
         return false;
     modrun_pause(&r->r);
-    enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
+    enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
         return false;
@@ -831,7 +891,7 @@ static bool account_kernels(struct run *r) {
     int slot = 0;
     struct err e = {0};
     CLEANUP_JSON json_t *reply = NULL;
-    enum status st = modcase_stage(&r->j->cases, r->c, false, &set, &slot, 1, &e);
+    enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         judge_trouble(r->out, st, &e);
         return false;
@@ -895,7 +955,6 @@ static void judge_loaded(struct run *r) {
     double t0 = clock_now_s();
     out->tests_total = r->c->n_trials;
     r->deadline_s = t0 + j->o->run_timeout_s;
-    prepare_spares(j); /* they warm up beside the trials */
     bool good = run_tests(r);
     double t1 = clock_now_s();
     out->run_s = t1 - t0;
@@ -903,20 +962,18 @@ static void judge_loaded(struct run *r) {
         module_measure(r);
         out->time_s = clock_now_s() - t1;
     }
+    renew_spares(j); /* they warm up while the next answer loads and is tested */
 }
 
-/* The problem and the answer's memory. */
-static bool prepare_case(struct run *r, const struct problem *p) {
+/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
     struct module_judge *j = r->j;
-    struct err e = {0};
-    enum status st = modcase_get(&j->cases, p->code, &r->c, &e);
+    enum status st = modcase_get(&j->cases, p->code, &r->c, e);
     if (st == ST_OK && r->c != j->current) {
         module_drop_reference(j);
         modcase_drop_others(&j->cases, r->c);
     }
-    if (st == ST_OK) st = modcase_open_lane(&j->cases, r->c, LANE_ANSWER, &e);
-    if (st != ST_OK) judge_trouble(r->out, st, &e);
-    return st == ST_OK;
+    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
 }
 
 static void finish(struct run *r) {
@@ -1018,7 +1075,11 @@ static void try_again(struct loading *l, size_t i) {
     log_warn("%s; judging the answer again", r->out->message);
     if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
     init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-    if (prepare_case(r, l->items[i].problem)) {
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    if (st != ST_OK)
+        judge_trouble(r->out, st, &e);
+    else {
         fork_and_load(r, l->items[i].source);
         if (r->up) judge_loaded(r);
     }
@@ -1028,13 +1089,17 @@ static void try_again(struct loading *l, size_t i) {
 static void judge_next(struct loading *l, size_t i, bool threads) {
     struct run *r = &l->runs[i];
     /* The problem first: the reference runs while compilers do. */
-    bool known = prepare_case(r, l->items[i].problem);
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    const bool known = st == ST_OK;
     if (threads) {
         pthread_mutex_lock(&l->lock);
         while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
         pthread_mutex_unlock(&l->lock);
     } else if (known)
         fork_and_load(r, l->items[i].source);
+    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    if (!known) judge_trouble(r->out, st, &e);
     if (known && r->up) judge_loaded(r);
     blame(r);
     finish(r);
@@ -1064,6 +1129,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
             break;
         }
         judge_next(&l, i, started > 0);
+        if (j->o->progress) j->o->progress(i + 1, n);
         pthread_mutex_lock(&l.lock);
         l.judged = i + 1;
         pthread_cond_broadcast(&l.changed);

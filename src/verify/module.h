@@ -14,7 +14,7 @@ enum { MODULE_SPARES = 2 };
 /* A jailed Python that waits for an answer: on a GPU it has its context already, and Triton has compiled something. */
 struct module_spare {
     struct modrun r; /* outer 0: none */
-    bool warm;       /* has said so */
+    int due;         /* replies: after each it is warmer */
 };
 
 struct module_judge {
@@ -27,6 +27,8 @@ struct module_judge {
     struct modcase *current;
     struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
     pthread_mutex_t spares_lock;
+    pthread_t spares_thread; /* starts new ones */
+    bool renewing;           /* it has not been joined */
     uint64_t seed;
     bool referee_open;
     struct refworker referee;

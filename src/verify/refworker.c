@@ -12,6 +12,7 @@
 #include "base/fs.h"
 #include "io/json.h"
 #include "verify/channel.h"
+#include "verify/spent.h"
 
 enum { MAX_REPLY_BYTES = 64 << 20 };
 static const double start_timeout_s = 120; /* a cold torch on a slow disk */
@@ -74,8 +75,11 @@ enum status refworker_call_fds(struct refworker *w, const struct str *request, c
                                double timeout_s, json_t **reply, struct err *e) {
     *reply = NULL;
     if (w->socket < 0) return FAIL(e, ST_WORKER, "%s: not running", w->role);
+    const double t0 = clock_now_s();
     if (!channel_send(w->socket, request->p, request->len, fds, n_fds)) return lost(w, e, "it has gone");
-    return receive_reply(w, timeout_s, reply, e);
+    enum status st = receive_reply(w, timeout_s, reply, e);
+    spent_note(w->role, str_c(request), clock_now_s() - t0);
+    return st;
 }
 
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,

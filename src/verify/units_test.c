@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "verify/lint.h"
 #include "verify/refworker.h"
 #include "verify/sets.h"
+#include "verify/spent.h"
 #include "verify/timing.h"
 #include "verify/unit.h"
 #include "verify/verify.h"
@@ -466,6 +468,30 @@ static void test_replies(void **state) {
     }
 }
 
+/* The account: by who and what, the largest first, and empty once it was read. */
+static void test_spent(void **state) {
+    (void)state;
+    CLEANUP_STR struct str ignored = STR_INIT, a = STR_INIT, b = STR_INIT;
+    spent_take(&ignored);
+    spent_note("referee", "{\"op\":\"stage\",\"lanes\":[0]}", 0.25);
+    spent_note("referee", "{\"op\":\"judge\"}", 1);
+    spent_note("referee", "{\"op\":\"stage\"}", 0.5);
+    spent_note("process", "no request", 0.125);
+    spent_add("process", "end", 2);
+    spent_take(&a);
+    assert_string_equal(str_c(&a),
+                        "{\"process end\":[2.0000,1],\"referee judge\":[1.0000,1],\"referee stage\":[0.7500,2],"
+                        "\"process \":[0.1250,1]}");
+    for (int i = 0; i < 1000; i++) { /* more names than there is room for */
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        spent_add("x", name, 1);
+    }
+    spent_take(&ignored);
+    spent_take(&b);
+    assert_string_equal(str_c(&b), "{}");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lint_accepts),  cmocka_unit_test(test_lint_refuses),
@@ -474,7 +500,7 @@ int main(void) {
         cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
         cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
         cmocka_unit_test(test_timing_plans),  cmocka_unit_test(test_verdict_json),
-        cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_replies),       cmocka_unit_test(test_spent),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }

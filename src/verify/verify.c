@@ -273,6 +273,7 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
         after_compiler(w);
         if (!w->decided)
             w->untimed = judge_tests(&v->judge, w->ref, &w->job, compiling, &w->item->verdict, &w->fastest_ns);
+        if (v->o.progress) v->o.progress(job, n_jobs);
     }
     compile_finish(compiling);
     struct judge_timed *timed = xcalloc(n + 1, sizeof *timed);

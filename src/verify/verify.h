@@ -152,6 +152,8 @@ struct verify_options {
      * NULL: nobody else works while verdicts are given. */
     void (*quiet)(void *ctx, bool on);
     void *quiet_ctx;
+    /* Told after each answer how many of the batch's n that had to be run have been. NULL: nobody asks. */
+    void (*progress)(size_t done, size_t n);
 };
 
 struct verifier;

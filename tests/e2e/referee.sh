@@ -132,6 +132,88 @@ try:
 except referee.reference.NoRoom as error:
     assert "out of memory" in str(error)
 PY
+cat >"$tmp/sample.py" <<'PY'
+# What is looked at of large tensors around timed calls: the same places on both sides, a wrong part is found there and
+# is where it is said to be, and nothing of it depends on the type of the elements.
+import mmap, sys, types
+
+sys.path.insert(0, "worker")
+import torch
+from kernelrl_worker import referee, tensors
+
+referee.SAMPLED_BYTES = 1 << 20
+N = 41 * 16384 + 24  # elements of four bytes: 41 pieces and a bit
+piece = referee.PIECE_BYTES // 4
+x = torch.rand(N)
+assert referee.Sample.fits(x) and not referee.Sample.fits(x[: N // 4]) and not referee.Sample.fits(x[: N - 1])
+sample = referee.Sample(5, 4 * N, "cpu")
+part = sample.of(x)
+assert part.numel() == (41 // referee.SAMPLED_SHARE + 1) * piece
+assert torch.equal(sample.of(x.view(torch.uint8)).view(torch.float32), part)
+assert all(part[i] == x[sample.place(i, x)] for i in range(0, part.numel(), 97)) and sample.place(part.numel() - 1, x) == N - 1
+assert not torch.equal(sample.pieces, referee.Sample(6, 4 * N, "cpu").pieces)
+
+code = """import torch, torch.nn as nn
+class Model(nn.Module):
+    def forward(self, a):
+        return a * 2
+def get_inputs():
+    return [torch.rand(%d, 8)]
+def get_init_inputs():
+    return []
+""" % (N // 8)
+case = referee.Case({"device": "cpu", "precision": "fp32", "cpu_inputs": False, "code": code, "init_seeds": [1, 2]})
+memory = tensors.Memory(0, case.inputs_layout.bytes, "cpu", mmap.mmap(-1, case.inputs_layout.bytes))
+memory.slot_base, memory.slot_stride = 0, case.inputs_layout.bytes
+case.lanes[1] = memory
+entry = {"family": "shipped", "seed": 3, "param_set": 0, "slot": 0, "forward_seed": 4}
+case.stage([1], [entry])
+right = case._draw("shipped", 3, 0)[0] * 2
+
+
+def judged(output, seed):
+    flat = output.reshape(-1)
+    sample = referee.Sample(seed, 4 * N, "cpu")
+    return case.judge(1, entry, [referee.Pieces(sample, sample.of(flat.view(torch.uint8)))], True, seed)
+
+
+assert judged(right, 9)["verdict"] == "equal"
+wrong = right.clone()
+wrong.view(-1)[-3] += 1  # the last piece is always looked at
+said = judged(wrong, 9)
+assert said["verdict"] == "different" and said["different"] == 1 and said["place"] == [N // 8 - 1, 5], said
+found = 0
+for seed in range(1, 21):  # a third of the work left out
+    wrong = right.clone()
+    wrong.view(-1)[: N // 3] = 0
+    said = judged(wrong, seed)
+    found += said["verdict"] == "different"
+    assert said["verdict"] == "equal" or said["place"][0] < N // 24 + 1, said
+assert found >= 14, found
+scaled = right * (1 + 1e-3)  # wrong by more than the tolerance, everywhere
+assert judged(scaled, 2)["different"] > 0.9 * part.numel() and judged(right * (1 + 1e-6), 2)["verdict"] == "equal"
+
+# Inputs that the answer has changed: in part seen in part, in full always.
+view = case._places(1, 0)[0].view(-1)
+view[: N // 2] += 1
+assert sum(judged(right, seed)["verdict"] == "inputs_changed" for seed in range(1, 21)) >= 17
+assert case.judge(1, entry, [right], True)["verdict"] == "inputs_changed"
+case.stage([1], [entry])
+assert case.judge(1, entry, [right], True)["verdict"] == "equal"
+
+# On a GPU: copies in part where a seed says so, the memory is dense and no stride contradicts it.
+r = referee.Referee()
+r.cases[0] = types.SimpleNamespace(device="cpu", kind="cuda")
+r.cuda = types.SimpleNamespace(close_all=lambda: None)
+torch.cuda.synchronize = lambda: None
+r._opened = lambda handle, offset, size, device: right.reshape(-1).view(torch.uint8)
+item = {"shape": [N // 8, 8], "stride": [8, 1], "dtype": "float32", "copy": 0}
+for seed, dense, stride, kind in ((0, True, [8, 1], torch.Tensor), (7, False, [8, 1], torch.Tensor),
+                                  (7, True, [8, 1], referee.Pieces), (7, True, [1, N // 8], type(None))):
+    r.do_copy({"problem": 0, "seed": seed, "places": [{"handle": "", "offset": 0, "bytes": 4 * N, "dense": dense}]}, None)
+    assert type(r._output(r.cases[0], dict(item, stride=stride))) is kind, (seed, dense, stride)
+PY
 check "staged inputs are what get_inputs draws" "$python" -B "$tmp/inputs.py"
 check "what is looked at in front of a timed turn" "$python" -B "$tmp/guards.py"
+check "what is looked at of large tensors" "$python" -B "$tmp/sample.py"
 echo "1..$tap_n"

@@ -39,6 +39,8 @@ RMS_FLOOR = 1e-7
 REST_SLACK_S, REST_WAIT_S = 300e-6, 1.0  # what more than usual a small piece of work may take; how long others may
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
 PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
+# Of tensors above this size one piece in so many is looked at around timed calls. Trials look at everything.
+SAMPLED_BYTES, SAMPLED_SHARE, PIECE_BYTES = 64 << 20, 8, 1 << 16
 
 
 def lacks_room(error):
@@ -117,12 +119,49 @@ def largest_error(want, got):
     return float(compare(want, got, 0.0, None)["max_error"]) if worst is None else worst
 
 
-def compare(want, got, tolerance, compatible):
+class Sample:
+    """Pieces of a large tensor, some at random and the last. Which ones is decided after an answer's call, by a secret
+    seed: whoever leaves out a part of the work that is worth leaving out has left it out in some of them."""
+
+    def __init__(self, seed, size, device):
+        pieces = size // PIECE_BYTES
+        generator = torch.Generator().manual_seed(seed)
+        self.pieces = torch.randint(pieces, (pieces // SAMPLED_SHARE,), generator=generator).to(device)
+
+    @staticmethod
+    def fits(flat):
+        """Whether the bytes of this flat tensor are taken in pieces."""
+        size = flat.numel() * flat.element_size()
+        return size > SAMPLED_BYTES and size % 8 == 0 and flat.data_ptr() % 8 == 0
+
+    def of(self, flat):
+        """Their elements, one behind the other. The same places for every type of element."""
+        words, each = flat.view(torch.int64), PIECE_BYTES // 8
+        whole = words[: words.numel() // each * each].view(-1, each)
+        return torch.cat([whole.index_select(0, self.pieces).view(-1), words[-each:]]).view(flat.dtype)
+
+    def place(self, index, flat):
+        """Where element `index` of of(flat) is in flat."""
+        each = PIECE_BYTES // flat.element_size()
+        piece, rest = divmod(index, each)
+        if piece == self.pieces.numel():
+            return flat.numel() - each + rest
+        return int(self.pieces[piece]) * each + rest
+
+
+class Pieces:
+    """What a sample has of an output; the rest was not looked at."""
+
+    def __init__(self, sample, content):
+        self.sample, self.content = sample, content
+
+
+def compare(want, got, tolerance, compatible, rms=None):
     """compare.h's rules on torch tensors of equal shape. tolerance of the normalised error (None: not applied);
-    compatible: that of allclose (None: not applied). Figures stay on the device until the end: asking for one between
-    any two pieces would cost more than the pieces."""
+    compatible: that of allclose (None: not applied); rms: of all that `want` is a part of. Figures stay on the device
+    until the end: asking for one between any two pieces would cost more than the pieces."""
     result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
-    rms = max(rms_of(want), RMS_FLOOR)
+    rms = rms or max(rms_of(want), RMS_FLOOR)
     want, got = want.reshape(-1), got.reshape(-1)
     worst = fused_worst(want, got, compatible, rms)
     if worst is not None and worst <= (1e29 if tolerance is None else tolerance):
@@ -156,7 +195,7 @@ def compare(want, got, tolerance, compatible):
         if count and result["first"] < 0:
             start = index * CHUNK
             if masks[index] is None:
-                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible)
+                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible, rms)
                 result.update(first=start + max(again["first"], 0), got=again["got"], want=again["want"])
             else:
                 at = start + int(torch.nonzero(masks[index][1])[0])
@@ -609,17 +648,15 @@ class Case:
         if self.kind == "cuda":
             torch.cuda.synchronize()
 
-    def intact(self, lane, entry, values):
-        """True when the answer has left its inputs as they were."""
-        memory = self.lanes[lane]
-        base = memory.slot_base + entry["slot"] * memory.slot_stride
+    def intact(self, lane, entry, values, seed):
+        """True when the answer has left its inputs as they were. seed: large ones are looked at in part; 0: in full."""
         originals = [v for v in values if isinstance(v, torch.Tensor)]
-        return all(same_bits(memory.view(i, base), v) for i, v in zip(self.inputs_layout.items, originals))
+        return all(same_inputs(a, b, seed) for a, b in zip(self._places(lane, entry["slot"]), originals))
 
-    def judge(self, lane, entry, got, hardened):
-        """Compares outputs (tensors, or text that says what is wrong with one) with a set's expected ones."""
+    def judge(self, lane, entry, got, hardened, seed=0):
+        """Compares outputs (tensors or Pieces) with a set's expected ones."""
         values, wanted = self.expected(entry)
-        if not self.mutates and not self.intact(lane, entry, values):
+        if not self.mutates and not self.intact(lane, entry, values, seed):
             return {"verdict": "inputs_changed"}
         _, noise = self.tolerances.get((entry["family"], entry["param_set"]), (True, 0.0))
         worst = {"verdict": "equal", "max_error": 0.0}
@@ -627,12 +664,17 @@ class Case:
         for index, (want, have) in enumerate(zip(wanted, got)):
             base = TOLERANCE.get(want.dtype, 0.0)
             tolerance = max(base, 10 * noise) if hardened else None
-            result = compare(want, have, tolerance, base if shipped or not hardened else None)
+            rms, flat, looked_at = max(rms_of(want), RMS_FLOOR), want, want
+            if isinstance(have, Pieces):
+                flat = want.reshape(-1)
+                looked_at, have, sample = have.sample.of(flat), have.content.view(want.dtype), have.sample
+            result = compare(looked_at, have, tolerance, base if shipped or not hardened else None, rms)
             if result["different"]:
+                first = result["first"] if flat is want else sample.place(result["first"], flat)
                 result["verdict"] = "not_finite" if result["not_finite"] else "different"
                 result["output"] = index
-                result["elements"] = want.numel()
-                result["place"] = [int(i) for i in unravel(result["first"], want.shape)]
+                result["elements"] = looked_at.numel()
+                result["place"] = [int(i) for i in unravel(first, want.shape)]
                 return result
             if isinstance(result["max_error"], float):
                 worst["max_error"] = max(worst["max_error"], result["max_error"])
@@ -665,6 +707,15 @@ def same_bits(a, b):
         kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
         return bool(torch.equal(a.contiguous().view(kind), b.contiguous().view(kind)))
     return bool(torch.equal(a, b))
+
+
+def same_inputs(a, b, seed):
+    if seed and a.is_contiguous() and b.is_contiguous() and a.shape == b.shape and a.dtype == b.dtype:
+        a, b = a.view(-1), b.view(-1)
+        if Sample.fits(a) and Sample.fits(b):
+            sample = Sample(seed, a.numel() * a.element_size(), a.device)
+            a, b = sample.of(a), sample.of(b)
+    return same_bits(a, b)
 
 
 class Referee:
@@ -828,6 +879,8 @@ class Referee:
         self.watched = [(s[2], s[1], self._sum(s[2], s[1], case.device)) for s in request["watch"]]
         case.stage(request["lanes"], request["slots"])
         rested = rested and (not guarded or self._comes_to_rest(case.device))
+        if guarded:
+            self._flush(case.device)
         return {"busy": not rested}
 
     def _comes_to_rest(self, device):
@@ -866,13 +919,15 @@ class Referee:
 
     def do_drain(self, request, _):
         """A write over the device's cache, behind everything that the device has been given."""
-        device = self.cases[request["problem"]].device
+        self._flush(self.cases[request["problem"]].device)
+        return {}
+
+    def _flush(self, device):
         if self.scratch is None:
             size = 2 * getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 << 20)
             self.scratch = torch.empty(size, dtype=torch.uint8, device=device)
         self.scratch.fill_(7)
         torch.cuda.synchronize()
-        return {}
 
     def do_result(self, request, channel):
         self.result = tensors.Memory.from_fd(channel.take_fd(), request["bytes"])
@@ -889,12 +944,17 @@ class Referee:
             return None
 
     def do_copy(self, request, _):
-        """An answer's outputs as they are now; it stands still."""
+        """An answer's outputs as they are now; it stands still. With a seed, pieces of those that are large and lie in
+        memory as one expects."""
         device = self.cases[request["problem"]].device
         self.copies = []
         for place in request["places"]:
             flat = self._opened(place["handle"], place["offset"], place["bytes"], device)
-            self.copies.append(None if flat is None else flat.clone())
+            if flat is not None and request["seed"] and place["dense"] and Sample.fits(flat):
+                sample = Sample(request["seed"], place["bytes"], device)
+                self.copies.append(Pieces(sample, sample.of(flat)))
+            else:
+                self.copies.append(None if flat is None else flat.clone())
         flat = None
         torch.cuda.synchronize()
         self.cuda.close_all()
@@ -914,6 +974,9 @@ class Referee:
             flat, self.copies[item["copy"]] = self.copies[item["copy"]], None
         else:
             flat = self._opened(item.get("handle") or "", item.get("offset") or 0, size, case.device)
+        if isinstance(flat, Pieces):
+            strides = zip(shape, stride, tensors.contiguous(shape))
+            return flat if all(n == 1 or s == usual for n, s, usual in strides) else None
         if flat is None or flat.numel() < size or flat.data_ptr() % tensors.element_size(dtype):
             return None
         return flat[:size].view(dtype).as_strided(shape, stride)
@@ -922,7 +985,7 @@ class Referee:
     def _judge(case, request, entry, got):
         """None: there was no room."""
         try:
-            return case.judge(request["lane"], entry, got, request["hardened"])
+            return case.judge(request["lane"], entry, got, request["hardened"], request["seed"])
         except RuntimeError as error:
             if lacks_room(error):
                 return None
@@ -940,7 +1003,7 @@ class Referee:
             verdict = self._judge(case, request, entry, got)
             if verdict is None:
                 self.make_room()
-                verdict = case.judge(request["lane"], entry, got, request["hardened"])
+                verdict = case.judge(request["lane"], entry, got, request["hardened"], request["seed"])
             verdicts.append(verdict)
             got = None
         if case.kind == "cuda":
