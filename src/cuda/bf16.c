@@ -395,7 +395,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
               ADDRESS(kv), (uint64_t)stride, ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split,
-              (uint64_t)p->n_walk, (uint64_t)p->runs, (uint64_t)p->run_units, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
+              (uint64_t)p->n_walk, (uint64_t)p->runs, (uint64_t)p->run_units, (uint64_t)p->part_units, ADDRESS(a.part),
+              ADDRESS(a.count)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

@@ -278,11 +278,11 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
     }
 }
 
-/* Decode: a block has a task's units [run, run + 1) * a.run_units, one after the other. Its keys and values pass through
- * shared memory, keys [UNIT][DP], then values [DP][UNIT]: the next unit's keys are asked for as soon as the scores of
- * this one are there, its values as soon as this one's are added up, so that some are always on their way. Lines are 16
- * bytes; of odd rows the halves of 64 bytes change places, so that what a warp reads, 64 bytes of eight rows, comes from
- * all banks alike. */
+/* Decode: a block has a task's units [run, run + 1) * a.run_units, one after the other. Its keys and values pass
+ * through shared memory, keys [UNIT][DP], then values [DP][UNIT]: the next unit's keys are asked for as soon as the
+ * scores of this one are there, its values as soon as this one's are added up, so that some are always on their way.
+ * Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp reads, 64 bytes of eight
+ * rows, comes from all banks alike. */
 enum { LINE = 8 }; /* elements */
 static __device__ __forceinline__ int line_at(int row, int line, int per_row) {
     return (row * per_row + (line ^ (row & 1) << 2)) * LINE;
@@ -316,7 +316,8 @@ static __device__ __forceinline__ void ask_unit_values(uint16_t *to, const struc
                                                        const struct unit_blocks &b, int kv_head, int key0, int keys) {
     enum { PER_DIM = UNIT / LINE, STEP = THREADS / PER_DIM };
     const int row = (int)threadIdx.x / PER_DIM, line = (int)threadIdx.x % PER_DIM, key = line * LINE;
-    const uint16_t *from = (key < KV_BLOCK ? b.first : b.second) + ((a.G + kv_head) * a.K + row) * KV_BLOCK + key % KV_BLOCK;
+    const uint16_t *from =
+        (key < KV_BLOCK ? b.first : b.second) + ((a.G + kv_head) * a.K + row) * KV_BLOCK + key % KV_BLOCK;
     if (key0 + key < keys)
 #pragma unroll
         for (int i = 0; i < DP; i += STEP)
@@ -328,10 +329,10 @@ static __device__ __forceinline__ void ask_unit_values(uint16_t *to, const struc
  * dimensions. Where one block has all of a task's units it merges them as walk_kernel does. Otherwise their results lie
  * in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a task are neighbours,
  * from task.part on. The last block of a task to come merges them; count[task] is 0 before and after. */
-template <int DP>
-static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep);
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep);
 
-template <int DP> static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(const struct cu_attn16 a) {
+template <int DP>
+static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(const struct cu_attn16 a) {
     static_assert(PIECES == WARPS, "a warp a piece");
     static_assert(UNIT == 2 * KV_BLOCK, "a unit is two blocks");
     enum { MINE = DP / 8 / WARPS };
@@ -475,8 +476,7 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOC
 }
 
 /* Four dimensions of a query pair a thread. */
-template <int DP>
-static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep) {
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep) {
     const float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
     for (int i = threadIdx.x; i < t.pairs * (DP / 4); i += THREADS) {
         const int pair = i / (DP / 4), d = i % (DP / 4) * 4;

@@ -84,8 +84,11 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
 #pragma unroll
     for (int i = 0; i < NT; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
     if (l.x.vec && l.a.vec && l.K % 32 == 0) { /* in place of rows and pieces that are not there the last ones */
-        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8,
-                             *const y = l.x.p + min64(m0 + r + 8, l.T - 1) * l.x.row + c * 8;
+        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8, *const y =
+                                                                                        l.x.p +
+                                                                                        min64(m0 + r + 8, l.T - 1) *
+                                                                                            l.x.row +
+                                                                                        c * 8;
         const uint16_t *a[NT];
 #pragma unroll
         for (int j = 0; j < NT; j++) a[j] = l.a.p + min64(n0 + j * 8 + r, cols - 1) * l.a.row + c * 8;
@@ -110,8 +113,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
             const uint4 u = load_eight(l.x, m0 + r, l.T, k + c * 8, l.K),
                         v = load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K);
 #pragma unroll
-            for (int j = 0; j < NT; j++)
-                mma_piece(acc[j], u, v, load_eight(l.a, n0 + j * 8 + r, cols, k + c * 8, l.K));
+            for (int j = 0; j < NT; j++) mma_piece(acc[j], u, v, load_eight(l.a, n0 + j * 8 + r, cols, k + c * 8, l.K));
         }
     }
 #pragma unroll
@@ -164,7 +166,8 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
             }
         }
     if (t.vec && s.b.vec) {
-        const uint16_t *const p = t.p + min64(m0 + r, l.T - 1) * t.row, *const q = t.p + min64(m0 + r + 8, l.T - 1) * t.row;
+        const uint16_t *const p = t.p + min64(m0 + r, l.T - 1) * t.row, *const q =
+                                                                            t.p + min64(m0 + r + 8, l.T - 1) * t.row;
         for (int64_t k = c * 8; k - c * 8 < l.R; k += 32) {
             const bool in = k < l.R;
             const uint4 x = in ? load16(p + k) : zero4(), y = in ? load16(q + k) : zero4();
@@ -203,7 +206,8 @@ extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
     const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R;
     if (l->T > DOWN_FEW && cols > 8)
-        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4>), high * ceil_div(cols, 8 * DOWN_WIDE), DOWN_THREADS, 0, d->stream, *l);
+        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4>), high * ceil_div(cols, 8 * DOWN_WIDE), DOWN_THREADS, 0,
+                      d->stream, *l);
     return LAUNCH((lora_down_kernel<1, 8>), high * ceil_div(cols, 8), DOWN_THREADS, 0, d->stream, *l);
 }
 

@@ -209,8 +209,9 @@ static __global__ void __launch_bounds__(THREADS) lora_swiglu_kernel(const struc
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const bool in = m + 8 * half < l.T && n < y.cols;
-                old[s][half] = in ? load16(static_cast<const uint16_t *>(l.site[s].y) + (m + 8 * half) * l.site[s].ldy + n)
-                                  : zero4();
+                old[s][half] =
+                    in ? load16(static_cast<const uint16_t *>(l.site[s].y) + (m + 8 * half) * l.site[s].ldy + n)
+                       : zero4();
             }
         float acc[2][4][4];
 #pragma unroll
@@ -260,7 +261,8 @@ extern "C" int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y) 
 
 template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
     const int64_t wide = ceil_div(y.cols, BLOCK_N);
-    if (l->T <= 64) return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
+    if (l->T <= 64)
+        return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
     return LAUNCH((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d->stream, *l, y);
 }
 

@@ -229,7 +229,7 @@ struct cu_attn16 {
     int64_t n_tasks;
     int settled; /* decode: what the cache has before a task's past was there before the kernel that runs ahead */
     int64_t runs, run_units; /* decode: blocks a task has, and units one block does */
-    int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
+    int64_t part_units;      /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
     unsigned *count; /* decode: [n_tasks], zeros before and after */
 };

@@ -625,7 +625,8 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t few, int64_t 
     return same;
 }
 
-/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something. */
+/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something.
+ */
 static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
     enum { IN = 64, F = 168 };
     struct rng r = rng_make(61, (uint64_t)(T + R));
@@ -654,8 +655,8 @@ static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
         }
         gpu->mem_get(gpu, got[way], y, bytes);
     }
-    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 &&
-                      memcmp(got[1], got[2], bytes) != 0;
+    const bool same =
+        gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 && memcmp(got[1], got[2], bytes) != 0;
     for (int way = 0; way < 3; way++) free(got[way]);
     gpu->mem_free(gpu, x);
     gpu->mem_free(gpu, start);

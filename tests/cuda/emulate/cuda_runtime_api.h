@@ -38,13 +38,14 @@ typedef struct {
 #ifdef __cplusplus
 extern "C"
 #endif
-cudaError_t emulate_state(void); /* that of a device which a kernel has broken, for good */
+    cudaError_t
+    emulate_state(void); /* that of a device which a kernel has broken, for good */
 static inline int emulate_fault(const char *name) {
     const char *wanted = getenv("KERNELRL_EMULATE_FAULT");
     return wanted && strcmp(wanted, name) == 0;
 }
 static inline const char *cudaGetErrorString(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation  ? "out of memory"
+    return e == cudaErrorMemoryAllocation ? "out of memory"
            : e == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
                                           : "emulated error";
 }
