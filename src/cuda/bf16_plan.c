@@ -59,6 +59,11 @@ static void table_room(struct plan16 *p, int64_t n) {
     p->h_table = xrealloc(p->h_table, (size_t)p->cap_table * sizeof *p->h_table);
 }
 
+/* Whether the past of sequence i is that of an earlier one, o, which has none itself. */
+static bool holds_past(const struct attn_seq *seq, int o, int i) {
+    return o < i && seq[o].row == seq[i].past_row && seq[o].past == 0 && seq[o].len >= seq[i].past;
+}
+
 /* The table of a training sequence, and what must be written into its own blocks. at[j]: where the table of sequence j
  * begins. */
 static void own_cache(struct plan16 *p, const struct attn_seq *seq, int i, int64_t *at, int *owner) {
@@ -67,13 +72,10 @@ static void own_cache(struct plan16 *p, const struct attn_seq *seq, int i, int64
     int64_t shared = 0;
     at[i] = p->n_table;
     table_room(p, blocks);
-    if (s->past > 0) { /* its prefix: an earlier sequence without a past of its own */
+    if (s->past > 0) {
         int o = *owner;
-        for (int tried = 0; tried <= i; tried++, o = tried) {
-            if (o < i && seq[o].row == s->past_row && seq[o].past == 0 && seq[o].len >= s->past) break;
-            if (tried == i) o = -1;
-        }
-        if (o >= 0 && o < i && seq[o].row == s->past_row) {
+        for (int j = 0; !holds_past(seq, o, i) && j < i; j++) o = j;
+        if (holds_past(seq, o, i)) {
             *owner = o;
             shared = s->past / KV_BLOCK;
             memcpy(p->h_table + p->n_table, p->h_table + at[o], (size_t)shared * sizeof *p->h_table);

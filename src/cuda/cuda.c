@@ -826,9 +826,7 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     c->device = device;
     if (open_device(c, device, msg, msg_bytes)) {
         cudaGetLastError();
-        if (c->stream) cudaStreamDestroy(c->stream);
-        if (c->side) cudaStreamDestroy(c->side);
-        free(c);
+        cuda_close(&c->be);
         return 1;
     }
     *out = &c->be;

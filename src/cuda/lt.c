@@ -331,7 +331,8 @@ static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
     *done = false;
     if (!c->lt) return true;
-    if (c->be.fast && !c->lt->workspace) cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES);
+    if (c->be.fast && !c->lt->workspace && cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES) != cudaSuccess)
+        cudaGetLastError(); /* there are algorithms that need none */
     if (!p->exact) {
         *done = gradient(c, p);
         return true;
@@ -343,10 +344,8 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     int i = 0;
     while (i < g->n_ranges && g->n[i] != end) i++;
     if (i == g->n_ranges && !small) {
-        if (i == RANGES || c->pass.mode != PASS_RUN) { /* a search cannot be recorded */
-            c->pass.abort = true;
-            return true;
-        }
+        if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* a search cannot be recorded */
+        if (i == RANGES || c->pass.mode != PASS_RUN) return true;
         search(c, op, g, p, &g->algo[i]);
         g->n[i] = end;
         g->n_ranges++;

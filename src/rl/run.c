@@ -265,7 +265,12 @@ enum status run_find_checkpoint(const struct run *r, int64_t step, struct run_ch
                 (long long)step);
 }
 
-static int by_name_descending(const void *a, const void *b) { return strcmp(*(char *const *)b, *(char *const *)a); }
+/* Of names that are numbers: largest first. */
+static int by_number_descending(const void *a, const void *b) {
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    const size_t n = strlen(x), m = strlen(y);
+    return n != m ? (n < m ? 1 : -1) : strcmp(y, x);
+}
 
 enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
     CLEANUP_FREE char *dir = in_dir(r->dir, "checkpoints");
@@ -273,12 +278,12 @@ enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
     char **names;
     size_t n;
     TRY(fs_list(dir, &names, &n, e));
-    qsort(names, n, sizeof *names, by_name_descending);
+    qsort(names, n, sizeof *names, by_number_descending);
     enum status st = ST_OK;
     int64_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         int64_t step;
-        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) { /* all of six digits or more */
+        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) {
             CLEANUP_FREE char *path = in_dir(dir, names[i]);
             st = fs_remove(path, e);
         }

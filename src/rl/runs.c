@@ -125,9 +125,14 @@ enum status runs_list(const char *runs_dir, struct run_info **out, int *n, struc
         free(names[i]);
     }
     free(names);
+    if (st != ST_OK) {
+        while (*n > 0) run_info_free(&all[--*n]);
+        free(all);
+        return st;
+    }
     qsort(all, (size_t)*n, sizeof *all, newest_first);
     *out = all;
-    return st;
+    return ST_OK;
 }
 
 enum status runs_find(const char *runs_dir, const char *name, char **out, struct err *e) {

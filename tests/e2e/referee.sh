@@ -45,7 +45,7 @@ for name, body in BODIES.items():
         memory = tensors.Memory(0, 2 * case.inputs_layout.bytes, "cpu", mmap.mmap(-1, 2 * case.inputs_layout.bytes))
         memory.slot_base, memory.slot_stride = 0, case.inputs_layout.bytes
         case.lanes[lane] = memory
-    for family in ("shipped", "spikes", "signed"):
+    for family in ("shipped", "spikes", "signed", "offset", "unit", "negated"):
         want = [case._draw(family, seed, 0) for seed in (11, 12)]
         again = [case._draw(family, seed, 0) for seed in (11, 12)]
         assert all(torch.equal(a, b) for w, v in zip(want, again) for a, b in zip(w, v)), (name, family)
@@ -69,7 +69,21 @@ for name, body in BODIES.items():
     spiky = case._draw("spikes", 11, 0)[0]
     assert (spiky.abs() > 1).sum() >= 2
 assert {("as they come", "shipped"), ("as they come", "spikes"), ("shapes as lists", "shipped")} <= direct, direct
-assert not any(family == "signed" for _, family in direct)
+assert ("as they come", "offset") in direct
+assert not any(name in ("one twice", "and a part of it") and family != "shipped" for name, family in direct), direct
+# What the families are, on numbers that have zeros and both signs.
+case = referee.Case({"device": "cpu", "precision": "fp32", "cpu_inputs": False, "code": HEAD + "    return [torch.rand(8, 8)]\n",
+                     "init_seeds": [1, 2]})
+x = torch.linspace(-2, 2, 4001).reshape(-1, 1)
+for fresh in (False, True):
+    of = lambda family: case._change(x.clone() if fresh else x, family, torch.Generator().manual_seed(3), fresh)
+    signs = torch.where(x == 0, torch.ones(()), of("signed") / x)
+    assert (signs.abs() == 1).all() and 1500 < int((signs > 0).sum()) < 2500
+    assert torch.equal(of("scaled"), x * signs * 3) and torch.equal(of("small"), x * signs * 0.01)
+    assert torch.equal(of("negated"), -x)
+    assert torch.equal(of("offset"), torch.where(x != 0, x * signs + 50, x))
+    assert torch.equal(of("unit"), torch.where(x != 0, (1 + 0.01 * x) * signs, x))
+assert torch.equal(x, torch.linspace(-2, 2, 4001).reshape(-1, 1))
 PY
 cat >"$tmp/guards.py" <<'PY'
 # What is looked at in front of a timed turn on a GPU, with the driver's part played by this machine's memory and clock.

@@ -388,7 +388,7 @@ class Case:
         with contextlib.ExitStack() as stack:
             if not self.cpu_inputs:
                 stack.enter_context(torch.device(self.device))
-            if into and family in ("shipped", "spikes"):
+            if into and family != "probe":
                 stack.enter_context(DrawInto(into))
             values = self.get_inputs()
         if not isinstance(values, (list, tuple)):
@@ -420,21 +420,24 @@ class Case:
         def mirrored(t):
             return torch.triu(t) + torch.triu(t, 1).transpose(-1, -2) if symmetric else t
 
-        if family == "negated":
-            return -x
-        if family in ("signed", "scaled", "small", "unit", "offset"):
-            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8) * 2 - 1
-            signs = mirrored(signs).to(x.dtype)
-        if family == "signed":
-            return x * signs
-        if family == "scaled":
-            return x * signs * 3
-        if family == "small":
-            return x * signs * 0.01
-        if family == "unit":
-            return torch.where(x != 0, (1 + 0.01 * x) * signs, x)
-        if family == "offset":
-            return torch.where(x != 0, x * signs + OFFSET, x)
+        if family in ("signed", "scaled", "small", "unit", "offset", "negated"):
+            # In place: of gigabytes there is seldom room for many, and each pass takes milliseconds.
+            x = x if fresh else x.clone()
+            if family == "negated":
+                return x.neg_()
+            zero = x == 0 if family in ("unit", "offset") else None
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8)
+            signs = mirrored(signs.mul_(2).sub_(1))
+            if family == "unit":
+                x.mul_(0.01).add_(1)
+            x.mul_(signs)
+            if family == "scaled":
+                x.mul_(3)
+            elif family == "small":
+                x.mul_(0.01)
+            elif family == "offset":
+                x.add_(OFFSET)
+            return x if zero is None else x.masked_fill_(zero, 0)
         if family == "spikes":
             if x.is_contiguous() and not symmetric:
                 return self._spikes(x if fresh else x.clone(), generator)
