@@ -298,7 +298,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     double *t = xcalloc((size_t)(4 * repeat), sizeof *t);
     const struct train_times times = {t, t + repeat, t + 2 * repeat, t + 3 * repeat};
     struct rng r = rng_make(5, 0);
-    for (int i = 0; i < micro; i++) seg[i] = (struct segment){i * tokens, tokens, -1};
+    for (int i = 0; i < micro; i++) seg[i] = (struct segment){i * tokens, tokens, -1, 0};
     for (int64_t i = 0; i < T; i++) { /* every row predicts, and matters */
         rows[i] = (int32_t)(i % (micro * tokens));
         g[i] = (float)((rng_next_f64(&r) - 0.5) / (double)T);

@@ -12,7 +12,7 @@ struct corpus_args {
     int backend; /* 0: c, 1: triton */
     bool unverified;
     int64_t seed, answers;
-    double think, refine, examples, retrieved, verdicts, proposals;
+    double think, refine, examples, retrieved, verdicts, proposals, kernelbench;
 };
 #define T struct corpus_args
 static const struct config_key keys[] = {
@@ -22,6 +22,9 @@ static const struct config_key keys[] = {
     KEY_ENUM(T, backend, "c", "c|triton", "What the answers are written in."),
     KEY_BOOL(T, unverified, "false",
              "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
+    KEY_FLOAT(T, kernelbench, "0", "[0,1]",
+              "Share of plain rows whose module is written as KernelBench writes: long docstrings, type hints, inputs "
+              "with names."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of the choices."),
     KEY_INT(T, answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
     KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
@@ -50,6 +53,7 @@ static enum status run(const struct corpus_args *a, struct err *e) {
     struct corpus_options o = {.from = a->from,
                                .backend = backend,
                                .unverified = a->unverified,
+                               .kernelbench = a->kernelbench,
                                .output = a->output,
                                .seed = (uint64_t)a->seed,
                                .answers = (int)a->answers,

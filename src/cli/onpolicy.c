@@ -1,7 +1,7 @@
 /* kernelrl selfcheck onpolicy: samples tokens through the engine and computes their log-probabilities once more with
  * the trainer's forward pass, packed in another order. On-policy learning stands on these being the same numbers, so
  * they are compared as bit patterns. Also compared: batch sizes, thread counts, memory for few, and greedy answers
- * alone and in a batch. */
+ * alone and in a batch. With several adapters every batch mixes them, and the same prompts are answered under each. */
 #include "cli/onpolicy.h"
 
 #include <getopt.h>
@@ -33,12 +33,12 @@ enum {
 };
 static const int batch_sizes[] = {1, 7, 64, 256};
 static const char usage[] =
-    "selfcheck onpolicy --model DIR [--adapter DIR | --lora-rank R] [--tokens N] [--threads K]\n"
-    "       [--device cpu|cuda|cuda:N] [--dtype auto|f32|bf16]";
+    "selfcheck onpolicy --model DIR [--adapter DIR | --lora-rank R] [--adapters N] [--tokens N]\n"
+    "       [--threads K] [--device cpu|cuda|cuda:N] [--dtype auto|f32|bf16]";
 
 struct options {
     const char *model, *adapter, *device, *dtype;
-    int lora_rank, threads;
+    int lora_rank, threads, adapters;
     int64_t tokens;
     char *model_dir, *adapter_dir; /* owned */
 };
@@ -87,13 +87,13 @@ static void policy_close(struct policy *p) {
 }
 
 /* B as well as A: with a B of zeros the adapter would do nothing. */
-static enum status random_adapter(struct model *m, int rank, struct err *e) {
-    TRY(model_lora_init(m, rank, 2.0f * (float)rank, SEED, e));
+static enum status random_adapter(struct model *m, int rank, uint64_t seed, struct err *e) {
+    TRY(model_lora_init(m, rank, 2.0f * (float)rank, seed, e));
     TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
     int n;
     const struct param *p = model_params(m, &n);
     for (int i = 1; i < n; i += 2) { /* A, B, A, B, ... */
-        struct rng r = rng_make(SEED, 1000 + (uint64_t)i);
+        struct rng r = rng_make(seed, 1000 + (uint64_t)i);
         CLEANUP_FREE float *host = xmalloc((size_t)p[i].n * sizeof *host);
         for (int64_t k = 0; k < p[i].n; k++) host[k] = 0.02f * (float)rng_normal(&r);
         model_param_put(m, &p[i], host);
@@ -110,8 +110,24 @@ static enum status policy_open(const struct options *o, int threads, int32_t voc
     TRY(backend_open(o->device, p->pool, &p->be, e));
     const struct model_options mo = {.dtype = o->dtype, .frozen = true};
     TRY(model_load(o->model_dir, &mo, p->be, &p->model, e));
+    static const int ranks[] = {8, 5, 32, 16}; /* 5: rows that do not line up */
+    for (int i = 0; i < o->adapters; i++) {
+        TRY(random_adapter(p->model, ranks[(size_t)i % ARRAY_LEN(ranks)], SEED + 1 + (uint64_t)i, e));
+        (void)model_adapter_keep(p->model);
+    }
     if (o->adapter_dir) return model_lora_load(p->model, o->adapter_dir, e);
-    return o->lora_rank > 0 ? random_adapter(p->model, o->lora_rank, e) : ST_OK;
+    return o->lora_rank > 0 ? random_adapter(p->model, o->lora_rank, SEED, e) : ST_OK;
+}
+
+/* How many adapters there are: the base, that of the options if any, and the random ones. */
+static int n_adapters(const struct options *o) { return 1 + (o->adapter || o->lora_rank > 0) + o->adapters; }
+
+/* The i-th of them: ADAPTER_OWN, 1, 2, ... and the base; without others the own one alone, which may be the base. */
+static int adapter_at(const struct options *o, int i) {
+    if (o->adapters == 0) return ADAPTER_OWN;
+    const bool own = o->adapter || o->lora_rank > 0;
+    i %= n_adapters(o);
+    return i + 1 == n_adapters(o) ? ADAPTER_BASE : own ? i : i + 1;
 }
 
 /* ---- what is sampled --------------------------------------------------------------------------------------------- */
@@ -187,6 +203,7 @@ static enum status make_workload(const struct options *o, const struct model_con
             .n_prompt = (int)prompt.len,
             .n_samples = samples,
             .id = (uint64_t)w->n,
+            .adapter = adapter_at(o, w->n),
             .params = {.temperature = w->n % 4 == 3 ? 0.7f : 1.0f, .top_p = 1, .max_tokens = (int)len, .seed = SEED}};
         w->n++;
         w->n_samples += samples;
@@ -264,6 +281,7 @@ struct pack { /* a training batch that grows */
     float *want, *got; /* the sampler's and the trainer's log-probabilities */
     int64_t T, N, cap;
     int n_seg;
+    bool mixed; /* not of the own adapter alone */
 };
 
 static void pack_reserve(struct pack *k, int64_t rows) {
@@ -302,16 +320,18 @@ static void add_segment(struct pack *k, const struct request *q, const struct sa
         k->targets[k->N] = s->ids[t];
         k->want[k->N] = s->logp[t];
     }
-    if (k->T > start) k->seg[k->n_seg++] = (struct segment){start, k->T - start, prefix};
+    if (k->T > start) k->seg[k->n_seg++] = (struct segment){start, k->T - start, prefix, q->adapter};
+    k->mixed |= q->adapter != ADAPTER_OWN;
 }
 
 static enum status pack_flush(struct pack *k, struct model *m, struct bits_tally *t, struct err *e) {
     if (k->N == 0) return ST_OK;
-    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N, false};
+    const struct train_batch b = {k->ids, k->T, k->seg, k->n_seg, k->rows, k->targets, k->N, k->mixed};
     TRY(model_forward(m, &b, k->got, NULL, NULL, e));
     bits_compare(t, k->want, k->got, k->N);
     k->T = k->N = 0;
     k->n_seg = 0;
+    k->mixed = false;
     return ST_OK;
 }
 
@@ -390,6 +410,42 @@ static enum status check_greedy(const struct policy *p, const struct workload *w
     return st;
 }
 
+/* The first prompts under every adapter, one by one in an engine of their own, all in one batch, and trained. That no
+ * two adapters give a prompt the same answer shows that each is one. */
+static enum status check_adapters(const struct options *o, const struct policy *p, const struct workload *from,
+                                  struct bits_tally *policy, struct bits_tally *other, struct err *e) {
+    enum { PROMPTS = 4 };
+    const int of_each = n_adapters(o), prompts = from->n < PROMPTS ? from->n : PROMPTS, n = prompts * of_each;
+    struct workload w = {
+        .req = xcalloc((size_t)n, sizeof *w.req), .first = xcalloc((size_t)n, sizeof *w.first), .n = n};
+    struct sample *alone = samples_new(n), *together = samples_new(n);
+    enum status st = ST_OK;
+    for (int i = 0; st == ST_OK && i < n; i++) {
+        w.first[i] = i;
+        w.req[i] = from->req[i / of_each];
+        w.req[i].n_samples = 1;
+        w.req[i].adapter = adapter_at(o, i % of_each);
+        st = sample_requests(p, 1, &w.req[i], 1, &alone[i], "an adapter, alone", e);
+    }
+    if (st == ST_OK) st = sample_requests(p, 64, w.req, n, together, "every adapter, in a batch", e);
+    struct bits_tally same = {0}, train = {0};
+    if (st == ST_OK) st = compare_training(p, &w, n, together, 20, &train, e);
+    for (int i = 0; st == ST_OK && i < n; i++)
+        for (int j = i / of_each * of_each; j < i; j++)
+            if (memcmp(together[i].logp, together[j].logp, sizeof *together[i].logp) == 0)
+                st = FAIL(e, ST_FAILED, "adapters %d and %d give the same first token of prompt %d, with the same bits",
+                          w.req[j].adapter, w.req[i].adapter, i / of_each);
+    if (st == ST_OK) {
+        compare_samples(&same, alone, together, n);
+        report("a prompt with every adapter, and trained", &train, policy);
+        report("a prompt with every adapter, alone and mixed", &same, other);
+    }
+    samples_free(alone, n);
+    samples_free(together, n);
+    workload_free(&w);
+    return st;
+}
+
 /* A third of the work once more, many at a time with memory for few: samples give up their keys and values to others,
  * which are computed again later. */
 static enum status check_preemption(const struct policy *p, const struct workload *w, const struct sample *first,
@@ -448,14 +504,17 @@ static enum status run(struct options *o, struct bits_tally *policy, struct bits
     TRY_GOTO(policy_open(o, o->threads, 0, &p, e), out);
     const int sizes = n_batch_sizes(o);
     TRY_GOTO(make_workload(o, model_cfg(p.model), (o->tokens + sizes - 1) / sizes, &w, &p.vocab_limit, e), out);
-    printf("%s on %s, %d threads: %d prompts, %d answers%s\n", o->model, p.be->name, pool_threads(p.pool), w.n,
+    printf("%s on %s, %d threads: %d prompts, %d answers%s", o->model, p.be->name, pool_threads(p.pool), w.n,
            w.n_samples,
            o->adapter     ? ", with the adapter"
            : o->lora_rank ? ", with a random adapter"
                           : "");
+    if (o->adapters) printf(", mixed with %d random adapter%s and the base", o->adapters, o->adapters > 1 ? "s" : "");
+    printf("\n");
     first = samples_new(w.n_samples);
     TRY_GOTO(check_batches(&p, &w, sizes, first, policy, other, e), out);
     TRY_GOTO(check_greedy(&p, &w, other, e), out);
+    if (o->adapters) TRY_GOTO(check_adapters(o, &p, &w, policy, other, e), out);
     TRY_GOTO(check_preemption(&p, &w, first, other, e), out);
     const int threads = pool_threads(p.pool);
     const int32_t vocab_limit = p.vocab_limit;
@@ -483,6 +542,7 @@ int selfcheck_onpolicy(int argc, char **argv) {
         {"model", required_argument, NULL, 'm'},
         {"adapter", required_argument, NULL, 'a'},
         {"lora-rank", required_argument, NULL, 'r'},
+        {"adapters", required_argument, NULL, 'A'},
         {"tokens", required_argument, NULL, 'n'},
         {"threads", required_argument, NULL, 'T'},
         {"device", required_argument, NULL, 'D'},
@@ -491,7 +551,7 @@ int selfcheck_onpolicy(int argc, char **argv) {
         {NULL, 0, NULL, 0},
     };
     struct options o = {.device = "cpu", .tokens = 12000};
-    int64_t rank = 0, threads = 0;
+    int64_t rank = 0, threads = 0, adapters = 0;
     int c;
     optind = 1;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -500,6 +560,7 @@ int selfcheck_onpolicy(int argc, char **argv) {
         case 'm': o.model = optarg; break;
         case 'a': o.adapter = optarg; break;
         case 'r': good = count_option("lora-rank", 1, 4096, &rank); break;
+        case 'A': good = count_option("adapters", 1, 64, &adapters); break;
         case 'n': good = count_option("tokens", 1, (int64_t)1 << 32, &o.tokens); break;
         case 'T': good = count_option("threads", 0, 1024, &threads); break;
         case 'D':
@@ -515,6 +576,7 @@ int selfcheck_onpolicy(int argc, char **argv) {
     }
     if (!o.model || optind != argc || (o.adapter && rank)) return cli_usage(usage);
     o.lora_rank = (int)rank;
+    o.adapters = (int)adapters;
     o.threads = (int)threads;
     struct bits_tally policy = {0}, other = {0};
     struct err e = {0};

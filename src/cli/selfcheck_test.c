@@ -103,6 +103,7 @@ static void test_onpolicy(void **state) {
         assert_int_equal(onpolicy(dir.p, NULL, NULL, "3000"), 0);
         assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "300"), 0);
         assert_int_equal(onpolicy(dir.p, "--lora-rank", "3", "300"), 0);
+        assert_int_equal(onpolicy(dir.p, "--adapters", "3", "300"), 0);
         assert_int_equal(onpolicy(dir.p, "--dtype", "bf16", "1000"), 0);
         assert_int_equal(onpolicy(dir.p, "--adapter", dir.p, "300"), 1); /* no adapter there */
         assert_int_equal(onpolicy(dir.p, NULL, NULL, "1"), 0);
@@ -114,6 +115,7 @@ static void test_onpolicy_usage(void **state) {
     assert_int_equal(onpolicy("/nonexistent", NULL, NULL, "10"), 2);
     assert_int_equal(onpolicy("x", NULL, NULL, "0"), 2);
     assert_int_equal(onpolicy("x", "--lora-rank", "0", "10"), 2);
+    assert_int_equal(onpolicy("x", "--adapters", "0", "10"), 2);
     assert_int_equal(onpolicy("x", "--device", "tpu", "10"), 2);
     assert_int_equal(onpolicy("x", "extra", "words", "10"), 2);
     char *bare[] = {(char *)"selfcheck", (char *)"onpolicy", NULL};

@@ -85,16 +85,22 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
 
 /* ---- verdicts.jsonl ---- */
 
-/* The options that decide a verdict, as text. */
-static void settings_text(const struct verify_options *o, char *out, size_t size) {
-    snprintf(out, size,
-             "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d timing=%s warmup=%d trim=%g interval=%g "
-             "staged=%d single=%d",
-             backend_name(o->backend), o->precision ? o->precision : "fp32",
-             o->scoring == SCORING_COMPAT ? "compat" : "hardened", o->device ? o->device : "default", o->trials,
-             o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device", o->allow_library, o->measure,
-             timing_method_name(o->timing_method), o->warm_calls, o->trim, o->interval, (int)o->staged,
-             o->single_input);
+void verify_run_settings(const struct verify_options *o, char *out, size_t size) {
+    int n = snprintf(out, size,
+                     "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d timing=%s warmup=%d trim=%g "
+                     "interval=%g staged=%d single=%d",
+                     backend_name(o->backend), o->precision ? o->precision : "fp32",
+                     o->scoring == SCORING_COMPAT ? "compat" : "hardened", o->device ? o->device : "default", o->trials,
+                     o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device", o->allow_library, o->measure,
+                     timing_method_name(o->timing_method), o->warm_calls, o->trim, o->interval, (int)o->staged,
+                     o->single_input);
+    const struct {
+        const char *name;
+        double value;
+    } given[] = {{"timeout", o->run_timeout_s}, {"compile", o->compile_timeout_s},   {"budget", o->timing_budget_s},
+                 {"strict", o->lint_strict},    {"memory", (double)o->memory_bytes}, {"threads", o->threads}};
+    for (size_t i = 0; i < ARRAY_LEN(given) && n >= 0 && (size_t)n < size; i++)
+        if (given[i].value != 0) n += snprintf(out + n, size - (size_t)n, " %s=%g", given[i].name, given[i].value);
 }
 
 static enum status read_known(const struct verify_run *r, struct folder *f, const char *path, const char *settings,
@@ -357,9 +363,9 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     struct folder f = {0};
     struct verifier *v = NULL;
     struct jsonl_writer *w = NULL;
-    char path[1200], settings[300];
+    char path[1200], settings[VERIFY_RUN_SETTINGS];
     enum status st;
-    settings_text(&r->o, settings, sizeof settings);
+    verify_run_settings(&r->o, settings, sizeof settings);
     snprintf(path, sizeof path, "%s/verdicts.jsonl", r->run_dir);
     TRY_GOTO(folder_read(r, &f, e), done);
     TRY_GOTO(read_known(r, &f, path, settings, e), done);

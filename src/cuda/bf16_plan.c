@@ -9,7 +9,8 @@
 
 #include "cuda/host.h"
 
-enum { KV_ROWS = 8 }; /* rows a block writes at most */
+enum { KV_ROWS = 8 };  /* rows a block writes at most */
+enum { LONG_RUN = 8 }; /* units: shorter runs are not split for the sake of balance */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -58,6 +59,11 @@ static void table_room(struct plan16 *p, int64_t n) {
     p->h_table = xrealloc(p->h_table, (size_t)p->cap_table * sizeof *p->h_table);
 }
 
+/* Whether the past of sequence i is that of an earlier one, o, which has none itself. */
+static bool holds_past(const struct attn_seq *seq, int o, int i) {
+    return o < i && seq[o].row == seq[i].past_row && seq[o].past == 0 && seq[o].len >= seq[i].past;
+}
+
 /* The table of a training sequence, and what must be written into its own blocks. at[j]: where the table of sequence j
  * begins. */
 static void own_cache(struct plan16 *p, const struct attn_seq *seq, int i, int64_t *at, int *owner) {
@@ -66,13 +72,10 @@ static void own_cache(struct plan16 *p, const struct attn_seq *seq, int i, int64
     int64_t shared = 0;
     at[i] = p->n_table;
     table_room(p, blocks);
-    if (s->past > 0) { /* its prefix: an earlier sequence without a past of its own */
+    if (s->past > 0) {
         int o = *owner;
-        for (int tried = 0; tried <= i; tried++, o = tried) {
-            if (o < i && seq[o].row == s->past_row && seq[o].past == 0 && seq[o].len >= s->past) break;
-            if (tried == i) o = -1;
-        }
-        if (o >= 0 && o < i && seq[o].row == s->past_row) {
+        for (int j = 0; !holds_past(seq, o, i) && j < i; j++) o = j;
+        if (holds_past(seq, o, i)) {
             *owner = o;
             shared = s->past / KV_BLOCK;
             memcpy(p->h_table + p->n_table, p->h_table + at[o], (size_t)shared * sizeof *p->h_table);
@@ -112,6 +115,16 @@ static void query_tasks(struct plan16 *p, const struct attn_seq *s, struct attn_
             p->part_units += units;
             p->max_units = i64_max(p->max_units, units);
         }
+}
+
+/* Into how many runs of units a task is split: so that the device's blocks have one each, and no run is much longer
+ * than a block's share of all units. Few tasks have a block a unit. */
+static void choose_runs(struct plan16 *p, int sm_count) {
+    const int64_t blocks = CU_UNIT_BLOCKS * (int64_t)sm_count, each = blocks / i64_max(p->n_split, 1);
+    const int64_t longest = i64_max(LONG_RUN, ceil_div(p->part_units, blocks));
+    const int64_t run = i64_min(ceil_div(p->max_units, i64_max(each, 1)), longest);
+    p->runs = ceil_div(p->max_units, run);
+    p->run_units = ceil_div(p->max_units, p->runs);
 }
 
 static bool send_plan(struct cuda_backend *c, const char *op, struct plan16 *p) {
@@ -179,6 +192,7 @@ struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct at
             p->h_kv[p->n_kv++] = (struct cu_kv_task){0};
         }
     }
+    choose_runs(p, c->dev.sm_count);
     if (!send_plan(c, op, p)) return NULL;
     p->serial = c->pass.open ? c->pass.serial : 0;
     return p;

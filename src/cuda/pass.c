@@ -93,6 +93,7 @@ static bool undo(struct cuda_backend *c) {
     c->results.n = c->pass.results_n;
     c->results.used = c->pass.results_used;
     c->pass.rec->seen = 0;
+    c->pass.abort = false; /* of what is called outside a pass nothing is held back */
     c->pass.serial++;
     return c->error[0] != 0; /* after an error there is nothing to ask for again */
 }

@@ -10,6 +10,7 @@
  * sample. */
 #include "engine/engine.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ struct flight { /* a sequence in flight */
     int seq;    /* of the cache; -1: preempted */
     int limit;  /* tokens to draw */
     int n;      /* tokens drawn */
+    int feed;   /* tokens the step at hand feeds */
     int row;    /* of the last step's logits, or -1 */
     bool drawn; /* the device drew from it: en->drawn[row] */
     uint64_t stream;
@@ -247,6 +249,8 @@ static enum status check_request(const struct engine *en, const struct request *
         if (r->prompt[i] < 0 || r->prompt[i] >= en->cfg.V)
             return FAIL(e, ST_INVALID, "request %d: prompt token %d is %d, expected 0..%d", index, i, r->prompt[i],
                         en->cfg.V - 1);
+    if (!model_adapter_there(en->m, r->adapter))
+        return FAIL(e, ST_INVALID, "request %d: there is no adapter %d", index, r->adapter);
     if (r->n_samples < 1) return FAIL(e, ST_INVALID, "request %d: n_samples is %d, expected >= 1", index, r->n_samples);
     return check_params(en, &r->params, index, e);
 }
@@ -376,6 +380,7 @@ static bool enter(struct run *r, struct flight *f, int running) {
     struct engine *en = r->en;
     ASSERT(en->n_free > 0);
     f->seq = en->free_seq[--en->n_free];
+    kv_set_adapter(en->kv, f->seq, r->req[f->req].adapter);
     skip_cached(r, f);
     const int64_t need = blocks_of(known_tokens(r, f)) - kv_len(en->kv, f->seq) / KV_BLOCK;
     if (running == 0 || need + running <= kv_available(en->kv)) return true;
@@ -450,18 +455,20 @@ static void finish(struct run *r, int at) {
 /* ---- a step -------------------------------------------------------------------------------------------------------*/
 
 /* Decides what each sequence feeds and takes the blocks for it, oldest first; the youngest are preempted when blocks
- * run out. Fills step_*; returns the number of sequences that feed. */
-static enum status plan(struct run *r, int *count) {
+ * run out. */
+static enum status plan(struct run *r) {
     struct engine *en = r->en;
-    int budget = en->opt.prefill_tokens, n_ids = 0;
-    *count = 0;
+    int budget = en->opt.prefill_tokens;
+    for (int i = 0; i < en->n_order; i++) {
+        en->order[i]->row = -1;
+        en->order[i]->feed = 0;
+    }
     for (int i = 0; i < en->n_order && en->order[i]->seq >= 0; i++) {
         struct flight *f = en->order[i];
-        f->row = -1;
         if (en->kept_by == f) continue; /* has its logits */
         const bool decode = f->left == 0 && known_tokens(r, f) - kv_len(en->kv, f->seq) == 1;
         if (!decode) skip_cached(r, f); /* what others have computed since */
-        const int64_t len = kv_len(en->kv, f->seq), pending = known_tokens(r, f) - len;
+        const int64_t pending = known_tokens(r, f) - kv_len(en->kv, f->seq);
         const int n = decode ? 1 : (int)i64_min(pending, budget);
         if (n == 0) continue;
         while (f->seq >= 0 && !kv_reserve(en->kv, f->seq, n)) {
@@ -472,13 +479,7 @@ static enum status plan(struct run *r, int *count) {
             preempt_from(en, youngest);
         }
         if (f->seq < 0) break; /* it was the youngest itself */
-        memcpy(en->step_ids + n_ids, f->tokens + len, (size_t)n * sizeof *en->step_ids);
-        en->step_seq[*count] = f->seq;
-        en->step_n[*count] = n;
-        en->want[*count] = want_of(r, f, n == pending);
-        f->drawn = model_can_draw(en->m) && en->want[*count].what == STEP_DRAW;
-        f->row = (*count)++;
-        n_ids += n;
+        f->feed = n;
         if (decode)
             en->stats.decoded_tokens++;
         else
@@ -486,6 +487,37 @@ static enum status plan(struct run *r, int *count) {
         budget -= decode ? 0 : n;
     }
     return ST_OK;
+}
+
+/* The smallest adapter above `last` that feeds; INT_MAX: none. */
+static int next_adapter(const struct run *r, int last) {
+    const struct engine *en = r->en;
+    int next = INT_MAX;
+    for (int i = 0; i < en->n_order; i++) {
+        const int a = r->req[en->order[i]->req].adapter;
+        if (en->order[i]->feed > 0 && a > last && a < next) next = a;
+    }
+    return next;
+}
+
+/* Fills step_* with what is fed, each adapter's rows together; returns the number of sequences. */
+static int lay_out(struct run *r) {
+    struct engine *en = r->en;
+    int count = 0, n_ids = 0;
+    for (int a = INT_MIN; (a = next_adapter(r, a)) < INT_MAX;)
+        for (int i = 0; i < en->n_order; i++) {
+            struct flight *f = en->order[i];
+            if (f->feed == 0 || r->req[f->req].adapter != a) continue;
+            const int64_t len = kv_len(en->kv, f->seq);
+            memcpy(en->step_ids + n_ids, f->tokens + len, (size_t)f->feed * sizeof *en->step_ids);
+            en->step_seq[count] = f->seq;
+            en->step_n[count] = f->feed;
+            en->want[count] = want_of(r, f, f->feed == known_tokens(r, f) - len);
+            f->drawn = model_can_draw(en->m) && en->want[count].what == STEP_DRAW;
+            f->row = count++;
+            n_ids += f->feed;
+        }
+    return count;
 }
 
 /* Starts samples of the prompt at `at`, whose logits are there, while there are slots and blocks for them: each will
@@ -561,9 +593,9 @@ static enum status draw(struct run *r) {
 
 static enum status step(struct run *r) {
     struct engine *en = r->en;
-    int count;
     enter_all(r);
-    TRY(plan(r, &count));
+    TRY(plan(r));
+    const int count = lay_out(r);
     if (count > 0) {
         TRY(model_can_draw(en->m)
                 ? model_step_draw(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->want,

@@ -31,6 +31,7 @@ struct request {
     int n_prompt;
     int n_samples; /* share one prefill */
     uint64_t id;   /* keys the random stream; sample i uses stream (id, i) */
+    int adapter;   /* as in struct segment (model.h): 0 the model's own */
     struct sample_params params;
 };
 

@@ -165,12 +165,12 @@ static void logprobs_are_the_trainers(void **state) {
     for (int i = 0, at = 0; i < 8; at += r[i].n_samples, i++) {
         int32_t ids[2000], rows[2000], targets[2000];
         float logp[2000], entropy[2000];
-        struct segment seg[9] = {{0, r[i].n_prompt, -1}};
+        struct segment seg[9] = {{0, r[i].n_prompt, -1, 0}};
         int64_t T = r[i].n_prompt, N = 0;
         memcpy(ids, r[i].prompt, (size_t)T * sizeof *ids);
         for (int k = 0; k < r[i].n_samples; k++) {
             const struct sample *s = &out[at + k];
-            seg[k + 1] = (struct segment){T, s->n, 0};
+            seg[k + 1] = (struct segment){T, s->n, 0, 0};
             for (int t = 0; t < s->n; t++) {
                 rows[N] = (int32_t)(t == 0 ? r[i].n_prompt - 1 : T + t - 1);
                 targets[N++] = s->ids[t];
@@ -295,6 +295,81 @@ static void prefixes_are_shared(void **state) {
     free_all(want, 12);
     engine_close(plain);
     engine_close(en);
+}
+
+/* The requests of mixed_requests under the base, the model's own adapter and two others, all in one run: each sample is
+ * what its request gives alone, in any batch and however little memory there is. That prompts begin alike helps only
+ * those of one adapter. */
+static void adapters_are_mixed(void **state) {
+    (void)state;
+    enum { ADAPTERS = 4, REQUESTS = 8 * ADAPTERS };
+    static const int adapter[ADAPTERS] = {ADAPTER_BASE, ADAPTER_OWN, 1, 2};
+    struct err e = {0};
+    for (int k = 0; k < 3; k++) { /* the last one stays the own one */
+        if (model_lora_init(model, 2 + 3 * k, 8, (uint64_t)k, &e) != ST_OK) fail_msg("%s", e.msg);
+        if (model_train_prepare(model, TRAIN_LORA, &e) != ST_OK) fail_msg("%s", e.msg);
+        int n;
+        const struct param *p = model_params(model, &n);
+        for (int i = 1; i < n; i += 2) { /* B */
+            struct rng r = rng_make(5 + (uint64_t)k, (uint64_t)i);
+            for (int64_t j = 0; j < p[i].n; j++) p[i].w[j] = 0.3f * (float)rng_normal(&r);
+        }
+        model_params_changed(model);
+        if (k < 2) assert_int_equal(model_adapter_keep(model), k + 1);
+    }
+    struct request base[8], r[REQUESTS];
+    const int total = mixed_requests(base);
+    struct sample want[ADAPTERS * 32], got[ADAPTERS * 32];
+    for (int i = 0; i < REQUESTS; i++) {
+        r[i] = base[i / ADAPTERS];
+        r[i].adapter = adapter[i % ADAPTERS];
+    }
+    int apart = 0;
+    for (int i = 0, at = 0; i < REQUESTS; at += r[i].n_samples, i++) {
+        struct engine *one = open_engine(0, 1, 0); /* nothing is remembered of another */
+        run_ok(one, &r[i], 1, &want[at]);
+        engine_close(one);
+        const struct sample *mine = &want[at], *before = &want[at - (i % ADAPTERS ? r[i].n_samples : 0)];
+        apart += i % ADAPTERS && mine->logp[0] != before->logp[0];
+    }
+    assert_int_equal(apart, REQUESTS / ADAPTERS * (ADAPTERS - 1)); /* each adapter does something of its own */
+    static const struct {
+        int blocks, batch, prefill;
+        bool no_cache;
+    } cases[] = {{0, 0, 0, false}, {0, 5, 3, true}, {10, 0, 0, false}, {11, 7, 64, true}, {13, 3, 1, false}};
+    bool preempted = false;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct engine_options o = {.memory_bytes = cases[i].blocks * kv_block_bytes(model),
+                                         .max_batch = cases[i].batch,
+                                         .prefill_tokens = cases[i].prefill,
+                                         .no_prefix_cache = cases[i].no_cache,
+                                         .token_bytes = letter};
+        struct engine *en = NULL;
+        if (engine_open(model, &o, &en, &e) != ST_OK) fail_msg("%s", e.msg);
+        for (int round = 0; round < 2; round++) {
+            run_ok(en, r, REQUESTS, got);
+            for (int k = 0; k < ADAPTERS * total; k++) assert_same(&want[k], &got[k]);
+            free_all(got, ADAPTERS * total);
+            const struct engine_stats s = engine_stats(en);
+            preempted |= s.preemptions > 0;
+            /* No two requests share a prompt and an adapter. The second round finds what the first has left. */
+            if (i == 0) assert_true(round ? s.cached_tokens >= ADAPTERS * (600 / 64 * 64) : s.cached_tokens == 0);
+        }
+        engine_close(en);
+    }
+    assert_true(preempted);
+    free_all(want, ADAPTERS * total);
+
+    struct engine *en = open_engine(0, 0, 0);
+    r[3].adapter = 3;
+    assert_int_equal(engine_run(en, r, REQUESTS, got, NULL, NULL, &e), ST_INVALID);
+    assert_non_null(strstr(e.msg, "request 3: there is no adapter 3"));
+    engine_close(en);
+    model_adapter_drop(model, 1);
+    model_adapter_drop(model, 2);
+    (void)model_adapter_keep(model);
+    model_adapter_drop(model, 3); /* and the own one: the other tests' model again */
+    if (model_train_prepare(model, TRAIN_FULL, &e) != ST_OK) fail_msg("%s", e.msg);
 }
 
 struct allocations {
@@ -773,6 +848,7 @@ int main(void) {
         cmocka_unit_test(logprobs_are_the_trainers),
         cmocka_unit_test(memory_does_not_matter),
         cmocka_unit_test(prefixes_are_shared),
+        cmocka_unit_test(adapters_are_mixed),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(budget_is_never_exceeded),
         cmocka_unit_test(bad_logits),

@@ -7,8 +7,9 @@
  * kept it: gradients of A and B, and dx += what flows through LoRA. */
 static void lora_backward(struct model *m, const struct lora *l, enum lora_input input, struct tensor dx,
                           struct tensor dy, struct tensor x, float *xa) {
+    if (!l || !l->a[input].w) return;
     const struct weight *a = &l->a[input];
-    if (!a->w) return;
+    const int64_t R = m->own.rank;
     struct backend *be = m->be;
     struct tensor dt = tensor_full(m->ts.p.xa, x.rows, a->N);
     const bool train = m->train == TRAIN_LORA;
@@ -21,18 +22,21 @@ static void lora_backward(struct model *m, const struct lora *l, enum lora_input
         if (!l->b[s].w) continue;
         /* dB = dy^T (scale x A^T) */
         if (train)
-            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, x.rows, a->N), row, m->rank),
+            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, x.rows, a->N), row, R),
                           m->act);
-        be->linear_dx(be, tensor_cols(dt, row, m->rank), d, &l->b[s], false);
-        row += m->rank;
+        be->linear_dx(be, tensor_cols(dt, row, R), d, &l->b[s], false);
+        row += R;
     }
-    be->axpby(be, dt, m->lora_scale, dt, 0); /* scale dy B, the gradient at x A^T */
+    be->axpby(be, dt, m->own.scale, dt, 0); /* scale dy B, the gradient at x A^T */
     if (train) be->linear_dw(be, lora_grad_of(m, a->w), dt, x, a->dt);
     be->linear_dx(be, dx, dt, a, true);
 }
 
-static void layer_backward(struct model *m, struct layer *l, const struct layer_acts *a, struct tensor dx) {
+/* All rows are the own adapter's: check_batch in forward.c sees to it. */
+static void layer_backward(struct model *m, int i, const struct layer_acts *a, struct tensor dx) {
     struct backend *be = m->be;
+    struct layer *l = &m->layer[i];
+    const struct lora *lora = m->own.w ? &m->own.layer[i] : NULL;
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
     const int64_t T = w->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
@@ -48,18 +52,18 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
     be->swiglu(be, act, gu);
     be->linear_dx(be, da, dx, &l->wd, false);
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
-    lora_backward(m, &l->lora, LORA_OF_ACT, da, dx, act, a->xa[LORA_OF_ACT]);
+    lora_backward(m, lora, LORA_OF_ACT, da, dx, act, a->xa[LORA_OF_ACT]);
     be->swiglu_grad(be, dgu, da, gu);
     be->rmsnorm(be, h, x_mid, l->ln2, eps);
     be->linear_dx(be, dh, dgu, &l->wgu, false);
     if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);
-    lora_backward(m, &l->lora, LORA_OF_H2, dh, dgu, h, a->xa[LORA_OF_H2]);
+    lora_backward(m, lora, LORA_OF_H2, dh, dgu, h, a->xa[LORA_OF_H2]);
     be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
 
     /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
     be->linear_dx(be, d_o, dx, &l->wo, false);
     if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o, m->dt);
-    lora_backward(m, &l->lora, LORA_OF_O, d_o, dx, o, a->xa[LORA_OF_O]);
+    lora_backward(m, lora, LORA_OF_O, d_o, dx, o, a->xa[LORA_OF_O]);
     const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
     be->rope(be, qk, qkv, &rope);
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
@@ -74,7 +78,7 @@ static void layer_backward(struct model *m, struct layer *l, const struct layer_
         be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h, m->dt);
         if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
     }
-    lora_backward(m, &l->lora, LORA_OF_H1, dh, dqkv, h, a->xa[LORA_OF_H1]);
+    lora_backward(m, lora, LORA_OF_H1, dh, dqkv, h, a->xa[LORA_OF_H1]);
     be->rmsnorm_grad(be, dx, grad_of(m, l->ln1), dh, x_in, l->ln1, eps, true);
 }
 
@@ -110,7 +114,7 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
                      false);
     for (int i = m->cfg.L - 1; i >= 0; i--) {
         model_layer_recall(m, i);
-        layer_backward(m, &m->layer[i], &w->layer[i], dx);
+        layer_backward(m, i, &w->layer[i], dx);
     }
     if (full) be->embed_grad(be, grad_of(m, model_table(m)->w), dx, b->ids);
     if (be->pass_end) be->pass_end(be);

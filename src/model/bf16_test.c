@@ -110,9 +110,9 @@ static void make_group(struct group *x) {
     struct rng r = rng_make(21, 0);
     for (int i = 0; i < T; i++) x->ids[i] = (int32_t)rng_below(&r, V);
     for (int i = 0; i < N; i++) x->g[i] = (float)rng_normal(&r);
-    x->seg[0] = (struct segment){0, PROMPT, -1};
+    x->seg[0] = (struct segment){0, PROMPT, -1, 0};
     for (int a = 0; a < ANSWERS; a++) {
-        x->seg[1 + a] = (struct segment){PROMPT + a * ANSWER, ANSWER, 0};
+        x->seg[1 + a] = (struct segment){PROMPT + a * ANSWER, ANSWER, 0, 0};
         for (int i = 0; i < ANSWER; i++) {
             x->rows[a * ANSWER + i] = i ? PROMPT + a * ANSWER + i - 1 : PROMPT - 1;
             x->targets[a * ANSWER + i] = x->ids[PROMPT + a * ANSWER + i];

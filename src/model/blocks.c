@@ -67,8 +67,9 @@ static void unpublish(struct block_pool *p, int32_t b) {
     x->published = false;
 }
 
+/* Publications count from 1; beginnings -1, -2, ... are 0 and downwards from the largest number. */
 static uint64_t number_of(const struct block_pool *p, int32_t parent) {
-    if (parent < 0) return 0;
+    if (parent < 0) return (uint64_t)((int64_t)parent + 1);
     ASSERT(p->block[parent].published);
     return p->block[parent].number;
 }

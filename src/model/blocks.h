@@ -18,7 +18,7 @@ struct block {
     int32_t chain;      /* next in its hash bucket */
     bool published;
     uint64_t hash;
-    uint64_t number, parent; /* of this publication and of the one in front of it; 0: none */
+    uint64_t number, parent; /* of this publication and of the one in front of it */
     int32_t ids[KV_BLOCK];   /* tokens, as many as the holder has written */
 };
 struct block_pool {
@@ -36,10 +36,11 @@ void blocks_free(struct block_pool *p);
 int32_t blocks_take(struct block_pool *p);
 void blocks_hold(struct block_pool *p, int32_t b);
 void blocks_drop(struct block_pool *p, int32_t b);
-/* Publishes block b, whose KV_BLOCK tokens are in ids, behind the published block `parent` (-1: at the beginning).
- * Returns b, or the block that was published with the same content before: the caller had better hold that one. */
+/* Publishes block b, whose KV_BLOCK tokens are in ids, behind the published block `parent`; a negative number names one
+ * of many beginnings, and what is behind one is never found behind another. Returns b, or the block that was published
+ * with the same content before: the caller had better hold that one. */
 int32_t blocks_publish(struct block_pool *p, int32_t b, int32_t parent);
-/* The block with these KV_BLOCK tokens behind parent (-1: at the beginning), or -1. Holds nothing. */
+/* The block with these KV_BLOCK tokens behind parent (negative: a beginning), or -1. Holds nothing. */
 int32_t blocks_find(const struct block_pool *p, int32_t parent, const int32_t *ids);
 /* Nothing is findable any more. Blocks stay held as they are, but must not become anybody's parent. */
 void blocks_forget(struct block_pool *p);

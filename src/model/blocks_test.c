@@ -144,6 +144,31 @@ static void prefixes_count(void **state) {
     blocks_free(&p);
 }
 
+/* The same tokens behind two beginnings are two blocks, and so is what continues them. */
+static void beginnings_count(void **state) {
+    (void)state;
+    struct block_pool p;
+    int32_t ids[KV_BLOCK], b[4];
+    blocks_init(&p, 4);
+    for (int i = 0; i < 4; i++) {
+        b[i] = blocks_take(&p);
+        content(p.block[b[i]].ids, i == 3);
+    }
+    content(ids, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(blocks_find(&p, -1 - i, ids), -1);
+        assert_int_equal(blocks_publish(&p, b[i], -1 - i), b[i]);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(blocks_find(&p, -1 - i, ids), b[i]);
+    assert_int_equal(blocks_publish(&p, b[3], b[1]), b[3]);
+    content(ids, 1);
+    assert_int_equal(blocks_find(&p, b[1], ids), b[3]);
+    assert_int_equal(blocks_find(&p, b[0], ids), -1);
+    assert_int_equal(blocks_find(&p, b[2], ids), -1);
+    blocks_check(&p);
+    blocks_free(&p);
+}
+
 /* Blocks without content go first, then those dropped longest ago. */
 static void oldest_goes_first(void **state) {
     (void)state;
@@ -174,6 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_operations),
         cmocka_unit_test(prefixes_count),
+        cmocka_unit_test(beginnings_count),
         cmocka_unit_test(oldest_goes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

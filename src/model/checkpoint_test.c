@@ -155,7 +155,7 @@ static void same_values(struct model *m, const struct tensors *t) {
 
 static void score(struct model *m, float logp[5]) {
     static const int32_t ids[] = {1, 47, 3, 9, 9, 20}, rows[] = {0, 1, 2, 3, 4};
-    const struct segment seg = {0, 6, -1};
+    const struct segment seg = {0, 6, -1, 0};
     const struct train_batch b = {
         .ids = ids, .T = 6, .seg = &seg, .n_seg = 1, .rows = rows, .targets = ids + 1, .N = 5, false};
     CHECK(model_forward(m, &b, logp, NULL, NULL, &err));

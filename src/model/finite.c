@@ -43,8 +43,9 @@ static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t by
 static bool bad_weight(struct model *m, char *buf, size_t bytes) {
     for (int i = 0; i < m->n_param; i++)
         if (say(m, m->param[i].w, m->param[i].n, buf, bytes, "weight ", m->param[i].name)) return true;
-    for (int i = 0; i < m->n_lora_param; i++)
-        if (say(m, m->lora_param[i].w, m->lora_param[i].n, buf, bytes, "weight ", m->lora_param[i].name)) return true;
+    const struct adapter *own = &m->own;
+    for (int i = 0; i < own->n_param; i++)
+        if (say(m, own->param[i].w, own->param[i].n, buf, bytes, "weight ", own->param[i].name)) return true;
     return false;
 }
 

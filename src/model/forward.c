@@ -32,13 +32,25 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
 /* Whether the backend has ops for it. */
 static bool lora_fused(const struct model *m) { return m->be->lora_down && m->act == DT_BF16; }
 
-void lora_begin(struct model *m, const struct lora *l, enum lora_input input, struct tensor x, float *xa) {
-    const struct weight *a = &l->a[input];
-    if (a->w && lora_fused(m)) m->be->lora_down(m->be, x, a, tensor_full(xa, x.rows, a->N), m->lora_scale);
+void pass_add_rows(const struct model *m, struct pass *p, int adapter, int64_t row, int64_t n) {
+    const struct adapter *ad = adapter_of(m, adapter);
+    if (!ad || n == 0) return;
+    struct lora_rows *last = p->n_lora > 0 ? &p->lora[p->n_lora - 1] : NULL;
+    if (last && last->adapter == ad && last->row + last->n == row)
+        last->n += n;
+    else
+        p->lora[p->n_lora++] = (struct lora_rows){ad, row, n};
 }
 
-static void lora_end(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor xa) {
-    struct lora_site_args site[LORA_SITES_MAX];
+static void lora_down(struct model *m, const struct lora_rows *r, int layer, enum lora_input input, struct tensor x,
+                      float *xa) {
+    const struct weight *a = &r->adapter->layer[layer].a[input];
+    if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, tensor_full(xa, r->n, a->N), r->adapter->scale);
+}
+
+/* The sites of an input, whose outputs are columns of y. */
+static int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
+                      struct lora_site_args site[LORA_SITES_MAX]) {
     int n = 0;
     int64_t col = 0;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
@@ -47,31 +59,57 @@ static void lora_end(struct model *m, const struct lora *l, enum lora_input inpu
         if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
-    m->be->lora_up(m->be, xa, site, n);
+    return n;
 }
 
-void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
-                  float *xa) {
+/* The rows of one adapter; x and y are those rows. */
+static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, enum lora_input input, struct tensor y,
+                         struct tensor x, float *xa) {
+    const struct lora *l = &ad->layer[layer];
     const struct weight *a = &l->a[input];
     if (!a->w) return;
     struct backend *be = m->be;
     struct tensor t = tensor_full(xa, x.rows, a->N);
     if (lora_fused(m)) {
-        lora_end(m, l, input, y, t);
+        struct lora_site_args site[LORA_SITES_MAX];
+        be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
         return;
     }
     be->linear(be, t, x, a, NULL, false);
-    be->axpby(be, t, m->lora_scale, t, 0);
+    be->axpby(be, t, ad->scale, t, 0);
     int64_t row = 0, col = 0; /* of A and of y */
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         int64_t in, out;
         lora_site_dims(&m->cfg, s, &in, &out);
         if (l->b[s].w) {
-            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, m->rank), &l->b[s], NULL, true);
-            row += m->rank;
+            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, ad->rank), &l->b[s], NULL, true);
+            row += ad->rank;
         }
         col += out;
     }
+}
+
+/* y += scale (x A^T) B^T for the sites of an input, each row through its adapter; y is what they write, side by side.
+ * xa gets scale (x A^T), of several adapters the last one's. Nothing happens at a site without LoRA. lora_begin, with
+ * the same arguments, goes before the base's product. The backend knows one xa at a time (tensor/backend.h): with
+ * several adapters each goes both ways before the next. */
+static void lora_begin(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor x,
+                       float *xa) {
+    if (p->n_lora == 1 && lora_fused(m)) lora_down(m, &p->lora[0], layer, input, x, xa);
+}
+
+static void lora_forward(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor y,
+                         struct tensor x, float *xa) {
+    for (int i = 0; i < p->n_lora; i++) {
+        const struct lora_rows *r = &p->lora[i];
+        if (p->n_lora > 1 && lora_fused(m)) lora_down(m, r, layer, input, x, xa);
+        lora_of_rows(m, r->adapter, layer, input, tensor_rows(y, r->row, r->n), tensor_rows(x, r->row, r->n), xa);
+    }
+}
+
+/* Whether one adapter, which has something at this input, serves all rows, and the backend has ops for it. */
+static bool lora_alone(const struct model *m, const struct pass *p, int layer, enum lora_input input) {
+    return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
 }
 
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
@@ -79,8 +117,9 @@ static float *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_
     return a->xa[input] ? a->xa[input] : p->xa;
 }
 
-void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out) {
+void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out) {
     struct backend *be = m->be;
+    const struct layer *l = &m->layer[i];
     const struct model_config *c = &m->cfg;
     const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
     const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
@@ -92,9 +131,9 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
-    lora_begin(m, &l->lora, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
+    lora_begin(m, p, i, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, &l->lora, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
+    lora_forward(m, p, i, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
     if (p->kv && be->rope_kv && m->act == DT_BF16) {
         be->rope_kv(be, qk, qkv, &rope, p->seq, p->n_seq, shape);
     } else {
@@ -104,22 +143,29 @@ void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
     if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
-    lora_begin(m, &l->lora, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
+    lora_begin(m, p, i, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
     be->linear(be, x_mid, o, &l->wo, NULL, true);
-    lora_forward(m, &l->lora, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
+    lora_forward(m, p, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
-    lora_begin(m, &l->lora, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
+    lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, &l->lora, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
-    if (!x_out) return;
-    be->swiglu(be, act, gu);
+    if (p->kv && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) { /* sampling asks for gu no more */
+        const struct lora *lora = &p->lora[0].adapter->layer[i];
+        struct lora_site_args site[LORA_SITES_MAX];
+        const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
+        be->lora_swiglu(be, act, gu, tensor_full(xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n);
+    } else {
+        lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
+        if (!x_out) return;
+        be->swiglu(be, act, gu);
+    }
 
     struct tensor out = tensor_full(x_out, T, D);
     if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
-    lora_begin(m, &l->lora, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
+    lora_begin(m, p, i, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
     be->linear(be, out, act, &l->wd, NULL, true);
-    lora_forward(m, &l->lora, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
+    lora_forward(m, p, i, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
@@ -135,6 +181,15 @@ static enum status check_batch(const struct model *m, const struct train_batch *
         if (s->prefix < -1 || s->prefix >= i || (s->prefix >= 0 && b->seg[s->prefix].prefix >= 0))
             return FAIL(e, ST_INVALID, "batch: segment %d: prefix %d must come before it and have no prefix itself", i,
                         s->prefix);
+        if (!model_adapter_there(m, s->adapter))
+            return FAIL(e, ST_INVALID, "batch: segment %d: there is no adapter %d", i, s->adapter);
+        if (s->prefix >= 0 && b->seg[s->prefix].adapter != s->adapter)
+            return FAIL(e, ST_INVALID, "batch: segment %d of adapter %d continues one of adapter %d", i, s->adapter,
+                        b->seg[s->prefix].adapter);
+        if (s->adapter != ADAPTER_OWN && m->train != TRAIN_NOTHING && !b->forward_only)
+            return FAIL(e, ST_INVALID,
+                        "batch: segment %d is of adapter %d, which is not trained: expected forward_only", i,
+                        s->adapter);
         const int64_t past = s->prefix >= 0 ? b->seg[s->prefix].len : 0;
         if (past + s->len > c->max_positions)
             return FAIL(e, ST_INVALID, "batch: segment %d ends at position %lld, the model has %d", i,
@@ -172,8 +227,8 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
                                               .gu = carve_act(m, s, T * 2 * F)};
         const bool keep = m->train == TRAIN_LORA && !w->forward_only;
         for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
-            if (m->layer[i].lora.a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
-                w->layer[i].xa[g] = carve(s, T * m->layer[i].lora.a[g].N);
+            if (m->own.layer[i].a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
+                w->layer[i].xa[g] = carve(s, T * m->own.layer[i].a[g].N);
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -283,9 +338,11 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     }
     if (b->n_seg > w->cap_seq) {
         w->seq = xrealloc(w->seq, (size_t)b->n_seg * sizeof *w->seq);
+        w->p.lora = xrealloc(w->p.lora, (size_t)b->n_seg * sizeof *w->p.lora);
         w->cap_seq = b->n_seg;
     }
     int64_t longest = 0;
+    w->p.n_lora = 0;
     for (int i = 0; i < b->n_seg; i++) {
         const struct segment *g = &b->seg[i];
         const struct segment *pre = g->prefix >= 0 ? &b->seg[g->prefix] : NULL;
@@ -293,6 +350,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
         w->seq[i] = (struct attn_seq){.row = g->start, .len = g->len, .past = past, .past_row = pre ? pre->start : 0};
         for (int64_t t = 0; t < g->len; t++) w->pos[g->start + t] = (int32_t)(past + t);
         longest = i64_max(longest, past + g->len);
+        pass_add_rows(m, &w->p, g->adapter, g->start, g->len);
     }
     TRY(model_rope_tables(m, longest, e));
     w->p.T = T;
@@ -306,7 +364,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
 void model_layer_recall(struct model *m, int i) {
     struct train_space *w = &m->ts;
     if (i >= w->n_shared || i == w->held) return;
-    model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], NULL);
+    model_layer_forward(m, i, &w->p, &w->layer[i], NULL);
     w->held = i;
 }
 
@@ -321,7 +379,7 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     if (be->pass_begin) be->pass_begin(be, 0);
     be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
     for (int i = 0; i < L; i++)
-        model_layer_forward(m, &m->layer[i], &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
+        model_layer_forward(m, i, &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
     be->rmsnorm(be, act_full(m, w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
     if (be->pass_end) be->pass_end(be);
     return ST_OK;
@@ -386,4 +444,5 @@ void train_space_free(struct model *m) {
     free(m->ts.pos);
     free(m->ts.ones);
     free(m->ts.seq);
+    free(m->ts.p.lora);
 }

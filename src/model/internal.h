@@ -22,12 +22,30 @@ struct lora {
 /* The sites of an input: [lora_first[i], lora_first[i+1]). */
 extern const int lora_first[LORA_INPUTS + 1];
 
+/* LoRA of all layers. Zero where there is none. */
+struct adapter {
+    struct lora *layer; /* [L] */
+    float *w;           /* one slab, of n_w floats */
+    int64_t n_w;
+    int rank;
+    float alpha, scale;
+    bool rslora;
+    json_t *peft; /* adapter_config.json as loaded, or NULL */
+    struct param *param;
+    int n_param;
+    struct arena names;
+};
+/* Rows [row, row + n) of a pass go through this adapter. */
+struct lora_rows {
+    const struct adapter *adapter;
+    int64_t row, n;
+};
+
 /* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
 struct layer {
     struct weight wqkv, wo, wgu, wd;
     float *bqkv;                /* [(H+2G)K] or NULL */
     float *ln1, *ln2, *qn, *kn; /* qn, kn [K] or NULL */
-    struct lora lora;
 };
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
@@ -44,7 +62,9 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
-    float *xa; /* scratch for any input of LoRA, lora_cols() wide */
+    float *xa;              /* scratch for any input of LoRA, lora_cols() wide */
+    struct lora_rows *lora; /* ascending; rows in none of them are the base's. Room for one a sequence */
+    int n_lora;
 };
 
 struct train_space {
@@ -115,14 +135,10 @@ struct model {
     struct place *place; /* [n_param] */
     int n_param;
 
-    float *lw, *lg; /* LoRA slabs, the same way */
-    int64_t n_lw;
-    int rank;
-    float alpha, lora_scale;
-    bool rslora;
-    json_t *peft; /* adapter_config.json as loaded, or NULL */
-    struct param *lora_param;
-    int n_lora_param;
+    struct adapter own;
+    float *lg;             /* gradients of its slab, or NULL */
+    struct adapter **more; /* [n_more] further adapters: index i is more[i - 1]; NULL: dropped */
+    int n_more;
 
     enum train_what train;
     uint64_t version;            /* counts model_params_changed: a cache of older weights is worth nothing */
@@ -135,17 +151,14 @@ struct model {
 /* config.c */
 enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
-/* x_out NULL: up to the gate and up projection, which is all that backward needs. */
-void model_layer_forward(struct model *m, struct layer *l, struct pass *p, const struct layer_acts *a, float *x_out);
+/* Layer i. x_out NULL: up to the gate and up projection, which is all that backward needs. */
+void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out);
+/* Rows [row, row + n), behind those added before, go through this adapter. */
+void pass_add_rows(const struct model *m, struct pass *p, int adapter, int64_t row, int64_t n);
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
-/* y += scale (x A^T) B^T for the sites of an input; y is what they write, side by side. xa gets scale (x A^T). Nothing
- * happens at a site without LoRA. lora_begin, with the same arguments, goes before the base's product. */
-void lora_begin(struct model *m, const struct lora *l, enum lora_input input, struct tensor x, float *xa);
-void lora_forward(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor x,
-                  float *xa);
 /* Extends the rotary tables to n positions. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
 /* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
@@ -158,21 +171,25 @@ enum status params_read(struct model *m, const struct param *p, int n, const str
 enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
                          struct err *e) MUST_USE;
 /* lora.c */
-void lora_free(struct model *m);
+void lora_free(struct model *m);     /* the own adapter, and its gradients */
+void adapters_free(struct model *m); /* the further ones */
+void adapter_pack(struct model *m, struct adapter *ad);
+/* The adapter of an index that model_adapter_there takes; NULL: none. */
+const struct adapter *adapter_of(const struct model *m, int index);
+/* Most rows that an A has, of any adapter. */
+int64_t lora_cols(const struct model *m);
 
 /* Gradient beside a parameter of the base or of LoRA; NULL when that part is not trained. */
 static inline float *grad_of(const struct model *m, const float *w) {
     return m->train == TRAIN_FULL && w ? m->g + (w - m->w) : NULL;
 }
 static inline float *lora_grad_of(const struct model *m, const float *w) {
-    return m->train == TRAIN_LORA ? m->lg + (w - m->lw) : NULL;
+    return m->train == TRAIN_LORA ? m->lg + (w - m->own.w) : NULL;
 }
 /* Where the chunk of logits from wanted row i on goes. */
 static inline float *logits_of(const struct train_space *w, int64_t i, int64_t V) {
     return w->logits + (w->keep_logits ? i * V : 0);
 }
-/* Most rows that an A has. */
-static inline int64_t lora_cols(const struct model *m) { return 3 * (int64_t)m->rank; }
 /* The embedding table: the head's matrix when tied. */
 static inline const struct weight *model_table(const struct model *m) { return m->cfg.tied ? &m->head : &m->embed; }
 static inline int64_t qkv_cols(const struct model_config *c) { return (int64_t)(c->H + 2 * c->G) * c->K; }

@@ -12,6 +12,7 @@ struct kv_seq {
     int64_t len;      /* tokens */
     int32_t n_blocks; /* in its table: begun, or reserved */
     bool stale;       /* holds tokens that older weights have computed: nobody else may have them */
+    int adapter;      /* its tokens go through */
     int64_t step;     /* the last that named it */
 };
 struct kv_cache {
@@ -99,6 +100,15 @@ void kv_reset(struct kv_cache *kv, int seq) {
     *s = (struct kv_seq){.step = s->step};
 }
 
+void kv_set_adapter(struct kv_cache *kv, int seq, int adapter) {
+    struct kv_seq *s = seq_of(kv, seq);
+    ASSERT(s->n_blocks == 0);
+    s->adapter = adapter;
+}
+
+/* In front of a sequence's first block: beginnings (blocks.h) are told apart by adapter. */
+static int32_t beginning_of(const struct kv_seq *s) { return ADAPTER_BASE - 1 - s->adapter; }
+
 int64_t kv_len(const struct kv_cache *kv, int seq) { return seq_of(kv, seq)->len; }
 
 int64_t kv_available(const struct kv_cache *kv) { return kv->pool.n_unheld; }
@@ -113,7 +123,8 @@ void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
         to[i] = from[i];
         blocks_hold(&kv->pool, to[i]);
     }
-    *seq_of(kv, dst_seq) = (struct kv_seq){.len = src->len, .n_blocks = n, .stale = src->stale};
+    *seq_of(kv, dst_seq) =
+        (struct kv_seq){.len = src->len, .n_blocks = n, .stale = src->stale, .adapter = src->adapter};
 }
 
 /* Whether the last block of a sequence is begun and somebody else holds it, too: who writes must copy it first. */
@@ -161,7 +172,7 @@ int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n) {
     if (s->stale || s->len % KV_BLOCK != 0 || s->n_blocks > s->len / KV_BLOCK) return 0;
     n = i64_min(n, kv->max_len - before);
     for (; s->len - before + KV_BLOCK <= n; s->len += KV_BLOCK) {
-        const int32_t parent = s->n_blocks ? table[s->n_blocks - 1] : -1;
+        const int32_t parent = s->n_blocks ? table[s->n_blocks - 1] : beginning_of(s);
         const int32_t b = blocks_find(&kv->pool, parent, ids + (s->len - before));
         if (b < 0) break;
         blocks_hold(&kv->pool, b);
@@ -179,7 +190,7 @@ static void append_ids(struct kv_cache *kv, int seq, const int32_t *ids, int64_t
         const int64_t at = s->len / KV_BLOCK;
         kv->pool.block[table[at]].ids[s->len++ % KV_BLOCK] = ids[i];
         if (s->len % KV_BLOCK != 0 || s->stale) continue;
-        const int32_t mine = table[at], known = blocks_publish(&kv->pool, mine, at ? table[at - 1] : -1);
+        const int32_t mine = table[at], known = blocks_publish(&kv->pool, mine, at ? table[at - 1] : beginning_of(s));
         if (known == mine) continue;
         blocks_hold(&kv->pool, known);
         blocks_drop(&kv->pool, mine);
@@ -198,6 +209,8 @@ static enum status check_step(const struct model *m, struct kv_cache *kv, int co
             return FAIL(e, ST_INVALID, "step: sequence %d outside a cache of %d", seq[i], kv->n_seqs);
         if (kv->seq[seq[i]].step == step) return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
         kv->seq[seq[i]].step = step;
+        if (!model_adapter_there(m, kv->seq[seq[i]].adapter))
+            return FAIL(e, ST_INVALID, "step: sequence %d: there is no adapter %d", seq[i], kv->seq[seq[i]].adapter);
         if (n[i] < 1) return FAIL(e, ST_INVALID, "step: sequence %d: expected at least one token", seq[i]);
         if (kv->seq[seq[i]].len + n[i] > kv->max_len)
             return FAIL(e, ST_INVALID, "step: sequence %d: %lld + %d tokens do not fit the cache of %lld", seq[i],
@@ -259,7 +272,7 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
         be->embed(be, tensor_full(w->acts.x_in, T, D), model_table(m), w->ids);
         for (int l = 0; l < m->cfg.L; l++) {
             w->p.kv = layer_of(kv, l);
-            model_layer_forward(m, &m->layer[l], &w->p, &w->acts, w->acts.x_in);
+            model_layer_forward(m, l, &w->p, &w->acts, w->acts.x_in);
         }
         if (n_last > 0) {
             struct tensor rows = tensor_full(w->acts.x_in, T, D), hn = act_full(m, w->p.h, n_last, D);
@@ -274,29 +287,51 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
     } while (be->pass_end && !be->pass_end(be));
 }
 
-/* Rows of a recorded wave: a few sizes only, for each of which there is a recording. */
-static int64_t recorded_rows(int64_t n) {
-    const int64_t step = n <= 4 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
+/* Rows that n rows of one adapter become in a recorded wave: a few sizes only, for each of which, and with several
+ * adapters for each combination of which, there is a recording. */
+static int64_t recorded_rows(int64_t n, bool mixed) {
+    int64_t step = n <= 4 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 64;
+    for (; mixed && step < n; step *= 2) {}
     return (n + step - 1) / step * step;
 }
 
-/* Fills a wave of one row for each of n sequences up with rows that belong to nobody, and returns its key. */
-static uint64_t pad_wave(struct model *m, int64_t *T, int *n_seq, int *n_last) {
-    struct step_space *w = &m->ss;
-    const int64_t rows = recorded_rows(*T);
-    for (int64_t t = *T; t < rows; t++) {
+/* Sequences from i on that go through the adapter of sequence i. */
+static int run_of(const struct kv_cache *kv, int count, const int *seq, int i) {
+    int n = 1;
+    while (i + n < count && kv->seq[seq[i + n]].adapter == kv->seq[seq[i]].adapter) n++;
+    return n;
+}
+
+/* Rows of the one wave of a step that is worth recording: one row of each sequence, again and again. 0: it is not. */
+static int64_t recorded_wave(const struct model *m, const struct kv_cache *kv, int count, const int *seq, int64_t total,
+                             const struct step_out *out) {
+    if (!m->be->pass_begin || m->act != DT_BF16 || total != count || !out->want) return 0;
+    int64_t rows = 0;
+    for (int i = 0; i < count; i++)
+        if (out->want[i].what == STEP_NOTHING) return 0;
+    const bool mixed = run_of(kv, count, seq, 0) < count;
+    for (int i = 0, n; i < count; i += n) rows += recorded_rows(n = run_of(kv, count, seq, i), mixed);
+    return rows <= step_rows(m) ? rows : 0;
+}
+
+/* Rows [from, to) belong to nobody. */
+static void pad_wave(struct step_space *w, int64_t from, int64_t to) {
+    for (int64_t t = from; t < to; t++) {
         w->pos[t] = w->ids[t] = 0;
         w->seq[t] = (struct attn_seq){.row = t};
         w->last_row[t] = (int32_t)t;
         w->last_seq[t] = -1;
     }
-    *T = rows;
-    *n_seq = *n_last = (int)rows;
-    return hash_bytes(&(const struct {
+}
+
+/* Under which a wave of T rows is recorded: rows, and the adapters they go through. */
+static uint64_t wave_key(const struct model *m, int64_t T) {
+    const struct {
         const void *m;
         int64_t rows;
-    }){m, rows},
-                      sizeof(void *) + sizeof rows, 0);
+    } what = {m, T};
+    const struct pass *p = &m->ss.p;
+    return hash_bytes(p->lora, (size_t)p->n_lora * sizeof *p->lora, hash_bytes(&what, sizeof what, 0));
 }
 
 /* Hands out what a wave drew; the logits that are wanted are fetched. */
@@ -310,7 +345,7 @@ static void wave_results(struct model *m, int n_last, const struct step_out *out
     }
     for (int i = 0; i < n_last; i++) {
         const int64_t s = w->last_seq[i];
-        if (out->want[s].what == STEP_LOGITS)
+        if (s >= 0 && out->want[s].what == STEP_LOGITS)
             m->be->mem_get(m->be, out->logits + s * V, w->logits + i * V, (size_t)V * sizeof(float));
     }
 }
@@ -324,6 +359,7 @@ static void step_space_host(struct model *m) {
     w->last_row = xmalloc(n * sizeof *w->last_row);
     w->last_seq = xmalloc(n * sizeof *w->last_seq);
     w->seq = xmalloc(n * sizeof *w->seq);
+    w->p.lora = xmalloc(n * sizeof *w->p.lora);
     w->draw = xmalloc(n * sizeof *w->draw);
     w->drawn = xmalloc(n * sizeof *w->drawn);
     w->logp = xmalloc(n * sizeof *w->logp);
@@ -345,11 +381,10 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     }
     if (total == 0) return ST_OK;
     TRY(model_rope_tables(m, longest, e));
-    /* Worth recording: one row each, again and again. */
-    const bool record =
-        m->be->pass_begin && m->act == DT_BF16 && total == count && out->want && recorded_rows(total) <= step_rows(m);
-    const int64_t most = record ? recorded_rows(total) : step_rows(m);
-    const int64_t rows = record ? most : i64_min(total, most), most_last = record ? most : i64_min(count, most);
+    const int64_t recorded = recorded_wave(m, kv, count, seq, total, out);
+    const bool mixed = recorded > 0 && run_of(kv, count, seq, 0) < count;
+    const int64_t most = recorded ? recorded : step_rows(m);
+    const int64_t rows = recorded ? most : i64_min(total, most), most_last = recorded ? most : i64_min(count, most);
     struct carve s = {0};
     carve_step(m, &s, rows, most_last);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
@@ -362,13 +397,17 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     while (i < count) {
         int64_t T = 0;
         int n_seq = 0, n_last = 0;
+        int64_t run = 0; /* the row where the present run of one adapter's rows began */
+        w->p.n_lora = 0;
         while (i < count && T < most) {
+            const int adapter = kv->seq[seq[i]].adapter;
             const int64_t take = i64_min(n[i] - used, most - T), past = kv->seq[seq[i]].len + used;
             w->seq[n_seq++] = (struct attn_seq){.row = T, .len = take, .past = past, .blocks = table_of(kv, seq[i])};
             for (int64_t t = 0; t < take; t++) {
                 w->pos[T + t] = (int32_t)(past + t);
                 w->ids[T + t] = *at++;
             }
+            pass_add_rows(m, &w->p, adapter, T, take);
             T += take;
             used += take;
             if (used == n[i]) {
@@ -379,20 +418,26 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
                 i++;
                 used = 0;
             }
+            if (!recorded || (i < count && kv->seq[seq[i]].adapter == adapter)) continue;
+            const int64_t end = run + recorded_rows(T - run, mixed);
+            pad_wave(w, T, end);
+            pass_add_rows(m, &w->p, adapter, T, end - T);
+            run = T = end;
+            n_seq = n_last = (int)T;
         }
-        const int wanted = n_last;
-        const uint64_t key = record && n_last == T ? pad_wave(m, &T, &n_seq, &n_last) : 0;
+        const uint64_t key = recorded ? wave_key(m, T) : 0;
         w->p.T = T;
         w->p.pos = w->pos;
         w->p.seq = w->seq;
         w->p.n_seq = n_seq;
         w->p.kv_stride = layer_floats(m);
         wave(m, kv, T, n_last, key, out);
-        wave_results(m, wanted, out);
-        if (!out->want || wanted == 0) continue;
+        wave_results(m, n_last, out);
+        if (!out->want || n_last == 0) continue;
         TRY(m->be->sync(m->be, e)); /* the drawn tokens are there */
-        for (int k = 0; k < wanted; k++)
-            out->drawn[w->last_seq[k]] = (struct step_drawn){w->drawn[k], w->logp[k], w->entropy[k]};
+        for (int k = 0; k < n_last; k++)
+            if (w->last_seq[k] >= 0)
+                out->drawn[w->last_seq[k]] = (struct step_drawn){w->drawn[k], w->logp[k], w->entropy[k]};
     }
     for (i = 0; i < count; ids += n[i], i++) append_ids(kv, seq[i], ids, n[i]);
     return m->be->sync(m->be, e);
@@ -421,6 +466,7 @@ void step_space_free(struct model *m) {
     free(w->last_row);
     free(w->last_seq);
     free(w->seq);
+    free(w->p.lora);
     free(w->draw);
     free(w->drawn);
     free(w->logp);

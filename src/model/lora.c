@@ -24,42 +24,54 @@ void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t
     *out = outs[site];
 }
 
-void lora_free(struct model *m) {
-    for (int i = 0; m->layer && i < m->cfg.L; i++) {
-        struct lora *l = &m->layer[i].lora;
-        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &l->a[g]);
-        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &l->b[s]);
-        *l = (struct lora){0};
+static void adapter_free(struct model *m, struct adapter *ad) {
+    for (int i = 0; ad->layer && i < m->cfg.L; i++) {
+        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &ad->layer[i].a[g]);
+        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &ad->layer[i].b[s]);
     }
-    m->be->mem_free(m->be, m->lw);
+    m->be->mem_free(m->be, ad->w);
+    free(ad->layer);
+    free(ad->param);
+    json_decref(ad->peft);
+    arena_free(&ad->names);
+    *ad = (struct adapter){0};
+}
+
+void lora_free(struct model *m) {
+    adapter_free(m, &m->own);
     m->be->mem_free(m->be, m->lg);
-    m->lw = m->lg = NULL;
-    free(m->lora_param);
-    m->lora_param = NULL;
-    m->n_lora_param = 0;
-    json_decref(m->peft);
-    m->peft = NULL;
+    m->lg = NULL;
     if (m->train == TRAIN_LORA) m->train = TRAIN_NOTHING;
 }
 
-static struct param matrix_param(struct model *m, float *w, int64_t rows, int64_t cols, int layer, int site,
+void adapter_pack(struct model *m, struct adapter *ad) {
+    for (int i = 0; ad->layer && i < m->cfg.L; i++) {
+        struct lora *l = &ad->layer[i];
+        for (int g = 0; g < LORA_INPUTS; g++)
+            if (l->a[g].w) m->be->weight_pack(m->be, &l->a[g]);
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->b[s].w) m->be->weight_pack(m->be, &l->b[s]);
+    }
+}
+
+static struct param matrix_param(struct adapter *ad, float *w, int64_t rows, int64_t cols, int layer, int site,
                                  const char *which) {
     const char *name =
-        arena_printf(&m->names, "base_model.model.model.layers.%d.%s.%s.weight", layer, lora_site_name[site], which);
+        arena_printf(&ad->names, "base_model.model.model.layers.%d.%s.%s.weight", layer, lora_site_name[site], which);
     return (struct param){.name = name, .w = w, .n = rows * cols, .nd = 2, .dim = {rows, cols}};
 }
 
 /* Hands the matrices of the sites in `use` out of the slab and lists them as parameters; a slab without memory only
  * counts. */
-static void lora_carve(struct model *m, struct carve *slab, const bool use[LORA_SITES]) {
-    const int64_t R = m->rank;
+static void lora_carve(const struct model *m, struct adapter *ad, struct carve *slab, const bool use[LORA_SITES]) {
+    const int64_t R = ad->rank;
     for (int i = 0; i < m->cfg.L; i++)
         for (int g = 0; g < LORA_INPUTS; g++) {
             int64_t in = 0, out, n = 0;
             for (int s = lora_first[g]; s < lora_first[g + 1]; s++) n += use[s];
             if (n == 0) continue;
             lora_site_dims(&m->cfg, lora_first[g], &in, &out);
-            struct lora *l = &m->layer[i].lora;
+            struct lora *l = &ad->layer[i];
             float *a = carve(slab, n * R * in);
             if (slab->base) l->a[g] = (struct weight){.w = a, .N = n * R, .K = in, .dt = m->act};
             for (int s = lora_first[g]; s < lora_first[g + 1]; s++) {
@@ -68,42 +80,48 @@ static void lora_carve(struct model *m, struct carve *slab, const bool use[LORA_
                 float *b = carve(slab, out * R);
                 if (!slab->base) continue;
                 l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
-                m->lora_param[m->n_lora_param++] = matrix_param(m, a, R, in, i, s, "lora_A");
-                m->lora_param[m->n_lora_param++] = matrix_param(m, b, out, R, i, s, "lora_B");
+                ad->param[ad->n_param++] = matrix_param(ad, a, R, in, i, s, "lora_A");
+                ad->param[ad->n_param++] = matrix_param(ad, b, out, R, i, s, "lora_B");
                 a += R * in;
             }
         }
 }
 
-/* Views and the parameter list for the sites in `use`. Replaces LoRA weights that were there. */
-static enum status lora_new(struct model *m, int rank, float alpha, bool rslora, const bool use[LORA_SITES],
-                            struct err *e) {
+/* Views and the parameter list for the sites in `use`, of zeros, in *ad, which was zero; to be freed also after an
+ * error. */
+static enum status adapter_new(struct model *m, struct adapter *ad, int rank, float alpha, bool rslora,
+                               const bool use[LORA_SITES], struct err *e) {
     if (rank < 1 || rank > 4096) return FAIL(e, ST_INVALID, "LoRA rank: expected 1..4096, got %d", rank);
     if (!(alpha > 0) || !isfinite(alpha))
         return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", alpha);
-    lora_free(m);
-    m->rank = rank;
-    m->alpha = alpha;
-    m->rslora = rslora;
-    m->lora_scale = rslora ? alpha / sqrtf((float)rank) : alpha / (float)rank;
+    ad->rank = rank;
+    ad->alpha = alpha;
+    ad->rslora = rslora;
+    ad->scale = rslora ? alpha / sqrtf((float)rank) : alpha / (float)rank;
+    ad->layer = xcalloc((size_t)m->cfg.L, sizeof *ad->layer);
     struct carve slab = {0};
-    lora_carve(m, &slab, use); /* counts */
+    lora_carve(m, ad, &slab, use); /* counts */
     int64_t cap = 0;
-    m->n_lw = slab.used;
-    TRY(space_grow(m, &m->lw, &cap, m->n_lw, "the LoRA weights", e));
-    m->be->mem_zero(m->be, m->lw, (size_t)m->n_lw * sizeof(float));
-    m->lora_param = xcalloc(2 * LORA_SITES * (size_t)m->cfg.L + 1, sizeof *m->lora_param);
-    slab = (struct carve){.base = m->lw};
-    lora_carve(m, &slab, use);
+    ad->n_w = slab.used;
+    TRY(space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e));
+    m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
+    ad->param = xcalloc(2 * LORA_SITES * (size_t)m->cfg.L + 1, sizeof *ad->param);
+    slab = (struct carve){.base = ad->w};
+    lora_carve(m, ad, &slab, use);
     return ST_OK;
 }
 
 enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) {
     const bool all[LORA_SITES] = {true, true, true, true, true, true, true};
-    TRY(lora_new(m, rank, alpha, false, all, e));
-    for (int i = 0; i < m->n_lora_param && !m->empty;
+    lora_free(m);
+    const enum status st = adapter_new(m, &m->own, rank, alpha, false, all, e);
+    if (st != ST_OK) {
+        lora_free(m);
+        return st;
+    }
+    for (int i = 0; i < m->own.n_param && !m->empty;
          i += 2) { /* A; every B stays zero, so the model starts unchanged */
-        struct param *p = &m->lora_param[i];
+        struct param *p = &m->own.param[i];
         struct rng r = rng_make(seed, (uint64_t)i);
         const double bound = 1.0 / sqrt((double)p->dim[1]); /* Kaiming uniform with a = sqrt(5), as PEFT does */
         CLEANUP_FREE float *host = xmalloc((size_t)p->n * sizeof *host);
@@ -148,7 +166,8 @@ static enum status other_base(const json_t *peft, struct err *e, enum status st)
     return FAIL(e, st, "%s (the adapter was made for \"%.200s\")", first.msg, base);
 }
 
-enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) {
+/* Into *ad, which was zero; zero again after an error. */
+static enum status adapter_read(struct model *m, const char *peft_dir, struct adapter *ad, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_config.json", peft_dir);
     CLEANUP_JSON json_t *j = NULL;
@@ -175,16 +194,16 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
         snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", lora_site_name[s]);
         use[s] = st_find(&f, name) != NULL;
     }
-    TRY_GOTO(lora_new(m, (int)rank, (float)alpha, rslora, use, e), done);
-    if ((st = params_read(m, m->lora_param, m->n_lora_param, &f, e)) != ST_OK) {
+    TRY_GOTO(adapter_new(m, ad, (int)rank, (float)alpha, rslora, use, e), done);
+    if ((st = params_read(m, ad->param, ad->n_param, &f, e)) != ST_OK) {
         if (st == ST_INVALID) st = other_base(j, e, st);
         goto done;
     }
-    if (f.count != (size_t)m->n_lora_param || f.count == 0) {
+    if (f.count != (size_t)ad->n_param || f.count == 0) {
         const char *extra = "no LoRA weights at all";
         for (size_t k = 0; k < f.count; k++) {
             bool known = false;
-            for (int i = 0; i < m->n_lora_param; i++) known |= strcmp(m->lora_param[i].name, f.tensor[k].name) == 0;
+            for (int i = 0; i < ad->n_param; i++) known |= strcmp(ad->param[i].name, f.tensor[k].name) == 0;
             if (!known) extra = f.tensor[k].name;
         }
         int layer;
@@ -196,39 +215,107 @@ enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e
                       path.p, extra);
         goto done;
     }
-    m->peft = json_incref(j);
-    model_params_changed(m);
+    ad->peft = json_incref(j);
     st = ST_OK;
 done:
     st_close(&f);
-    if (st != ST_OK) lora_free(m);
+    if (st != ST_OK) adapter_free(m, ad);
     return st;
 }
 
+enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) {
+    lora_free(m);
+    TRY(adapter_read(m, peft_dir, &m->own, e));
+    model_params_changed(m);
+    return ST_OK;
+}
+
 enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) {
-    if (!m->lw) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
+    const struct adapter *ad = &m->own;
+    if (!ad->w) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
     TRY(fs_mkdirs(peft_dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
-    TRY(params_write(m, m->lora_param, m->n_lora_param, ST_DTYPE_F32, path.p, e));
-    CLEANUP_JSON json_t *j = m->peft ? json_deep_copy(m->peft) : json_object();
+    TRY(params_write(m, ad->param, ad->n_param, ST_DTYPE_F32, path.p, e));
+    CLEANUP_JSON json_t *j = ad->peft ? json_deep_copy(ad->peft) : json_object();
     json_object_set_new(j, "peft_type", json_string("LORA"));
     json_object_set_new(j, "task_type", json_string("CAUSAL_LM"));
-    json_object_set_new(j, "r", json_integer(m->rank));
-    json_object_set_new(j, "lora_alpha", json_real((double)m->alpha));
+    json_object_set_new(j, "r", json_integer(ad->rank));
+    json_object_set_new(j, "lora_alpha", json_real((double)ad->alpha));
     json_object_set_new(j, "lora_dropout", json_real(0.0));
     json_object_set_new(j, "bias", json_string("none"));
     json_object_set_new(j, "fan_in_fan_out", json_false());
     json_object_set_new(j, "inference_mode", json_true());
-    json_object_set_new(j, "use_rslora", json_boolean(m->rslora));
+    json_object_set_new(j, "use_rslora", json_boolean(ad->rslora));
     if (m->name) json_object_set_new(j, "base_model_name_or_path", json_string(m->name));
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();
     for (int s = 0; s < LORA_SITES; s++)
-        if (m->layer[0].lora.b[s].w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
+        if (ad->layer[0].b[s].w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
     json_object_set_new(j, "target_modules", targets);
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     str_clear(&path);
     str_addf(&path, "%s/adapter_config.json", peft_dir);
     return fs_write_atomic(path.p, text, strlen(text), e);
+}
+
+/* ---- further adapters ---------------------------------------------------------------------------------------------
+ */
+
+static int add_adapter(struct model *m, const struct adapter *ad) {
+    m->more = xrealloc(m->more, ((size_t)m->n_more + 1) * sizeof *m->more);
+    m->more[m->n_more] = xmalloc(sizeof *ad);
+    *m->more[m->n_more] = *ad;
+    return ++m->n_more;
+}
+
+enum status model_adapter_load(struct model *m, const char *peft_dir, int *index, struct err *e) {
+    struct adapter ad = {0};
+    TRY(adapter_read(m, peft_dir, &ad, e));
+    adapter_pack(m, &ad);
+    *index = add_adapter(m, &ad);
+    return m->be->sync(m->be, e);
+}
+
+int model_adapter_keep(struct model *m) {
+    ASSERT(m->own.w);
+    const int index = add_adapter(m, &m->own);
+    m->own = (struct adapter){0};
+    lora_free(m);
+    struct adapter *ad = m->more[index - 1];
+    for (int i = 0; i < ad->n_param; i++) ad->param[i].g = NULL;
+    model_params_changed(m); /* the own one's rows are the base's from here on */
+    return index;
+}
+
+void model_adapter_drop(struct model *m, int index) {
+    ASSERT(index > ADAPTER_OWN && model_adapter_there(m, index));
+    struct adapter **at = &m->more[index - 1];
+    adapter_free(m, *at);
+    free(*at);
+    *at = NULL;
+    m->ts.T = -1; /* the last batch may have gone through it */
+}
+
+void adapters_free(struct model *m) {
+    for (int i = 1; i <= m->n_more; i++)
+        if (m->more[i - 1]) model_adapter_drop(m, i);
+    free(m->more);
+}
+
+bool model_adapter_there(const struct model *m, int index) {
+    return index == ADAPTER_OWN || index == ADAPTER_BASE || (index >= 1 && index <= m->n_more && m->more[index - 1]);
+}
+
+const struct adapter *adapter_of(const struct model *m, int index) {
+    ASSERT(model_adapter_there(m, index));
+    if (index == ADAPTER_OWN) return m->own.w ? &m->own : NULL;
+    return index == ADAPTER_BASE ? NULL : m->more[index - 1];
+}
+
+int64_t lora_cols(const struct model *m) {
+    int most = m->own.rank;
+    for (int i = 0; i < m->n_more; i++)
+        if (m->more[i] && m->more[i]->rank > most) most = m->more[i]->rank;
+    return 3 * (int64_t)most;
 }

@@ -381,6 +381,7 @@ void model_free(struct model *m) {
     if (!m) return;
     struct backend *be = m->be;
     lora_free(m);
+    adapters_free(m);
     for (int i = 0; m->layer && i < m->cfg.L; i++) {
         struct layer *l = &m->layer[i];
         be->weight_free(be, &l->wqkv);
@@ -421,8 +422,8 @@ struct backend *model_backend(const struct model *m) {
 
 const struct param *model_params(struct model *m, int *count) {
     const bool lora = m->train == TRAIN_LORA;
-    *count = lora ? m->n_lora_param : m->n_param;
-    return lora ? m->lora_param : m->param;
+    *count = lora ? m->own.n_param : m->n_param;
+    return lora ? m->own.param : m->param;
 }
 
 void model_param_get(const struct model *m, const struct param *p, float *w_host) {
@@ -479,17 +480,14 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wgu);
             be->weight_pack(be, &l->wd);
         }
-        for (int g = 0; g < LORA_INPUTS; g++)
-            if (l->lora.a[g].w) be->weight_pack(be, &l->lora.a[g]);
-        for (int s = 0; s < LORA_SITES; s++)
-            if (l->lora.b[s].w) be->weight_pack(be, &l->lora.b[s]);
     }
+    adapter_pack(m, &m->own);
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;
 }
 
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
-    if (what == TRAIN_LORA && !m->lw)
+    if (what == TRAIN_LORA && !m->own.w)
         return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");
     if (what == TRAIN_FULL && m->bf16_only)
         return FAIL(e, ST_INVALID,
@@ -499,25 +497,26 @@ enum status model_train_prepare(struct model *m, enum train_what what, struct er
     int64_t cap = 0;
     if (full && !m->g) TRY(space_grow(m, &m->g, &cap, m->n_w, "the gradients", e));
     cap = 0;
-    if (lora && !m->lg) TRY(space_grow(m, &m->lg, &cap, m->n_lw, "the LoRA gradients", e));
+    if (lora && !m->lg) TRY(space_grow(m, &m->lg, &cap, m->own.n_w, "the LoRA gradients", e));
     m->train = what;
     m->ts.T = -1;
     for (int i = 0; i < m->n_param; i++) m->param[i].g = m->g ? m->g + (m->param[i].w - m->w) : NULL;
-    for (int i = 0; i < m->n_lora_param; i++) m->lora_param[i].g = m->lg ? m->lg + (m->lora_param[i].w - m->lw) : NULL;
+    struct adapter *own = &m->own;
+    for (int i = 0; i < own->n_param; i++) own->param[i].g = m->lg ? m->lg + (own->param[i].w - own->w) : NULL;
     model_zero_grad(m);
     return ST_OK;
 }
 
 void model_zero_grad(struct model *m) {
     if (m->train == TRAIN_FULL) m->be->mem_zero(m->be, m->g, (size_t)m->n_w * sizeof(float));
-    if (m->train == TRAIN_LORA) m->be->mem_zero(m->be, m->lg, (size_t)m->n_lw * sizeof(float));
+    if (m->train == TRAIN_LORA) m->be->mem_zero(m->be, m->lg, (size_t)m->own.n_w * sizeof(float));
 }
 
 /* One sum over the slab: the gaps between the tensors are zero, in g as in w. */
 double model_grad_norm(const struct model *m) {
     if (m->train == TRAIN_NOTHING) return 0;
     const bool lora = m->train == TRAIN_LORA;
-    return sqrt(m->be->sum_squares(m->be, lora ? m->lg : m->g, lora ? m->n_lw : m->n_w));
+    return sqrt(m->be->sum_squares(m->be, lora ? m->lg : m->g, lora ? m->own.n_w : m->n_w));
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

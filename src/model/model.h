@@ -77,6 +77,22 @@ enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t see
 enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) MUST_USE;
 enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) MUST_USE;
 
+/* That is the model's own adapter, the one that training changes. Others may be held beside it over the same base
+ * weights, each with sites, rank and scale of its own; they are never trained. One batch mixes them freely: segments
+ * (struct segment) and sequences of a KV cache (kv_set_adapter) say which one their rows go through, and a row has the
+ * bits it would have in a model that held that adapter alone. Keep the rows of one adapter together: each run of them
+ * is a product of its own. */
+enum { ADAPTER_BASE = -1 /* none */, ADAPTER_OWN = 0 /* which need not be there: then the base */ };
+/* *index is new, above ADAPTER_OWN and never given twice. On error nothing has changed; ST_INVALID: made for another
+ * base. */
+enum status model_adapter_load(struct model *m, const char *peft_dir, int *index, struct err *e) MUST_USE;
+/* Makes the own adapter, as it is, one of the others, and returns its index; the model has none of its own then, and
+ * nothing is trained. */
+int model_adapter_keep(struct model *m);
+/* Gives up its memory; what a KV cache holds of it cannot be gone on with. */
+void model_adapter_drop(struct model *m, int index);
+bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it */
+
 enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
 /* Allocates gradients (and nothing else) for the chosen parameters. ST_INVALID: LoRA that is not there, or all
  * parameters of a model that was opened frozen and holds no float32 values to train. */
@@ -109,10 +125,12 @@ void model_params_changed(struct model *m);
  * A batch is a list of segments laid end to end over T rows. A segment continues the segment `prefix` (-1: none): its
  * tokens attend to the whole prefix, then causally to themselves. A group's prompt is one segment; each of its samples
  * is a segment that continues it, so the prompt is forwarded and back-propagated once. Prefixes come before their
- * users and have no prefix themselves. */
+ * users and have no prefix themselves. Gradients are of the model's own adapter and of the base under it: a batch with
+ * segments of others is forward_only while anything is trained (ST_INVALID). */
 struct segment {
     int64_t start, len; /* rows */
-    int prefix;         /* segment index or -1 */
+    int prefix;         /* segment index or -1; of the same adapter */
+    int adapter;        /* ADAPTER_OWN (0), ADAPTER_BASE or an index of model_adapter_load */
 };
 struct train_batch {
     const int32_t *ids; /* [T] input token */
@@ -158,8 +176,10 @@ int64_t kv_block_bytes(const struct model *m); /* of one block */
 enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, int64_t n_blocks, struct kv_cache **out,
                       struct err *e) MUST_USE;
 void kv_free(struct kv_cache *kv);
-void kv_reset(struct kv_cache *kv, int seq); /* forgets the sequence and gives up its blocks */
-/* dst_seq, whatever it was, goes on from the tokens of src_seq. Copies nothing. */
+void kv_reset(struct kv_cache *kv, int seq); /* forgets the sequence and gives up its blocks; ADAPTER_OWN again */
+/* Which adapter the tokens of an empty sequence will go through. Two adapters never share a block. */
+void kv_set_adapter(struct kv_cache *kv, int seq, int adapter);
+/* dst_seq, whatever it was, goes on from the tokens of src_seq, with its adapter. Copies nothing. */
 void kv_share(struct kv_cache *kv, int dst_seq, int src_seq);
 int64_t kv_len(const struct kv_cache *kv, int seq);
 int64_t kv_available(const struct kv_cache *kv); /* blocks that no sequence holds */

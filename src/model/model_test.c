@@ -220,7 +220,7 @@ static double o_forward(const struct oracle *o, const int32_t *ids, int n, const
 
 /* A prompt of 4, two answers that continue it (3 and 5 tokens), and a lone sequence of 6. */
 static const int32_t tiny_ids[18] = {1, 5, 12, 0, 7, 2, 9, 3, 3, 11, 6, 4, 8, 8, 10, 1, 2, 0};
-static const struct segment tiny_seg[4] = {{0, 4, -1}, {4, 3, 0}, {7, 5, 0}, {12, 6, -1}};
+static const struct segment tiny_seg[4] = {{0, 4, -1, 0}, {4, 3, 0, 0}, {7, 5, 0, 0}, {12, 6, -1, 0}};
 static const int32_t tiny_rows[13] = {3, 4, 5, 3, 7, 8, 9, 10, 12, 13, 14, 15, 16};
 static const int32_t tiny_targets[13] = {7, 2, 9, 3, 3, 11, 6, 4, 8, 10, 1, 2, 0};
 static const float tiny_g[13] = {0.5f, -1.0f, 0.3f, 1.2f, -0.4f, 0.8f, -0.9f, 0.1f, 1.0f, -0.2f, 0.6f, 0.7f, -1.1f};
@@ -312,9 +312,9 @@ static void make_group(struct group *x) {
     struct rng r = rng_make(21, 0);
     for (int i = 0; i < TOTAL; i++) x->ids[i] = (int32_t)rng_below(&r, 150);
     for (int i = 0; i < N_ROWS; i++) x->g[i] = (float)rng_normal(&r);
-    x->seg[0] = (struct segment){0, PROMPT, -1};
+    x->seg[0] = (struct segment){0, PROMPT, -1, 0};
     for (int a = 0; a < N_ANSWERS; a++) {
-        x->seg[1 + a] = (struct segment){PROMPT + a * ANSWER, ANSWER, 0};
+        x->seg[1 + a] = (struct segment){PROMPT + a * ANSWER, ANSWER, 0, 0};
         for (int i = 0; i < ANSWER; i++) {
             x->rows[a * ANSWER + i] = i ? PROMPT + a * ANSWER + i - 1 : PROMPT - 1;
             x->targets[a * ANSWER + i] = x->ids[PROMPT + a * ANSWER + i];
@@ -348,7 +348,7 @@ static void test_shared_prompt(void **state) {
         memcpy(ids, x.ids, sizeof(int32_t) * PROMPT);
         memcpy(ids + PROMPT, x.ids + PROMPT + a * ANSWER, sizeof(int32_t) * ANSWER);
         for (int i = 0; i < ANSWER; i++) rows[i] = PROMPT + i - 1;
-        const struct segment seg = {0, PROMPT + ANSWER, -1};
+        const struct segment seg = {0, PROMPT + ANSWER, -1, 0};
         const struct train_batch b = {ids, PROMPT + ANSWER, &seg, 1, rows, x.targets + a * ANSWER, ANSWER, false};
         CHECK(model_forward(m1, &b, logp1, ent1, NULL, &err));
         same_bits(logp1, logp + a * ANSWER, ANSWER, "logp behind a private prompt");
@@ -440,12 +440,12 @@ static void test_long_prefill(void **state) {
     CHECK(kv_create(m, 3, LONG, 0, &kv, &err));
     CHECK(model_step(m, kv, 3, seq, n, ids, logits, &err));
     for (int i = 0; i < 3; i += 2) {
-        const struct segment s = {0, SHORT, -1};
+        const struct segment s = {0, SHORT, -1, 0};
         const struct train_batch b = {.ids = i ? ids + SHORT + LONG : ids, .T = SHORT, .seg = &s, .n_seg = 1};
         CHECK(model_logits(m, &b, want, &err));
         same_bits(logits + i * V, want + (SHORT - 1) * V, V, "logits beside a long prompt");
     }
-    const struct segment s = {0, LONG, -1};
+    const struct segment s = {0, LONG, -1, 0};
     const int32_t row = LONG - 1, target = 7;
     const struct train_batch b = {ids + SHORT, LONG, &s, 1, &row, &target, 1, false};
     float logp, lp = logprob_row(logits + V, V, target, NULL);
@@ -481,7 +481,7 @@ static void test_shared_blocks(void **state) {
     assert_int_equal(kv_available(kv), BLOCKS);
     const int s0 = 0, s1 = 1, s2 = 2, s3 = 3, to_100 = 100, rest = 100;
     for (int which = 0; which < 2; which++) {
-        const struct segment s = {0, TOKENS, -1};
+        const struct segment s = {0, TOKENS, -1, 0};
         const struct train_batch b = {.ids = ids[which], .T = TOKENS, .seg = &s, .n_seg = 1};
         CHECK(model_logits(m, &b, want, &err));
         if (which == 0) {

@@ -29,7 +29,7 @@ static struct backend *be;
 static struct err err;
 static int32_t ids[T], rows[N], targets[N];
 static float g[N];
-static struct segment seg[3] = {{0, PROMPT, -1}, {PROMPT, ANSWER, 0}, {PROMPT + ANSWER, ANSWER, 0}};
+static struct segment seg[3] = {{0, PROMPT, -1, 0}, {PROMPT, ANSWER, 0, 0}, {PROMPT + ANSWER, ANSWER, 0, 0}};
 static const struct train_batch batch = {ids, T, seg, 3, rows, targets, N, false};
 
 #define CHECK(x)                                   \

@@ -103,7 +103,7 @@ static enum status embed(void *ctx, const char *const *codes, int n, bool query,
     for (int i = 0; i < n && st == ST_OK; i++) {
         const size_t start = ids.len;
         encode(em, codes[i], query, &ids);
-        seg[n_seg++] = (struct segment){(int64_t)start, (int64_t)(ids.len - start), -1};
+        seg[n_seg++] = (struct segment){(int64_t)start, (int64_t)(ids.len - start), -1, 0};
         if (i + 1 < n && ids.len + (size_t)em->max_tokens <= ROWS_MAX) continue;
         st = pass(em, &ids, seg, n_seg, out + first * D, e);
         first = i + 1;

@@ -635,7 +635,7 @@ static void embeddings(void **state) {
         struct ids ids = {0};
         tokenizer_encode(tok, codes[i], strlen(codes[i]), false, &ids);
         if (ids.len > 64) ids.len = 64; /* max_tokens */
-        const struct segment whole = {0, (int64_t)ids.len, -1};
+        const struct segment whole = {0, (int64_t)ids.len, -1, 0};
         const struct train_batch b = {
             .ids = ids.p, .T = (int64_t)ids.len, .seg = &whole, .n_seg = 1, .forward_only = true};
         CLEANUP_FREE float *hidden = xcalloc(ids.len * (size_t)em.dim, sizeof *hidden);

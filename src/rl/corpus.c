@@ -158,6 +158,101 @@ static enum status write_row(struct builder *b, const struct prompt_input *in, c
 
 static bool chance(struct builder *b, double p) { return rng_next_f64(&b->rng) < p; }
 
+/* ---- KernelBench's way of writing ---------------------------------------------------------------------------------*/
+
+static void add_operators(const struct problem *p, struct str *s) {
+    for (const char *c = p->ops ? p->ops : "its operators"; *c; c++)
+        if (*c == ' ')
+            str_adds(s, ", ");
+        else
+            str_addc(s, *c == '_' ? ' ' : *c);
+}
+
+/* "def forward(self, x, y):" with what KernelBench says of it; args is "x, y". */
+static void add_forward(struct builder *b, const char *args, int n, struct str *s) {
+    const bool typed = chance(b, 0.6), told = chance(b, 0.6);
+    str_adds(s, "    def forward(self");
+    for (int i = 0, at = 0; at < n; i++) {
+        const int len = (int)strcspn(args + at, ",)");
+        str_addf(s, ", %.*s%s", len, args + at, typed ? ": torch.Tensor" : "");
+        at += len + 2;
+    }
+    str_adds(s, typed ? ") -> torch.Tensor:\n" : "):\n");
+    if (!told) return;
+    str_adds(s, "        \"\"\"\n        Forward pass of the model.\n\n        Args:\n");
+    for (int at = 0; at < n;) {
+        const int len = (int)strcspn(args + at, ",)");
+        str_addf(s, "            %.*s (torch.Tensor): Input tensor%s.\n", len, args + at,
+                 at               ? ""
+                 : chance(b, 0.5) ? " of any shape"
+                                  : "");
+        at += len + 2;
+    }
+    str_adds(s, "\n        Returns:\n            torch.Tensor: Output tensor.\n        \"\"\"\n");
+}
+
+/* "return [torch.rand(a, b), ...]" with a name for each. */
+static void add_inputs(const char *list, struct str *s) {
+    struct str names = STR_INIT;
+    int depth = 0, n = 0;
+    const char *from = list;
+    for (const char *c = list; *c && *c != '\n'; c++) {
+        depth += (*c == '(') - (*c == ')');
+        if (depth > 0 || (*c != ',' && *c != ']')) continue;
+        if (c > from) {
+            n++;
+            str_addf(s, "    x%.*s = %.*s\n", n > 1, &"0123456789"[n % 10], (int)(c - from), from);
+            str_addf(&names, "%sx%.*s", n > 1 ? ", " : "", n > 1, &"0123456789"[n % 10]);
+        }
+        from = c + 2;
+    }
+    str_addf(s, "    return [%s]\n", str_c(&names));
+    str_free(&names);
+}
+
+/* The module's text as KernelBench would have it: the same program. */
+static const char *kernelbench_text(struct builder *b, const struct problem *p, struct arena *a) {
+    const bool functional = chance(b, 0.5), named = chance(b, 0.5);
+    CLEANUP_STR struct str s = STR_INIT;
+    bool skip = false;
+    for (const char *line = p->code, *next; *line; line = next) {
+        const int len = (int)strcspn(line, "\n");
+        next = line + len + (line[len] == '\n');
+        if (functional && str_has_prefix(line, "import torch.nn.functional")) continue;
+        if (skip && strstr(line, "\"\"\"") == line + 4) { /* its one-line docstring */
+            skip = false;
+            continue;
+        }
+        skip = false;
+        if (str_has_prefix(line, "class Model(")) {
+            str_addf(&s, "%.*s\n    \"\"\"\n    %s that performs ", len, line,
+                     chance(b, 0.5) ? "Simple model" : "Model");
+            add_operators(p, &s);
+            str_adds(&s, ".\n    \"\"\"\n");
+            if (!strstr(p->code, "def __init__"))
+                str_adds(&s, "    def __init__(self):\n        super(Model, self).__init__()\n    \n");
+            skip = true;
+        } else if (str_has_prefix(line, "        super().__init__()")) {
+            str_adds(&s, "        super(Model, self).__init__()\n");
+        } else if (str_has_prefix(line, "    def forward(self, ")) {
+            add_forward(b, line + 22, len - 22 - 2, &s);
+        } else if (named && str_has_prefix(line, "    return [torch.rand")) {
+            add_inputs(line + 12, &s);
+        } else if (str_has_prefix(line, "    return []")) {
+            str_addf(&s, "    return []%s\n", chance(b, 0.5) ? "  # No special initialization inputs needed" : "");
+        } else {
+            for (int i = 0; i < len; i++) {
+                if (functional && strncmp(line + i, "F.", 2) == 0)
+                    str_adds(&s, "torch.nn.functional");
+                else
+                    str_addc(&s, line[i]);
+            }
+            str_addc(&s, '\n');
+        }
+    }
+    return arena_strdup(a, str_c(&s));
+}
+
 /* So many rows a problem; the fraction comes by chance. */
 static int rows(struct builder *b, double mean) { return (int)mean + chance(b, mean - floor(mean)); }
 
@@ -325,7 +420,19 @@ static enum status rows_of(struct builder *b, struct entry *en, struct err *e) {
     if (b->v) TRY(verifier_spec(b->v, en->problem, &in.spec, e));
     b->n.problems++;
     rng_shuffle(&b->rng, en->good, (size_t)en->n_good, sizeof en->good[0]);
-    for (int i = 0; i < b->o->answers && i < en->n_good; i++, b->n.single++) TRY(write_row(b, &in, en, en->good[i], e));
+    struct problem restyled = *en->problem;
+    struct arena text = ARENA_INIT;
+    const bool restyle = b->o->kernelbench > 0 && chance(b, b->o->kernelbench); /* rows that share a prompt share it */
+    if (restyle) {
+        restyled.code = kernelbench_text(b, en->problem, &text);
+        in.problem = &restyled;
+    }
+    enum status st = ST_OK;
+    for (int i = 0; st == ST_OK && i < b->o->answers && i < en->n_good; i++, b->n.single++)
+        st = write_row(b, &in, en, en->good[i], e);
+    in.problem = en->problem;
+    arena_free(&text);
+    TRY(st);
     for (int i = 0, n = rows(b, b->o->refine); i < n; i++) TRY(rows_refine(b, en, in, e));
     if (chance(b, b->o->examples)) TRY(rows_with_examples(b, en, in, e));
     for (int i = 0, n = b->index ? rows(b, b->o->retrieved) : 0; i < n; i++) TRY(rows_retrieved(b, en, in, e));

@@ -14,6 +14,7 @@ struct corpus_options {
     uint64_t seed;
     const struct prompt_backend *backend; /* what answers are written in; NULL: c */
     bool unverified;                      /* take right answers that no verdict stands beside, too */
+    double kernelbench;                   /* share of plain rows whose module is written as KernelBench writes */
     int answers;                          /* single-turn answers a problem, of different styles */
     double think, examples;               /* shares: chance per problem of rows of that kind */
     double refine;                        /* refinement rows a problem; the fraction comes by chance */

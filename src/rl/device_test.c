@@ -423,7 +423,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
     note(t, nll);
 
-    const struct segment seg = {0, 30, -1};
+    const struct segment seg = {0, 30, -1, 0};
     const int32_t row = 29, target = 5;
     const struct train_batch b = {g[0].prompt.p, 30, &seg, 1, &row, &target, 1, false};
     static float logits[30 * TINY_V], hidden[30 * 32], logp;

@@ -95,7 +95,8 @@ static void of_updates(const struct train_options *o, struct str *out) {
             }
         }
         struct train_options now = schedule_at(o, 0.5);
-        CHECK(update_policy(m, opt, reference, &now, &space, g, 3, &opt_step, &u, &err));
+        CHECK(update_policy(m, opt, &(struct reference){reference, ADAPTER_OWN}, &now, &space, g, 3, &opt_step, &u,
+                            &err));
         ADD("%a %a %lld %a %d\n", u.loss.loss, u.learning_rate, (long long)u.rows, u.grad_norm, u.optimizer_steps);
         groups_free(g, 3);
     }

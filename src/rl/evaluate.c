@@ -145,14 +145,16 @@ enum status eval_configure(struct config *c, const struct config_schema *schema,
 static enum status last_checkpoint(const char *run, char **out, struct err *e) {
     char **names = NULL, best[300] = "", dir[MAX_PATH];
     size_t n = 0;
+    int64_t newest = -1;
     snprintf(dir, sizeof dir, "%s/checkpoints", run);
     struct err ignored;
     if (fs_is_dir(dir) && fs_list(dir, &names, &n, &ignored) != ST_OK) n = 0;
     for (size_t i = 0; i < n; i++) {
-        int64_t step;
-        const bool is_final = strcmp(names[i], "final") == 0;
-        if (is_final || (strcmp(best, "final") != 0 && parse_i64(names[i], &step))) /* sorted, all of the same width */
+        int64_t step = INT64_MAX; /* of "final" */
+        if ((strcmp(names[i], "final") == 0 || parse_i64(names[i], &step)) && step > newest) {
             snprintf(best, sizeof best, "%s", names[i]);
+            newest = step;
+        }
         free(names[i]);
     }
     free(names);
@@ -201,7 +203,7 @@ static bool is_representative(const struct problem *p) {
 static enum status choose_problems(const struct eval_options *o, struct session *s, const struct problem ***out, int *n,
                                    const char **split_name, struct err *e) {
     static const char *const names[] = {"", "test split", "training split", "both splits"};
-    const struct problem **train, **test;
+    CLEANUP_FREE const struct problem **train = NULL, **test = NULL;
     int n_train, n_test;
     int split = o->split;
     if (split == EVAL_AUTO)
@@ -214,8 +216,6 @@ static enum status choose_problems(const struct eval_options *o, struct session 
     *n = 0;
     for (int i = 0; i < n_test && split != EVAL_TRAIN; i++) all[(*n)++] = test[i];
     for (int i = 0; i < n_train && split != EVAL_TEST; i++) all[(*n)++] = train[i];
-    free(train);
-    free(test);
     int kept = 0;
     for (int i = 0; i < *n; i++)
         if (o->subset == SUBSET_ALL || is_representative(all[i])) all[kept++] = all[i];

@@ -290,7 +290,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     const int64_t opt_step = t->opt_step;
     int n_groups;
     struct group *groups = roles_join(&t->roles, r, &n_groups);
-    st = update_policy(t->s.model, t->opt, t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
+    st = update_policy(t->s.model, t->opt, &t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
     free(groups);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);

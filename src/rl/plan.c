@@ -74,7 +74,7 @@ static enum status sketch_train(struct sketch *s, const struct train_plan *p, in
     s->rows = xcalloc((size_t)T, sizeof *s->rows);
     s->logp = xcalloc((size_t)T, sizeof *s->logp);
     s->g = xcalloc((size_t)T, sizeof *s->g);
-    for (int i = 0; i < n_seg; i++) seg[i] = (struct segment){i * longest, i64_min(longest, T - i * longest), -1};
+    for (int i = 0; i < n_seg; i++) seg[i] = (struct segment){i * longest, i64_min(longest, T - i * longest), -1, 0};
     const struct train_batch batch = {s->ids, T, seg, n_seg, s->rows, s->ids, T, false};
     enum status st = model_forward(s->m, &batch, s->logp, NULL, NULL, e);
     if (st == ST_OK) st = model_backward(s->m, &batch, s->g, e);
@@ -91,13 +91,16 @@ static enum status measure(const struct train_options *o, const char *config, st
     mo.activation_memory = INT64_MAX / 2;
     TRY(model_init(config, 0, &mo, s->be, &s->m, e));
     p->weights = paper_bytes(s->be);
-    if (o->kl_penalty_coef > 0) {
+    if (o->kl_penalty_coef > 0 && !lora) {
         mo.frozen = true;
         TRY(model_init(config, 0, &mo, s->be, &s->reference, e));
         p->reference = paper_bytes(s->be) - p->weights;
     }
     int64_t before = paper_bytes(s->be);
     if (lora) TRY(model_lora_init(s->m, (int)o->lora_rank, 1, 0, e));
+    /* The reference is another adapter then: the one a run goes on from, or none. */
+    if (o->kl_penalty_coef > 0 && lora && o->load_checkpoint_path && *o->load_checkpoint_path)
+        p->reference = paper_bytes(s->be) - before;
     TRY(model_train_prepare(s->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
     p->trained = paper_bytes(s->be) - before;
     before += p->trained;

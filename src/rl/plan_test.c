@@ -98,7 +98,7 @@ static void compare(bool lora, int levels) {
     assert_int_equal(since(&before), p.moments);
     int32_t ids[T] = {0}, rows[T] = {0};
     float logp[T], g[T] = {0};
-    const struct segment seg = {0, T, -1};
+    const struct segment seg = {0, T, -1, 0};
     const struct train_batch batch = {ids, T, &seg, 1, rows, ids, T, false};
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     CHECK(model_backward(m, &batch, g, &err));
@@ -171,6 +171,31 @@ static void test_choices_fit(void **state) {
     config_free(&c);
 }
 
+/* What a KL penalty compares with: a second model where all parameters are trained; with LoRA nothing, or the adapter
+ * that the run goes on from. */
+static void test_reference(void **state) {
+    (void)state;
+    static const char *const keys[][4] = {
+        {"device=cuda", "lora_rank=0", "kl_penalty_coef=0.1", "load_checkpoint_path=x"},
+        {"device=cuda", "lora_rank=32", "kl_penalty_coef=0.1", "seed=1"},
+        {"device=cuda", "lora_rank=32", "kl_penalty_coef=0.1", "load_checkpoint_path=x"},
+        {"device=cuda", "lora_rank=32", "kl_penalty_coef=0", "load_checkpoint_path=x"}};
+    struct train_plan p[4];
+    for (int i = 0; i < 4; i++) {
+        struct train_options o;
+        struct config c;
+        options(&o, &c, keys[i], 4);
+        const struct paper device = paper_cuda(400 * GIB);
+        CHECK(train_plan(&o, seven, &device, &p[i], &err));
+        config_free(&c);
+    }
+    assert_true(p[0].reference > 14 * GIB && p[0].reference < 15 * GIB);
+    assert_int_equal(p[1].reference, 0);
+    assert_in_range(p[2].reference, p[2].trained / 2,
+                    p[2].trained - 1); /* weights and their packed copies, no gradients */
+    assert_int_equal(p[3].reference, 0);
+}
+
 static void test_refusal(void **state) {
     (void)state;
     static const char *const keys[] = {"device=cuda", "lora_rank=0"};
@@ -209,6 +234,7 @@ static void test_small_step(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_taken), cmocka_unit_test(test_choices_fit),
-                                       cmocka_unit_test(test_refusal), cmocka_unit_test(test_small_step)};
+                                       cmocka_unit_test(test_reference), cmocka_unit_test(test_refusal),
+                                       cmocka_unit_test(test_small_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

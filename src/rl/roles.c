@@ -256,8 +256,8 @@ static enum status ask_corrector(struct roles *x, const struct actor *a, const s
         if (is_correct(&answer[i]) || is_cheat(&answer[i])) continue;
         struct ids prompt = {0};
         const enum status st = rollout_refine_prompt(a, answer[i].problem, answer[i].ep, p->max_tokens, &prompt, e);
+        if (st != ST_OK) ids_free(&prompt);
         if (st == ST_INVALID) { /* too long to be shown */
-            ids_free(&prompt);
             x->counts.too_long++;
             continue;
         }

@@ -176,6 +176,23 @@ static void last_checkpoint_is_the_newest_complete_one(void **state) {
 }
 
 /* "final" of a longer run was moved into place, but the line about it was never written. */
+static void pruning_keeps_the_newest(void **state) {
+    (void)state;
+    static const char *const names[] = {"000007", "999999", "1000000", "1000001", "final"};
+    struct run *r = open_run("prune", false);
+    char path[4200];
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof path, "%s/checkpoints/%s", run_dir(r), names[i]);
+        CHECK(fs_mkdirs(path, &err));
+    }
+    CHECK(run_prune_checkpoints(r, 2, &err));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof path, "%s/checkpoints/%s", run_dir(r), names[i]);
+        assert_int_equal(fs_is_dir(path), i >= 2);
+    }
+    run_close(r);
+}
+
 static void position_is_that_of_the_files(void **state) {
     (void)state;
     struct run *r = open_run("position", false);
@@ -452,6 +469,7 @@ int main(void) {
         cmocka_unit_test(full_round_trip),
         cmocka_unit_test(lora_round_trip),
         cmocka_unit_test(last_checkpoint_is_the_newest_complete_one),
+        cmocka_unit_test(pruning_keeps_the_newest),
         cmocka_unit_test(position_is_that_of_the_files),
         cmocka_unit_test(failed_save_changes_nothing),
         cmocka_unit_test(room_for_a_checkpoint),

@@ -23,15 +23,25 @@ enum status session_style(const char *renderer, bool qwen3, bool thinking, enum 
     return ST_OK;
 }
 
-/* Over the base model: a PEFT adapter, or full weights when the directory holds a model. */
+/* Where the run begins: a directory that holds a PEFT adapter or full weights; NULL: at the base model. Owned by the
+ * caller. */
+static enum status find_start(const struct train_options *o, const volatile bool *cancel, char **from, bool *is_adapter,
+                              struct err *e) {
+    CLEANUP_STR struct str adapter = STR_INIT;
+    *from = NULL;
+    *is_adapter = false;
+    if (!o->load_checkpoint_path || !*o->load_checkpoint_path) return ST_OK;
+    TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, from, e));
+    str_addf(&adapter, "%s/adapter_config.json", *from);
+    *is_adapter = fs_is_file(adapter.p);
+    return ST_OK;
+}
+
 static enum status load_start(const struct train_options *o, bool frozen, const volatile bool *cancel,
                               struct session *s, struct model **out, struct err *e) {
-    CLEANUP_STR struct str adapter = STR_INIT;
     CLEANUP_FREE char *from = NULL;
-    if (o->load_checkpoint_path && *o->load_checkpoint_path)
-        TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, &from, e));
-    if (from) str_addf(&adapter, "%s/adapter_config.json", from);
-    bool is_adapter = from && fs_is_file(adapter.p);
+    bool is_adapter;
+    TRY(find_start(o, cancel, &from, &is_adapter, e));
     if (is_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
     const struct model_options mo = {.dtype = dtype_names[o->dtype],
@@ -43,6 +53,18 @@ static enum status load_start(const struct train_options *o, bool frozen, const 
     if (is_adapter) return model_lora_load(*out, from, e);
     if (o->lora_rank > 0) return model_lora_init(*out, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
     return ST_OK;
+}
+
+/* What the run began with. Where an adapter alone is trained that is the same base weights, with the adapter it began
+ * with, or with none: a new one changes nothing. */
+static enum status open_reference(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) {
+    if (o->lora_rank == 0) return load_start(o, true, cancel, s, &s->reference.model, e);
+    CLEANUP_FREE char *from = NULL;
+    bool is_adapter;
+    s->reference = (struct reference){s->model, ADAPTER_BASE};
+    TRY(find_start(o, cancel, &from, &is_adapter, e));
+    return is_adapter ? model_adapter_load(s->model, from, &s->reference.adapter, e) : ST_OK;
 }
 
 static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
@@ -143,7 +165,7 @@ static enum status open_session(const struct train_options *given, bool training
     s->be->fast = o->numerics == NUMERICS_FAST;
     if (training) TRY(plan_memory(s, &mine, e));
     TRY(load_start(o, false, cancel, s, &s->model, e));
-    if (o->kl_penalty_coef > 0) TRY(load_start(o, true, cancel, s, &s->reference, e));
+    if (o->kl_penalty_coef > 0) TRY(open_reference(o, cancel, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)
@@ -203,8 +225,8 @@ void session_close(struct session *s) {
     verifier_close(s->verifier);
     if (s->engine) engine_close(s->engine);
     if (s->tok) tokenizer_close(s->tok);
+    if (s->reference.model != s->model) model_free(s->reference.model);
     model_free(s->model);
-    model_free(s->reference);
     if (s->be) s->be->close(s->be);
     pool_destroy(s->pool);
     lease_free(s->lease);

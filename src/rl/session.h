@@ -4,12 +4,13 @@
 
 #include "rl/options.h"
 #include "rl/rollout.h"
+#include "rl/update.h"
 
 struct session {
     struct pool *pool;
     struct backend *be;
     struct model *model;
-    struct model *reference; /* the one the run began with, for the KL penalty; NULL without one */
+    struct reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
     struct engine *engine;
     struct tokenizer *tok;
     char *tokenizer_dir; /* the model's directory */

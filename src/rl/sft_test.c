@@ -106,7 +106,7 @@ static double row_loss(struct model *m) {
         rows[i] = n - 1 + i;
         ids_add(&ids, completion[i]);
     }
-    struct segment seg = {0, (int64_t)ids.len, -1};
+    struct segment seg = {0, (int64_t)ids.len, -1, 0};
     CHECK(model_forward(m, &(struct train_batch){ids.p, (int64_t)ids.len, &seg, 1, rows, completion, N, false}, logp,
                         NULL, NULL, &err));
     double sum = 0;

@@ -139,7 +139,7 @@ static void micro_build(const struct train_options *o, const struct group *group
     for (int i = 0; i < n; i++) {
         const struct group *g = &groups[i];
         int prompt_seg = b->n_seg++;
-        b->seg[prompt_seg] = (struct segment){b->T, (int64_t)g->prompt.len, -1};
+        b->seg[prompt_seg] = (struct segment){b->T, (int64_t)g->prompt.len, -1, 0};
         memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
         b->T += (int64_t)g->prompt.len;
         int64_t last_prompt_row = b->T - 1;
@@ -163,7 +163,7 @@ static void micro_build(const struct train_options *o, const struct group *group
                 b->adv[b->N] = ep->token_advantage ? ep->token_advantage[t] : (float)ep->advantage;
             }
             if (len == 1) continue; /* the only token is predicted by the prompt */
-            b->seg[b->n_seg++] = (struct segment){b->T, len - 1, prompt_seg};
+            b->seg[b->n_seg++] = (struct segment){b->T, len - 1, prompt_seg, 0};
             memcpy(b->ids + b->T, ep->sample.ids, (size_t)(len - 1) * sizeof *b->ids);
             b->T += len - 1;
         }
@@ -246,8 +246,9 @@ static enum status stand_aside(struct model *m, const struct update_space *space
     return ST_OK;
 }
 
-/* Log-probabilities of all samples that train, under m: into ref_logp of the episodes, or old_logp. */
-static enum status score(struct model *m, const struct train_options *o, struct update_space *space,
+/* Log-probabilities of all samples that train, under m with this adapter: into ref_logp of the episodes, or old_logp.
+ */
+static enum status score(struct model *m, int adapter, const struct train_options *o, struct update_space *space,
                          struct group *const *groups, int n, int n_samples, bool reference, struct err *e) {
     struct group *parts = arena_array(&space->step, struct group, n_samples);
     int n_parts = cut_groups(o, groups, n, parts);
@@ -255,6 +256,7 @@ static enum status score(struct model *m, const struct train_options *o, struct 
         next = micro_end(o, parts, i, n_parts);
         struct micro b;
         micro_build(o, parts + i, next - i, 1, 1, &space->micro, &b);
+        for (int k = 0; k < b.n_seg; k++) b.seg[k].adapter = adapter;
         struct train_batch batch = {b.ids, b.T, b.seg, b.n_seg, b.rows, b.targets, b.N, true};
         TRY(stand_aside(m, space, e));
         TRY(explain_memory(o, model_forward(m, &batch, b.logp, NULL, NULL, e), e));
@@ -301,7 +303,7 @@ static void kl_into_advantages(const struct train_options *o, struct group *cons
 }
 
 /* What the samples are compared with, beside the model itself. */
-static enum status compare_with(struct model *m, struct model *reference, const struct train_options *o,
+static enum status compare_with(struct model *m, const struct reference *reference, const struct train_options *o,
                                 struct update_space *space, struct group *const *groups, int n, struct err *e) {
     int samples = 0;
     bool stale = false;
@@ -309,10 +311,10 @@ static enum status compare_with(struct model *m, struct model *reference, const 
         samples += groups[i]->n;
         stale |= groups[i]->stale > 0;
     }
-    if (stale) TRY(score(m, o, space, groups, n, samples, false, e));
+    if (stale) TRY(score(m, ADAPTER_OWN, o, space, groups, n, samples, false, e));
     if (o->kl_penalty_coef <= 0) return ST_OK;
-    ASSERT(reference);
-    TRY(score(reference, o, space, groups, n, samples, true, e));
+    ASSERT(reference && reference->model);
+    TRY(score(reference->model, reference->adapter, o, space, groups, n, samples, true, e));
     if (o->kl_penalty_in == KL_IN_REWARD) kl_into_advantages(o, groups, n);
     return ST_OK;
 }
@@ -358,7 +360,7 @@ static enum status minibatch(struct model *m, struct adamw *opt, const struct tr
     return optimizer_step(m, opt, o, opt_step, out, e);
 }
 
-static enum status all_passes(struct model *m, struct adamw *opt, struct model *reference,
+static enum status all_passes(struct model *m, struct adamw *opt, const struct reference *reference,
                               const struct train_options *o, struct update_space *space, struct group *groups,
                               int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
     *out = (struct update_stats){0};
@@ -383,9 +385,9 @@ static enum status all_passes(struct model *m, struct adamw *opt, struct model *
     return ST_OK;
 }
 
-enum status update_policy(struct model *m, struct adamw *opt, struct model *reference, const struct train_options *o,
-                          struct update_space *space, struct group *groups, int n_groups, int64_t *opt_step,
-                          struct update_stats *out, struct err *e) {
+enum status update_policy(struct model *m, struct adamw *opt, const struct reference *reference,
+                          const struct train_options *o, struct update_space *space, struct group *groups, int n_groups,
+                          int64_t *opt_step, struct update_stats *out, struct err *e) {
     lease_begin(space->lease);
     const enum status st = all_passes(m, opt, reference, o, space, groups, n_groups, opt_step, out, e);
     lease_end(space->lease);

@@ -25,15 +25,22 @@ struct update_space {
 };
 void update_space_free(struct update_space *s);
 
+/* What a KL penalty compares with: another model, or the one that is trained, its rows through another adapter or none
+ * (struct segment): that takes no second copy of the weights. */
+struct reference {
+    struct model *model; /* NULL: none */
+    int adapter;
+};
+
 /* Trains on the groups that teach something: update_epochs passes of num_substeps optimizer steps, each on an equal
  * share of the groups, shuffled where there are several. A minibatch is cut into micro-batches of at most train_tokens
  * rows; a larger group is cut between its samples, a single sample never. Samples of groups that are stale are scored
- * with the model as it is before the first step; with kl_penalty_coef also with the reference model (else NULL).
+ * with the model as it is before the first step; with kl_penalty_coef also with the reference (else NULL).
  * *opt_step counts optimizer steps. ST_FAILED when a log-probability or the gradient is not finite, or differs from the
  * sampler's where it must not: the message says where, and the update that was about to be made has not been made. */
-enum status update_policy(struct model *m, struct adamw *opt, struct model *reference, const struct train_options *o,
-                          struct update_space *space, struct group *groups, int n_groups, int64_t *opt_step,
-                          struct update_stats *out, struct err *e) MUST_USE;
+enum status update_policy(struct model *m, struct adamw *opt, const struct reference *reference,
+                          const struct train_options *o, struct update_space *space, struct group *groups, int n_groups,
+                          int64_t *opt_step, struct update_stats *out, struct err *e) MUST_USE;
 /* Warm-up by optimizer steps, times the schedule by o->progress. */
 double update_learning_rate(const struct train_options *o, int64_t opt_step);
 

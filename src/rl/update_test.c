@@ -545,7 +545,7 @@ static void nll(void **state) {
             memcpy(ids, g[i].prompt.p, (size_t)n * sizeof *ids);
             memcpy(ids + n, s->ids, (size_t)s->n * sizeof *ids);
             for (int t = 0; t < s->n; t++) rows[t] = n - 1 + t;
-            struct segment seg = {0, n + s->n, -1};
+            struct segment seg = {0, n + s->n, -1, 0};
             struct train_batch b = {ids, n + s->n, &seg, 1, rows, s->ids, s->n, false};
             CHECK(model_forward(m, &b, logp, NULL, NULL, &err));
             for (int t = 0; t < s->n; t++) want -= (double)logp[t];
@@ -567,8 +567,8 @@ static void nll(void **state) {
 
 /* ---- references, epochs, schedules --------------------------------------------------------------------------------*/
 
-static struct flat gradient_against(struct model *m, struct model *reference, const struct train_options *o,
-                                    struct group *g, int n, struct update_stats *stats) {
+static struct flat gradient_from(struct model *m, const struct reference *reference, const struct train_options *o,
+                                 struct group *g, int n, struct update_stats *stats) {
     int count;
     const struct param *p = model_params(m, &count);
     struct adamw *opt;
@@ -577,6 +577,11 @@ static struct flat gradient_against(struct model *m, struct model *reference, co
     CHECK(update_policy(m, opt, reference, o, &space, g, n, &opt_step, stats, &err));
     adamw_free(opt);
     return flatten(m, true);
+}
+
+static struct flat gradient_against(struct model *m, struct model *reference, const struct train_options *o,
+                                    struct group *g, int n, struct update_stats *stats) {
+    return gradient_from(m, &(struct reference){reference, ADAPTER_OWN}, o, g, n, stats);
 }
 
 /* KL to another model, and the entropy's estimator, as terms of the loss: nothing but the KL is left when advantages
@@ -635,6 +640,44 @@ static void divergence_in_the_loss(void **state) {
     groups_free(g, 2);
     model_free(m);
     model_free(other);
+}
+
+/* With LoRA the reference needs no model of its own: the same rows without the adapter, or through another, have the
+ * bits of a model that has none, or that one. */
+static void divergence_from_adapters(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, true), *start = tiny_model(1, true), *bare = tiny_model(1, false);
+    int n_params;
+    const struct param *p = model_params(start, &n_params);
+    for (int i = 0; i < n_params; i++)
+        for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] *= 0.5f;
+    model_params_changed(start);
+    CHECK(model_lora_save(start, in_tmp("start"), &err));
+    int index;
+    CHECK(model_adapter_load(m, in_tmp("start"), &index, &err));
+    const struct reference pairs[2][2] = {{{m, ADAPTER_BASE}, {bare, ADAPTER_OWN}}, {{m, index}, {start, ADAPTER_OWN}}};
+    struct train_options o = base;
+    o.kl_penalty_coef = 0.3;
+    double kl[2];
+    for (int k = 0; k < 2; k++) {
+        struct flat grad[2];
+        struct update_stats s[2];
+        for (int i = 0; i < 2; i++) {
+            struct group g[2];
+            sampled_groups(m, g, 2);
+            grad[i] = gradient_from(m, &pairs[k][i], &o, g, 2, &s[i]);
+            groups_free(g, 2);
+        }
+        assert_true(s[0].loss.ref_kl > 0 && s[0].loss.ref_kl == s[1].loss.ref_kl);
+        assert_true(distance(grad[0], grad[1], 1) == 0);
+        kl[k] = s[0].loss.ref_kl;
+        free(grad[0].p);
+        free(grad[1].p);
+    }
+    assert_true(kl[0] != kl[1]);
+    model_free(m);
+    model_free(start);
+    model_free(bare);
 }
 
 /* KL in the reward: tokens that have become likelier than under the reference lose, against the mean over the batch;
@@ -848,6 +891,7 @@ int main(void) {
         cmocka_unit_test(who_takes_part),
         cmocka_unit_test(substeps_are_steps_of_their_own),
         cmocka_unit_test(divergence_in_the_loss),
+        cmocka_unit_test(divergence_from_adapters),
         cmocka_unit_test(divergence_in_the_reward),
         cmocka_unit_test(other_normalisers),
         cmocka_unit_test(epochs_and_stale_samples),
@@ -861,7 +905,7 @@ int main(void) {
         cmocka_unit_test(prompt_loss),
         cmocka_unit_test(nll),
     };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
     update_space_free(&space);
     return failed;
 }

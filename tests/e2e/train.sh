@@ -98,6 +98,9 @@ check "LoRA: one step" "${train[@]}" lora_rank=8 log_path="$tmp/l" max_steps=1
 check "LoRA: the checkpoint is a PEFT adapter" test -s "$tmp/l/checkpoints/final/adapter_model.safetensors"
 check "LoRA: the adapter starts another run" "${train[@]}" lora_rank=8 log_path="$tmp/l2" max_steps=1 \
     load_checkpoint_path="$tmp/l/checkpoints/final"
+check "LoRA: a KL penalty against the adapter that the run goes on from" "${train[@]}" lora_rank=8 log_path="$tmp/l3" max_steps=1 \
+    load_checkpoint_path="$tmp/l/checkpoints/final" kl_penalty_coef=0.1 remove_constant_reward_groups=false
+check "which at the first step is the policy itself" test "$(value "$tmp/l3" 1 train/kl_reference)" = 0
 refuses "LoRA: an adapter without lora_rank" 2 'load_checkpoint_path.*lora_rank' "${train[@]}" log_path="$tmp/x" \
     load_checkpoint_path="$tmp/l/checkpoints/final"
 

@@ -46,6 +46,24 @@ check "rows of them" "${corpus[@]}" output="$tmp/rows.jsonl" unverified=true thi
 check "in the prompt and the fence of Triton answers" \
     sh -c "grep -q 'correct Triton kernels' '$tmp/rows.jsonl' && grep -q 'KERNEL>.n\`\`\`python.n# plan: ' '$tmp/rows.jsonl'"
 check "whose thoughts name the plan" grep -qE '<think>.n- operators: [a-z_0-9, ]+.n- plan: (fused|separate), block' "$tmp/rows.jsonl"
+# A module that is written as KernelBench writes is the same module: the answers to the other one are right for it.
+mkdir "$tmp/other"
+"$KRL" corpus from="$all" output="$tmp/other.jsonl" backend=triton unverified=true answers=1 refine=0 examples=0 think=0 \
+    kernelbench=1 >"$tmp/out" 2>&1
+"$python" - "$tmp/other.jsonl" "$tmp/other" <<'PY'
+import json, sys
+with open(sys.argv[2] + "/problems.jsonl", "w") as problems, open(sys.argv[2] + "/answers.jsonl", "w") as answers:
+    for i, line in enumerate(open(sys.argv[1])):
+        row = json.loads(line)
+        between = lambda text: text.split("```python\n")[1].split("\n```")[0]
+        code = between(row["prompt"][1]["content"])
+        assert "super(Model, self).__init__()" in code and code.count('"""') >= 2
+        json.dump({"key": str(i), "code": code}, problems)
+        json.dump({"key": str(i), "style": "any", "source": between(row["completion"])}, answers)
+        problems.write("\n"), answers.write("\n")
+PY
+check "modules as KernelBench writes them" "$python" tests/triton_answers.py "$tmp/other"
+check "one a problem" test "$(wc -l <"$tmp/other/answers.jsonl")" = "${#recipes[@]}"
 refuses "unverified ones unasked" 1 'no outcome: generate with --verify' "${corpus[@]}" output="$tmp/none.jsonl"
 refuses "retrieval for Triton" 2 'backend c only' "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp"
 refuses "broken Triton answers" 2 'wrong variants are of C answers' "${generate[@]}" --count 1 --backend triton --broken

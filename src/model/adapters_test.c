@@ -1,0 +1,379 @@
+/* Several adapters over one base, in one batch: every row has the bits of a model that holds its adapter alone, in
+ * training passes and in steps with a cache, whatever stands beside it; prefixes are shared within an adapter alone;
+ * nothing but the own adapter is trained; what cannot be is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/rng.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+#include "tensor/backend.h"
+
+static const char policy[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":150,\"hidden_size\":72,"
+                             "\"intermediate_size\":136,\"num_hidden_layers\":2,\"num_attention_heads\":6,"
+                             "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":400,"
+                             "\"tie_word_embeddings\":true}";
+static const char wider[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":150,\"hidden_size\":80,"
+                            "\"intermediate_size\":136,\"num_hidden_layers\":2,\"num_attention_heads\":6,"
+                            "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":400,"
+                            "\"tie_word_embeddings\":true}";
+static const char *const dtypes[] = {"f32", "bf16"};
+
+static struct backend *two; /* the CPU: parameters can be written in place */
+static struct pool *pool;
+static char tmp_dir[] = "/tmp/kernelrl-adapters-XXXXXX";
+static struct err err;
+
+#define CHECK(x)                                   \
+    do {                                           \
+        struct err *e_ = &err;                     \
+        if ((x) != ST_OK) fail_msg("%s", e_->msg); \
+    } while (0)
+
+static const char *in_tmp(const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", tmp_dir, name);
+    return path;
+}
+
+/* A model with an adapter of this rank and seed; rank 0: without. */
+static struct model *make(const char *config, const char *dtype, int rank, uint64_t seed) {
+    struct model *m;
+    const struct model_options o = {.dtype = dtype};
+    CHECK(model_init(config, 5, &o, two, &m, &err));
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int i = 0; i < n; i++)
+        for (int64_t j = 0; j < p[i].n && p[i].nd == 2; j++) p[i].w[j] *= 6;
+    model_params_changed(m);
+    if (rank == 0) return m;
+    CHECK(model_lora_init(m, rank, 8.0f, seed, &err));
+    CHECK(model_train_prepare(m, TRAIN_LORA, &err));
+    p = model_params(m, &n);
+    for (int i = 1; i < n; i += 2) { /* B, which starts at zero */
+        struct rng r = rng_make(seed, 100 + (uint64_t)i);
+        for (int64_t j = 0; j < p[i].n; j++) p[i].w[j] = 0.1f * (float)rng_normal(&r);
+    }
+    model_params_changed(m);
+    return m;
+}
+
+/* Ranks apart, and of the last one the up projection alone. */
+enum { ADAPTERS = 4 }; /* the base, the own one, two others */
+static const int which[ADAPTERS] = {ADAPTER_BASE, ADAPTER_OWN, 1, 2}, ranks[ADAPTERS] = {0, 5, 3, 8};
+static const char *const folder[ADAPTERS] = {NULL, "own", "first", "second"};
+
+static struct model *alone(const char *dtype, int i) {
+    struct model *m = make(policy, dtype, i == 1 ? ranks[1] : 0, (uint64_t)i);
+    if (i > 1) CHECK(model_lora_load(m, in_tmp(folder[i]), &err));
+    return m;
+}
+
+static struct model *with_all(const char *dtype) {
+    struct model *m = make(policy, dtype, ranks[1], 1);
+    for (int i = 2, index; i < ADAPTERS; i++) {
+        CHECK(model_adapter_load(m, in_tmp(folder[i]), &index, &err));
+        assert_int_equal(index, which[i]);
+    }
+    return m;
+}
+
+static int setup(void **state) {
+    (void)state;
+    struct err e;
+    pool = pool_create(2);
+    if (cpu_backend_open(pool, &two, &e) != ST_OK || !mkdtemp(tmp_dir)) return 1;
+    for (int i = 2; i < ADAPTERS; i++) {
+        struct model *m = make(policy, "f32", ranks[i], (uint64_t)i);
+        CHECK(model_lora_save(m, in_tmp(folder[i]), &err));
+        int n;
+        const struct param *p = model_params(m, &n);
+        struct st_entry *kept = xcalloc((size_t)n, sizeof *kept);
+        size_t n_kept = 0;
+        for (int k = 0; k < n; k++)
+            if (i + 1 < ADAPTERS || strstr(p[k].name, "up_proj"))
+                kept[n_kept++] = (struct st_entry){.name = p[k].name,
+                                                   .dtype = ST_DTYPE_F32,
+                                                   .from = ST_DTYPE_F32,
+                                                   .nd = 2,
+                                                   .dim = {p[k].dim[0], p[k].dim[1]},
+                                                   .data = p[k].w};
+        char path[64];
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder[i]);
+        CHECK(st_write(in_tmp(path), kept, n_kept, NULL, &err));
+        free(kept);
+        model_free(m);
+    }
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    two->close(two);
+    pool_destroy(pool);
+    struct err e;
+    return fs_remove(tmp_dir, &e) == ST_OK ? 0 : 1;
+}
+
+static void same_bits(const float *a, const float *b, int64_t n, const char *what, int adapter) {
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(a + i, b + i, sizeof *a) != 0)
+            fail_msg("%s, adapter %d: element %lld: %.9g is not %.9g", what, adapter, (long long)i, (double)a[i],
+                     (double)b[i]);
+}
+
+/* A prompt longer than a block of the cache, and its answers. */
+enum { PROMPT = 70, ANSWERS = 2, ANSWER = 9, T = PROMPT + ANSWERS * ANSWER, N = ANSWERS * ANSWER, V = 150 };
+struct group {
+    int32_t ids[ADAPTERS * T], rows[ADAPTERS * N], targets[ADAPTERS * N];
+    struct segment seg[ADAPTERS * (1 + ANSWERS)];
+};
+
+/* The group once for each adapter of the list, adapters[] = its places in `which`. */
+static struct train_batch batch_of(struct group *x, const int *adapters, int n) {
+    for (int k = 0; k < n; k++) {
+        struct rng r = rng_make(21, 0);
+        for (int i = 0; i < T; i++) x->ids[k * T + i] = (int32_t)rng_below(&r, V);
+        const int first = k * (1 + ANSWERS), adapter = which[adapters[k]];
+        x->seg[first] = (struct segment){k * T, PROMPT, -1, adapter};
+        for (int a = 0; a < ANSWERS; a++) {
+            const int start = k * T + PROMPT + a * ANSWER;
+            x->seg[first + 1 + a] = (struct segment){start, ANSWER, first, adapter};
+            for (int i = 0; i < ANSWER; i++) {
+                x->rows[k * N + a * ANSWER + i] = i ? start + i - 1 : k * T + PROMPT - 1;
+                x->targets[k * N + a * ANSWER + i] = x->ids[start + i];
+            }
+        }
+    }
+    return (struct train_batch){.ids = x->ids,
+                                .T = n * T,
+                                .seg = x->seg,
+                                .n_seg = n * (1 + ANSWERS),
+                                .rows = x->rows,
+                                .targets = x->targets,
+                                .N = n * N,
+                                .forward_only = true};
+}
+
+/* logp of the group under each adapter, by a model that has it alone; and no two are alike. */
+static void expected(const char *dtype, float want[ADAPTERS][N]) {
+    static struct group x;
+    static const int own = 1;
+    for (int i = 0; i < ADAPTERS; i++) {
+        struct model *m = alone(dtype, i);
+        struct train_batch b = batch_of(&x, &own, 1);
+        b.forward_only = false;
+        CHECK(model_forward(m, &b, want[i], NULL, NULL, &err));
+        model_free(m);
+        for (int k = 0; k < i; k++)
+            for (int j = 0; j < N; j++) assert_true(want[k][j] != want[i][j]);
+    }
+}
+
+static void test_mixed_forward(void **state) {
+    (void)state;
+    static struct group x;
+    static const int order[][ADAPTERS] = {{0, 1, 2, 3}, {3, 1, 0, 2}, {2, 0, 2, 1}, {1, 1, 0, 0}, {3, 3, 3, 3}};
+    for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
+        static float want[ADAPTERS][N], got[ADAPTERS * N];
+        expected(dtypes[d], want);
+        struct model *m = with_all(dtypes[d]);
+        for (size_t i = 0; i < ARRAY_LEN(order); i++) {
+            const struct train_batch b = batch_of(&x, order[i], ADAPTERS);
+            CHECK(model_forward(m, &b, got, NULL, NULL, &err));
+            for (int k = 0; k < ADAPTERS; k++)
+                same_bits(got + k * N, want[order[i][k]], N, dtypes[d], which[order[i][k]]);
+        }
+        model_free(m);
+    }
+}
+
+/* Steps with one sequence of each adapter and answer, in an order that changes; prompts come in with whatever the cache
+ * remembers, which is what this adapter has put there. */
+static void test_mixed_steps(void **state) {
+    (void)state;
+    static struct group x;
+    static const int own = 1;
+    (void)batch_of(&x, &own, 1);
+    enum { SEQS = ADAPTERS * ANSWERS };
+    for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
+        static float want[ADAPTERS][N], logits[(SEQS + 1) * V], out[SEQS * V];
+        expected(dtypes[d], want);
+        struct model *m = with_all(dtypes[d]);
+        struct kv_cache *kv;
+        CHECK(kv_create(m, SEQS + 1, PROMPT + ANSWER, 0, &kv, &err));
+        for (int round = 0; round < 2; round++) {
+            for (int k = 0; k < ADAPTERS; k++) {
+                const int seq = k * ANSWERS;
+                kv_reset(kv, seq);
+                kv_set_adapter(kv, seq, which[k]);
+                const int64_t known = kv_match(kv, seq, x.ids, PROMPT - 1);
+                assert_int_equal(known, round ? KV_BLOCK : 0);
+                const int n = PROMPT - (int)known;
+                CHECK(model_step(m, kv, 1, &seq, &n, x.ids + known, logits + seq * V, &err));
+                for (int a = 1; a < ANSWERS; a++) {
+                    kv_share(kv, seq + a, seq);
+                    memcpy(logits + (seq + a) * V, logits + seq * V, V * sizeof *logits);
+                }
+            }
+            for (int i = 0; i < ANSWER; i++) {
+                int seq[SEQS], n[SEQS];
+                int32_t ids[SEQS];
+                for (int j = 0; j < SEQS; j++) {
+                    const int s = (j * 3 + i) % SEQS, a = s % ANSWERS; /* 3 and 8: all of them, adapters apart */
+                    const int32_t target = x.targets[a * ANSWER + i];
+                    const float logp = logprob_row(logits + s * V, V, target, NULL);
+                    same_bits(&logp, &want[s / ANSWERS][a * ANSWER + i], 1, dtypes[d], which[s / ANSWERS]);
+                    seq[j] = s;
+                    n[j] = 1;
+                    ids[j] = target;
+                }
+                CHECK(model_step(m, kv, SEQS, seq, n, ids, out, &err));
+                for (int j = 0; j < SEQS; j++) memcpy(logits + seq[j] * V, out + j * V, V * sizeof *out);
+            }
+        }
+        model_params_changed(m); /* of the own one; nobody's blocks are found any more */
+        kv_reset(kv, SEQS);
+        kv_set_adapter(kv, SEQS, 1);
+        assert_int_equal(kv_match(kv, SEQS, x.ids, PROMPT), 0);
+        kv_free(kv);
+        model_free(m);
+    }
+}
+
+static void refused(enum status got, enum status want, const char *says) {
+    assert_int_equal(got, want);
+    if (!strstr(err.msg, says)) fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
+}
+
+/* A batch that mixes adapters leaves the gradients of the own one as they are, and cannot be trained on. */
+static void test_only_the_own_one_is_trained(void **state) {
+    (void)state;
+    static struct group x, y;
+    static const int own = 1, all[] = {1, 0, 2, 3}, none[] = {0};
+    static float logp[ADAPTERS * N], g[ADAPTERS * N];
+    for (int i = 0; i < ADAPTERS * N; i++) g[i] = (float)(i % 5) - 2;
+    struct model *m[2] = {alone("f32", 1), with_all("f32")};
+    for (int k = 0; k < 2; k++) {
+        struct train_batch b = batch_of(&x, &own, 1);
+        b.forward_only = false;
+        CHECK(model_forward(m[k], &b, logp, NULL, NULL, &err));
+        CHECK(model_backward(m[k], &b, g, &err));
+        if (k == 0) continue;
+        struct train_batch mixed = batch_of(&y, all, ADAPTERS), base = batch_of(&x, none, 1);
+        CHECK(model_forward(m[k], &mixed, logp, NULL, NULL, &err));
+        refused(model_backward(m[k], &mixed, g, &err), ST_INVALID, "forward_only");
+        mixed.forward_only = base.forward_only = false;
+        refused(model_forward(m[k], &mixed, logp, NULL, NULL, &err), ST_INVALID, "segment 3 is of adapter -1");
+        refused(model_forward(m[k], &base, logp, NULL, NULL, &err), ST_INVALID, "not trained");
+        refused(model_backward(m[k], &base, g, &err), ST_INVALID, "not the last one");
+    }
+    int n, n_all;
+    const struct param *p = model_params(m[0], &n), *q = model_params(m[1], &n_all);
+    assert_int_equal(n, n_all);
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        same_bits(q[i].g, p[i].g, p[i].n, p[i].name, 0);
+        for (int64_t j = 0; j < p[i].n; j++) sum += p[i].g[j] != 0;
+    }
+    assert_true(sum > 0);
+    model_free(m[0]);
+    model_free(m[1]);
+}
+
+/* Kept from the own one, dropped, loaded again: indices are new every time, and what is gone is refused. */
+static void test_coming_and_going(void **state) {
+    (void)state;
+    static struct group x;
+    static const int list[] = {2}, own[] = {1};
+    static float want[ADAPTERS][N], got[N];
+    expected("f32", want);
+    struct model *m = make(policy, "f32", ranks[1], 1);
+    assert_true(model_adapter_there(m, ADAPTER_BASE) && model_adapter_there(m, ADAPTER_OWN));
+    assert_false(model_adapter_there(m, 1) || model_adapter_there(m, -2));
+    struct train_batch b = batch_of(&x, list, 1);
+    refused(model_forward(m, &b, got, NULL, NULL, &err), ST_INVALID, "no adapter 1");
+    assert_int_equal(model_adapter_keep(m), 1);
+    CHECK(model_forward(m, &b, got, NULL, NULL, &err));
+    same_bits(got, want[1], N, "kept", 1);
+    b = batch_of(&x, own, 1);
+    CHECK(model_forward(m, &b, got, NULL, NULL, &err));
+    same_bits(got, want[0], N, "the base is left", 0);
+    refused(model_train_prepare(m, TRAIN_LORA, &err), ST_INVALID, "no LoRA weights");
+    CHECK(model_lora_load(m, in_tmp("first"), &err)); /* the own one is another now */
+    CHECK(model_forward(m, &b, got, NULL, NULL, &err));
+    same_bits(got, want[2], N, "a new own one", 0);
+    int index;
+    CHECK(model_adapter_load(m, in_tmp("second"), &index, &err));
+    assert_int_equal(index, 2);
+
+    struct kv_cache *kv;
+    static float logits[V];
+    const int seq = 0, n = 3;
+    CHECK(kv_create(m, 1, 20, 0, &kv, &err));
+    kv_set_adapter(kv, seq, 1);
+    CHECK(model_step(m, kv, 1, &seq, &n, x.ids, logits, &err));
+    model_adapter_drop(m, 1);
+    assert_false(model_adapter_there(m, 1));
+    refused(model_step(m, kv, 1, &seq, &n, x.ids, logits, &err), ST_INVALID, "no adapter 1");
+    kv_free(kv);
+    b = batch_of(&x, list, 1);
+    refused(model_forward(m, &b, got, NULL, NULL, &err), ST_INVALID, "no adapter 1");
+    CHECK(model_adapter_load(m, in_tmp("second"), &index, &err));
+    assert_int_equal(index, 3);
+
+    struct train_batch torn = batch_of(&x, own, 1);
+    x.seg[1].adapter = 2; /* continues a prompt of the own one */
+    refused(model_forward(m, &torn, got, NULL, NULL, &err), ST_INVALID, "continues one of adapter 0");
+    model_free(m);
+}
+
+/* An adapter of another base, or none: refused, and what was there works on. */
+static void test_malformed(void **state) {
+    (void)state;
+    static struct group x;
+    static const int list[] = {1, 2, 3};
+    static float before[3 * N], after[3 * N];
+    struct model *m = with_all("f32"), *other = make(wider, "f32", 3, 1);
+    struct train_batch b = batch_of(&x, list, 3);
+    CHECK(model_forward(m, &b, before, NULL, NULL, &err));
+    model_set_name(other, "org/wider");
+    CHECK(model_lora_save(other, in_tmp("wider"), &err));
+    int index = 77;
+    refused(model_adapter_load(m, in_tmp("wider"), &index, &err), ST_INVALID, "made for \"org/wider\"");
+    assert_true(model_adapter_load(m, in_tmp("nothing"), &index, &err) != ST_OK);
+    int n;
+    struct param *p = (struct param *)(uintptr_t)model_params(other, &n);
+    p[0].w[0] = (float)INFINITY;
+    CHECK(model_lora_save(other, in_tmp("infinite"), &err));
+    struct model *same = make(wider, "f32", 0, 1);
+    assert_int_equal(model_adapter_load(same, in_tmp("infinite"), &index, &err), ST_INVALID);
+    assert_int_equal(index, 77);
+    assert_false(model_adapter_there(m, 3) || model_adapter_there(same, 1));
+    CHECK(model_forward(m, &b, after, NULL, NULL, &err));
+    same_bits(after, before, 3 * N, "after what was refused", 0);
+    model_free(same);
+    model_free(other);
+    model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mixed_forward),
+        cmocka_unit_test(test_mixed_steps),
+        cmocka_unit_test(test_only_the_own_one_is_trained),
+        cmocka_unit_test(test_coming_and_going),
+        cmocka_unit_test(test_malformed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
