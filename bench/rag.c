@@ -16,11 +16,6 @@
 
 enum { QUERIES = 40, CLUSTERS = 600 };
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void draw(struct rng *r, float *v, int dim, const float *centre, double spread) {
     double norm = 0;
     for (int k = 0; k < dim; k++) { /* a sum of uniforms is near enough to normal, and cheap */
@@ -93,9 +88,9 @@ static enum status measure(const char *dir, float *v, int64_t n, int dim, bool c
         ratio[q] = search[q] / read[q];
         if (clustered && hits[0].id != one) printf("query %d: not its own nearest\n", q);
     }
-    qsort(search, QUERIES, sizeof *search, by_value);
-    qsort(read, QUERIES, sizeof *read, by_value);
-    qsort(ratio, QUERIES, sizeof *ratio, by_value);
+    qsort(search, QUERIES, sizeof *search, ascending_f64);
+    qsort(read, QUERIES, sizeof *read, ascending_f64);
+    qsort(ratio, QUERIES, sizeof *ratio, ascending_f64);
     printf("  query, best 24: median %.2f ms (%.2f to %.2f), %.0f vectors read in full\n", 1e3 * search[QUERIES / 2],
            1e3 * search[0], 1e3 * search[QUERIES - 1], rescored);
     printf("  reading all vectors once: median %.2f ms; a query takes %.3f of it\n", 1e3 * read[QUERIES / 2],

@@ -66,3 +66,8 @@ void *xaligned(size_t n) {
     memset(p, 0, rounded ? rounded : 64);
     return p;
 }
+
+int ascending_f64(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}

@@ -27,6 +27,9 @@ void assert_failed(const char *expr, const char *file, int line, const char *fun
 static inline int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t i64_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* For qsort: doubles, the smallest first. */
+int ascending_f64(const void *a, const void *b);
+
 /* Allocation that cannot fail quietly: prints the size and aborts. For sizes that input controls, check a limit first.
  */
 void *xmalloc(size_t n) __attribute__((malloc, returns_nonnull));

@@ -1,4 +1,5 @@
 /* Tests of the ground floor: arenas, strings, errors, random numbers, hashing, the pool, files. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -148,6 +149,9 @@ static void files(void **state) {
     struct err e = {0};
     char dir[] = "/tmp/kernelrl-fs-XXXXXX", path[64];
     assert_non_null(mkdtemp(dir));
+    char *joined = fs_join("a/b", "c.txt");
+    assert_string_equal(joined, "a/b/c.txt");
+    free(joined);
     snprintf(path, sizeof path, "%s/a/b/c", dir);
     assert_int_equal(fs_mkdirs(path, &e), ST_OK);
     assert_int_equal(fs_mkdirs(path, &e), ST_OK);
@@ -177,6 +181,14 @@ static void files(void **state) {
 }
 
 /* .env: what is set stays, quotes and comments go, a bad line is named without its value. */
+static void doubles_ascend(void **state) {
+    (void)state;
+    double v[] = {3, -1, 0.5, -INFINITY, 0.5, 2};
+    const double want[] = {-INFINITY, -1, 0.5, 0.5, 2, 3};
+    qsort(v, ARRAY_LEN(v), sizeof *v, ascending_f64);
+    assert_memory_equal(v, want, sizeof v);
+}
+
 static void dotenv(void **state) {
     (void)state;
     char path[] = "/tmp/kernelrl_env_XXXXXX";
@@ -206,10 +218,15 @@ static void dotenv(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dotenv),         cmocka_unit_test(arena_grows_and_resets),
-        cmocka_unit_test(str_builds),     cmocka_unit_test(str_edits_and_near_names),
-        cmocka_unit_test(err_context),    cmocka_unit_test(rng_known_answers),
-        cmocka_unit_test(hash_is_stable), cmocka_unit_test(pool_covers_each_item_once),
+        cmocka_unit_test(doubles_ascend),
+        cmocka_unit_test(dotenv),
+        cmocka_unit_test(arena_grows_and_resets),
+        cmocka_unit_test(str_builds),
+        cmocka_unit_test(str_edits_and_near_names),
+        cmocka_unit_test(err_context),
+        cmocka_unit_test(rng_known_answers),
+        cmocka_unit_test(hash_is_stable),
+        cmocka_unit_test(pool_covers_each_item_once),
         cmocka_unit_test(files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,6 +94,15 @@ enum status fs_mkdirs(const char *path, struct err *e) {
     return ST_OK;
 }
 
+char *fs_join(const char *dir, const char *name) {
+    const size_t n = strlen(dir), m = strlen(name);
+    char *path = xmalloc(n + m + 2);
+    memcpy(path, dir, n);
+    path[n] = '/';
+    memcpy(path + n + 1, name, m + 1);
+    return path;
+}
+
 bool fs_is_file(const char *path) {
     struct stat sb;
     return stat(path, &sb) == 0 && S_ISREG(sb.st_mode);

@@ -11,6 +11,8 @@ enum status fs_write_atomic(const char *path, const void *data, size_t n, struct
 /* Writes n bytes to a file descriptor, whatever it takes; false with errno. */
 bool fs_write_all(int fd, const void *data, size_t n) MUST_USE;
 enum status fs_mkdirs(const char *path, struct err *e) MUST_USE;
+/* DIR/NAME, malloc'ed. */
+char *fs_join(const char *dir, const char *name);
 bool fs_is_file(const char *path);
 bool fs_is_dir(const char *path);
 /* Removes a file or a whole tree; a missing path is fine. Never follows symbolic links. */

@@ -229,13 +229,8 @@ enum status bench_matmul(struct bench *b, const struct model_config *c, enum dty
 
 /* ---- times ------------------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct bench_times bench_times(double *t, int n) {
-    qsort(t, (size_t)n, sizeof *t, ascending);
+    qsort(t, (size_t)n, sizeof *t, ascending_f64);
     const double median = n % 2 ? t[n / 2] : (t[n / 2 - 1] + t[n / 2]) / 2;
     return (struct bench_times){median, t[0], t[n - 1], (t[(n - 1) * 3 / 4] - t[(n - 1) / 4]) / median};
 }

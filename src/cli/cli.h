@@ -4,6 +4,8 @@
 
 #include "base/err.h"
 
+struct config_schema;
+
 /* X(function, name, one-line help). A command gets argv without the program name (argv[0] is the command) and returns
  * the exit code: 0 success, 1 failure, 2 usage. */
 #define COMMAND_LIST(X)                                                                          \
@@ -39,6 +41,10 @@ int cli_report(const struct err *e);
 int cli_wrong(const char *usage, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
+/* Whether the command's only argument is --help or -h. */
+bool cli_wants_help(int argc, char **argv);
+/* Prints the usage and what the keys mean; returns the exit code. */
+int cli_key_help(const char *usage, const struct config_schema *schema);
 /* Whether a value of --dtype is one model_options knows; says on stderr what was expected when it is not. */
 bool cli_dtype(const char *value);
 

@@ -139,7 +139,7 @@ int cmd_demo(int argc, char **argv) {
     struct config c;
     struct err e = {0};
     struct str yaml = STR_INIT, path = STR_INIT;
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    if (cli_wants_help(argc, argv)) {
         printf("usage: kernelrl demo [key=value of train]...\n\n"
                "Evaluates the embedded model on the held-out problems, trains it as configs/quickstart.yaml says, and\n"
                "evaluates it again: a few minutes on two cores. log_path/demo.json holds both evaluations.\n");

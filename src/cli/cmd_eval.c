@@ -13,19 +13,6 @@ static const char eval_usage[] = "eval [--config FILE]... [--json] [key=value]..
                                  "       kernelrl eval --compare A.json B.json [--json] [--output NAME.md]";
 static const char generate_usage[] = "generate run_name=NAME [--config FILE]... [key=value]...";
 
-static bool wants_help(int argc, char **argv) {
-    return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-}
-
-static int print_help(const char *usage, const struct config_schema *schema) {
-    struct str s = STR_INIT;
-    struct err e;
-    if (config_help(schema, NULL, &s, &e) != ST_OK) return cli_report(&e);
-    printf("usage: kernelrl %s\n\n%s", usage, str_c(&s));
-    str_free(&s);
-    return 0;
-}
-
 /* ---- eval ---------------------------------------------------------------------------------------------------------*/
 
 /* NAME.md and, beside it, NAME.svg. */
@@ -91,7 +78,7 @@ static int cmd_compare(int argc, char **argv) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    if (wants_help(argc, argv)) return print_help(eval_usage, eval_schema());
+    if (cli_wants_help(argc, argv)) return cli_key_help(eval_usage, eval_schema());
     bool json = false;
     int kept = 1;
     for (int i = 1; i < argc; i++) {
@@ -121,7 +108,7 @@ int cmd_eval(int argc, char **argv) {
 /* ---- generate -----------------------------------------------------------------------------------------------------*/
 
 int cmd_generate(int argc, char **argv) {
-    if (wants_help(argc, argv)) return print_help(generate_usage, generate_schema());
+    if (cli_wants_help(argc, argv)) return cli_key_help(generate_usage, generate_schema());
     struct eval_options o;
     struct config c;
     struct err e = {0};

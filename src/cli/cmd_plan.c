@@ -86,7 +86,7 @@ static enum status plan(struct train_options *o, const struct plan_args *a, stru
 }
 
 int cmd_plan(int argc, char **argv) {
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    if (cli_wants_help(argc, argv)) {
         printf("usage: kernelrl %s\n", usage_text);
         return 0;
     }

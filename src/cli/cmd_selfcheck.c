@@ -347,7 +347,7 @@ int cmd_selfcheck(int argc, char **argv) {
     if (argc >= 2 && strcmp(argv[1], "onpolicy") == 0) return selfcheck_onpolicy(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "ops") == 0) return selfcheck_ops(argc - 1, argv + 1);
     const char *device = "cpu", *dtype = "f32";
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    if (cli_wants_help(argc, argv)) {
         printf("usage: kernelrl %s\n", usage);
         return 0;
     }

@@ -9,19 +9,6 @@
 #include "rl/loop.h"
 #include "rl/sft.h"
 
-static bool wants_help(int argc, char **argv) {
-    return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-}
-
-static int print_help(const char *usage, const struct config_schema *schema) {
-    struct str s = STR_INIT;
-    struct err e;
-    if (config_help(schema, NULL, &s, &e) != ST_OK) return cli_report(&e);
-    printf("usage: kernelrl %s\n\n%s", usage, str_c(&s));
-    str_free(&s);
-    return 0;
-}
-
 /* In the background: the parent says where to look, the child goes on. */
 static enum status detach(const struct train_options *o, bool *is_parent, struct err *e) {
     struct str path = STR_INIT;
@@ -43,7 +30,7 @@ static enum status detach(const struct train_options *o, bool *is_parent, struct
 
 int cmd_train(int argc, char **argv) {
     static const char usage[] = "train [--detach] [--config FILE]... [key=value]...";
-    if (wants_help(argc, argv)) return print_help(usage, &train_schema);
+    if (cli_wants_help(argc, argv)) return cli_key_help(usage, &train_schema);
     struct train_options o;
     struct config c;
     struct err e = {0};
@@ -70,7 +57,7 @@ int cmd_train(int argc, char **argv) {
 
 int cmd_sft(int argc, char **argv) {
     static const char usage[] = "sft [--config FILE]... data=ROWS.jsonl output=DIR [key=value]...";
-    if (wants_help(argc, argv)) return print_help(usage, &sft_schema);
+    if (cli_wants_help(argc, argv)) return cli_key_help(usage, &sft_schema);
     struct sft_options o;
     struct config c;
     struct err e = {0};

@@ -124,18 +124,13 @@ static enum status take_time(void *ctx, size_t i, const json_t *row, struct err 
     return js_opt_f64(row, "check.py", "eager_ms", &l[i].eager_ms, e);
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Thirds of those that were measured; what does not run has no label (0). */
 static void label_by_cost(struct label *l, size_t n) {
     CLEANUP_FREE double *t = xmalloc((n + 1) * sizeof *t);
     size_t used = 0;
     for (size_t i = 0; i < n; i++)
         if (!isnan(l[i].eager_ms)) t[used++] = l[i].eager_ms;
-    qsort(t, used, sizeof *t, by_value);
+    qsort(t, used, sizeof *t, ascending_f64);
     for (size_t i = 0; i < n; i++)
         l[i].difficulty = isnan(l[i].eager_ms)              ? 0
                           : l[i].eager_ms < t[used / 3]     ? 1

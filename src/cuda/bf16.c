@@ -233,22 +233,45 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
         cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
 }
 
-void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
-    struct cuda_backend *c = cuda_begin(be, "lora");
-    if (!c || xa.rows == 0 || n == 0) return;
+static struct cu_lora second_half(const struct cuda_backend *c, struct tensor xa, const struct lora_site_args *site,
+                                  int n) {
     const int64_t R = xa.cols / n;
     ASSERT(n <= LORA_SITES_MAX && R * n == xa.cols);
     struct cu_lora l = {.t = c->lora_t.p, .n = n, .T = xa.rows, .R = R};
-    bool launch = true;
     for (int i = 0; i < n; i++) {
         const struct lora_site_args *s = &site[i];
         ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
         l.site[i] = (struct cu_lora_site){side(s->b->packed, R, 1), s->y.data, s->y.dt == DT_BF16, s->y.ld, s->y.cols};
-        launch =
-            NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(s->y), ADDRESS(s->b->packed), ADDRESS(l.t));
     }
+    return l;
+}
+
+void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
+    struct cuda_backend *c = cuda_begin(be, "lora");
+    if (!c || xa.rows == 0 || n == 0) return;
+    struct cu_lora l = second_half(c, xa, site, n);
+    bool launch = true;
+    for (int i = 0; i < n; i++)
+        launch = NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(site[i].y), ADDRESS(site[i].b->packed),
+                      ADDRESS(l.t));
     if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
         cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
+}
+
+void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
+                      const struct lora_site_args *site, int n) {
+    struct cuda_backend *c = cuda_begin(be, "lora");
+    if (!c || xa.rows == 0) return;
+    const struct cu_lora l = n > 0 ? second_half(c, xa, site, n) : (struct cu_lora){0};
+    if (n != 2 || site[0].y.data != gu.data || !cu_lora_takes_swiglu(&l, mat16(y))) {
+        bf16_lora_up(be, xa, site, n);
+        be->swiglu(be, y, gu);
+        return;
+    }
+    if (NOTE(c, "lora_swiglu", OF_TENSOR(xa), OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(site[0].b->packed),
+             ADDRESS(site[1].b->packed), ADDRESS(l.t)) &&
+        cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
+        cuda_ok(c, "lora", cu_lora_swiglu(&c->dev, &l, mat16(y)));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -361,7 +384,9 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv = kv,
                           .kv_stride = stride,
                           .table = p->table,
-                          .max_units = p->max_units,
+                          .settled = !training,
+                          .runs = p->runs,
+                          .run_units = p->run_units,
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
@@ -370,7 +395,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
               ADDRESS(kv), (uint64_t)stride, ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split,
-              (uint64_t)p->n_walk, (uint64_t)p->max_units, (uint64_t)p->part_units, ADDRESS(a.part), ADDRESS(a.count)))
+              (uint64_t)p->n_walk, (uint64_t)p->runs, (uint64_t)p->run_units, (uint64_t)p->part_units, ADDRESS(a.part),
+              ADDRESS(a.count)))
         return;
     a.task = p->split;
     a.n_tasks = p->n_split;

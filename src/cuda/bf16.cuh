@@ -46,6 +46,9 @@ static __device__ __forceinline__ float power_of_two(float x) {
 #endif
 }
 
+static __device__ __forceinline__ float sigmoid16(float g) { return 1.0f / (1.0f + power_of_two(-(g * LOG2E))); }
+static __device__ __forceinline__ float gate16(float g, float u) { return g * sigmoid16(g) * u; } /* SwiGLU */
+
 /* c += a b: a 16 x 16, b 16 x 8, both as fragments. */
 static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                            uint32_t b0, uint32_t b1) {
@@ -74,6 +77,13 @@ static __device__ __forceinline__ float2 load_fresh(const float *p) {
     return __ldcg(reinterpret_cast<const float2 *>(p));
 #else
     return *reinterpret_cast<const float2 *>(p);
+#endif
+}
+static __device__ __forceinline__ float4 load_fresh4(const float *p) {
+#ifdef __CUDA_ARCH__
+    return __ldcg(reinterpret_cast<const float4 *>(p));
+#else
+    return *reinterpret_cast<const float4 *>(p);
 #endif
 }
 

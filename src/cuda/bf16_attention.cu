@@ -18,21 +18,23 @@ template <int DP> struct query_tile {
     uint4 x[DP / 32], y[DP / 32]; /* rows g and g+8 */
     int own[2];                   /* keys they see */
     int keys;                     /* that exist: those of the tile's last row */
+    int all_see;                  /* keys that every row sees */
     int g, c;
 
     __device__ __forceinline__ void load(const struct cu_attn16 &a, const struct cu_attn_task &t, int first) {
         const int lane = threadIdx.x % 32;
         g = lane / 4, c = lane % 4;
-        const int64_t rep = a.H / a.G;
+        const int rep = (int)a.H / (int)a.G, past = (int)t.past;
         const int last = first + TILE_PAIRS < t.pairs ? first + TILE_PAIRS - 1 : t.pairs - 1;
-        keys = (int)(t.past + (t.pair0 + last) / rep + 1);
+        keys = past + (t.pair0 + last) / rep + 1;
+        all_see = past + (t.pair0 + first) / rep + 1;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = first + g + 8 * half;
             const bool in = at < t.pairs;
-            const int64_t p = t.pair0 + (in ? at : 0), row = t.row + p / rep, head = t.g * rep + p % rep;
-            own[half] = in ? (int)(t.past + p / rep + 1) : 0;
-            const uint16_t *q = a.q.p + row * a.q.ld + head * a.K;
+            const int p = t.pair0 + (in ? at : 0), row = p / rep, head = t.g * rep + p % rep;
+            own[half] = in ? past + row + 1 : 0;
+            const uint16_t *q = a.q.p + (t.row + row) * a.q.ld + head * a.K;
 #pragma unroll
             for (int i = 0; i < DP / 32; i++) {
                 const bool there = in && i * 32 + c * 8 < a.K;
@@ -70,17 +72,24 @@ static __device__ __forceinline__ void score_keys(float (&s)[4][4], const uint4 
 template <int DP>
 static __device__ __forceinline__ void weigh_unit(struct unit_weights &w, float (&s)[PIECES][4][4],
                                                   const struct query_tile<DP> &q, int key0) {
+    if (key0 + UNIT > q.all_see) { /* the sequence's end; rows that are not there take any numbers */
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+#pragma unroll
+            for (int t = 0; t < 4; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int key = key0 + j * 32 + q.c * 8 + t * 2 + e % 2;
+                    if (key >= q.own[e / 2]) s[j][t][e] = MINUS_INFINITY;
+                }
+    }
     w.m[0] = w.m[1] = MINUS_INFINITY;
 #pragma unroll
     for (int j = 0; j < PIECES; j++)
 #pragma unroll
         for (int t = 0; t < 4; t++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int key = key0 + j * 32 + q.c * 8 + t * 2 + e % 2;
-                if (key >= q.own[e / 2]) s[j][t][e] = MINUS_INFINITY;
-                w.m[e / 2] = fmaxf(w.m[e / 2], s[j][t][e]);
-            }
+            for (int e = 0; e < 4; e++) w.m[e / 2] = fmaxf(w.m[e / 2], s[j][t][e]);
 #pragma unroll
     for (int half = 0; half < 2; half++) w.m[half] = quad_max(w.m[half]);
     /* A row that sees none of the unit has maximum -infinity: 0 in its place makes all its exponentials 0. */
@@ -269,150 +278,228 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
     }
 }
 
-/* Decode: a block a unit, whose keys and values are asked for at once and come through shared memory: keys [UNIT][DP],
- * then values [DP][UNIT]. Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp
- * reads, 64 bytes of eight rows, comes from all banks alike. */
+/* Decode: a block has a task's units [run, run + 1) * a.run_units, one after the other. Its keys and values pass
+ * through shared memory, keys [UNIT][DP], then values [DP][UNIT]: the next unit's keys are asked for as soon as the
+ * scores of this one are there, its values as soon as this one's are added up, so that some are always on their way.
+ * Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp reads, 64 bytes of eight
+ * rows, comes from all banks alike. */
 enum { LINE = 8 }; /* elements */
 static __device__ __forceinline__ int line_at(int row, int line, int per_row) {
     return (row * per_row + (line ^ (row & 1) << 2)) * LINE;
 }
 
+/* Where the two blocks of a unit begin; past the last key the first one stands for both. */
+struct unit_blocks {
+    const uint16_t *first, *second;
+    __device__ __forceinline__ void find(const struct cu_attn16 &a, const int32_t *table, int key0, int keys) {
+        first = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
+        second = key0 + KV_BLOCK < keys ? a.kv + table[key0 / KV_BLOCK + 1] * a.kv_stride : first;
+    }
+};
+
 template <int DP>
-static __device__ __forceinline__ void fetch_unit(uint16_t *keys_to, uint16_t *values_to, const struct cu_attn16 &a,
-                                                  const int32_t *table, int64_t kv_head, int key0, int keys) {
-    enum { PER_KEY = DP / LINE, PER_DIM = UNIT / LINE };
-    const uint16_t *const first = a.kv + table[key0 / KV_BLOCK] * a.kv_stride;
-    const uint16_t *const second = key0 + KV_BLOCK < keys ? a.kv + table[key0 / KV_BLOCK + 1] * a.kv_stride : first;
+static __device__ __forceinline__ void ask_unit_keys(uint16_t *to, const struct cu_attn16 &a,
+                                                     const struct unit_blocks &b, int kv_head, int key0, int keys) {
+    enum { PER_KEY = DP / LINE, STEP = THREADS / PER_KEY };
+    const int row = (int)threadIdx.x / PER_KEY, line = (int)threadIdx.x % PER_KEY, width = (int)a.K;
+    const int64_t from = ((int64_t)kv_head * KV_BLOCK + row) * width + line * LINE;
+    if (line * LINE < width)
 #pragma unroll
-    for (int i = threadIdx.x; i < UNIT * PER_KEY; i += THREADS) {
-        const int key = i / PER_KEY, line = i % PER_KEY;
-        if (key0 + key < keys && line * LINE < a.K)
-            async_copy16(keys_to + line_at(key, line, PER_KEY),
-                         (key < KV_BLOCK ? first : second) + (kv_head * KV_BLOCK + key % KV_BLOCK) * a.K + line * LINE,
-                         true);
-    }
+        for (int i = 0; i < UNIT; i += STEP)
+            if (key0 + i + row < keys)
+                async_copy16(to + line_at(i + row, line, PER_KEY),
+                             (i < KV_BLOCK ? b.first : b.second) + from + i % KV_BLOCK * width, true);
     async_group();
+}
+template <int DP>
+static __device__ __forceinline__ void ask_unit_values(uint16_t *to, const struct cu_attn16 &a,
+                                                       const struct unit_blocks &b, int kv_head, int key0, int keys) {
+    enum { PER_DIM = UNIT / LINE, STEP = THREADS / PER_DIM };
+    const int row = (int)threadIdx.x / PER_DIM, line = (int)threadIdx.x % PER_DIM, key = line * LINE;
+    const uint16_t *from =
+        (key < KV_BLOCK ? b.first : b.second) + ((a.G + kv_head) * a.K + row) * KV_BLOCK + key % KV_BLOCK;
+    if (key0 + key < keys)
 #pragma unroll
-    for (int i = threadIdx.x; i < DP * PER_DIM; i += THREADS) {
-        const int d = i / PER_DIM, line = i % PER_DIM, key = line * LINE;
-        if (key0 + key < keys && d < a.K)
-            async_copy16(values_to + line_at(d, line, PER_DIM),
-                         (key < KV_BLOCK ? first : second) + ((a.G + kv_head) * a.K + d) * KV_BLOCK + key % KV_BLOCK,
-                         true);
-    }
+        for (int i = 0; i < DP; i += STEP)
+            if (i + row < (int)a.K) async_copy16(to + line_at(i + row, line, PER_DIM), from + i * KV_BLOCK, true);
     async_group();
 }
 
-/* A warp scores a piece of its keys, all warps share the scores, and each adds up the values of every fourth eight
- * dimensions. Results lie in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a
- * task are neighbours, from task.part on. The last block of a task to come merges them; count[task] is 0 before and
- * after. */
-template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t);
+/* A warp scores a piece of a unit's keys, all warps share the scores, and each adds up the values of every fourth eight
+ * dimensions. Where one block has all of a task's units it merges them as walk_kernel does. Otherwise their results lie
+ * in part: [unit][pair][DP] of o, and behind all of them [unit][pair][2] of m and l; units of a task are neighbours,
+ * from task.part on. The last block of a task to come merges them; count[task] is 0 before and after. */
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep);
 
-template <int DP> static __global__ void __launch_bounds__(THREADS) unit_kernel(const struct cu_attn16 a) {
+template <int DP>
+static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(const struct cu_attn16 a) {
     static_assert(PIECES == WARPS, "a warp a piece");
+    static_assert(UNIT == 2 * KV_BLOCK, "a unit is two blocks");
     enum { MINE = DP / 8 / WARPS };
     DYNAMIC_SHARED(dynamic);
     __shared__ float4 shared[PIECES][4][32];
     __shared__ int last;
     uint16_t *const keys = reinterpret_cast<uint16_t *>(dynamic), *const values = keys + UNIT * DP;
-    const int64_t task = blockIdx.x / a.max_units;
+    const unsigned task = blockIdx.x / (unsigned)a.runs, run = blockIdx.x % (unsigned)a.runs;
     const struct cu_attn_task t = a.task[task];
-    const int unit = (int)(blockIdx.x % a.max_units), key0 = unit * UNIT, warp = threadIdx.x / 32;
-    if (t.pairs == 0) return;
+    const int warp = threadIdx.x / 32, rep = (int)a.H / (int)a.G;
+    if (t.pairs == 0) { /* a place that is kept free */
+        wait_for_before();
+        return;
+    }
+    const int all_keys = (int)t.past + (t.pair0 + t.pairs - 1) / rep + 1, units = (all_keys + UNIT - 1) / UNIT;
+    const int begin = (int)run * (int)a.run_units;
+    const int end = begin + (int)a.run_units < units ? begin + (int)a.run_units : units;
+    /* Of earlier steps' keys and values those are asked for while the kernel before this one still writes the new. */
+    const bool settled = a.settled && (begin + 1) * UNIT <= (int)t.past;
+    if (!settled || begin >= units) wait_for_before();
+    if (begin >= units) return;
+    const bool whole = begin == 0 && end == units;
+    const int32_t *const table = a.table + t.table;
+    struct unit_blocks blocks;
+    blocks.find(a, table, begin * UNIT, all_keys);
+    ask_unit_keys<DP>(keys, a, blocks, t.g, begin * UNIT, all_keys);
+    ask_unit_values<DP>(values, a, blocks, t.g, begin * UNIT, all_keys);
+    if (settled) wait_for_before();
     struct query_tile<DP> q;
     q.load(a, t, 0);
-    if (key0 >= q.keys) return;
-    fetch_unit<DP>(keys, values, a, a.table + t.table, t.g, key0, q.keys);
-    async_wait<1>();
-    __syncthreads();
-    const int row = warp * 32 + q.g / 2 * 8 + q.g % 2;
-    float mine[4][4], s[PIECES][4][4];
-    {
-        uint4 k[4][DP / 32];
+    float o[MINE][4];
+    struct merge row[2];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+    for (int i = 0; i < MINE; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+    row[0].begin();
+    row[1].begin();
+    for (int unit = begin; unit < end; unit++) {
+        const int key0 = unit * UNIT, next = key0 + UNIT, piece = warp * 32 + q.g / 2 * 8 + q.g % 2;
+        const bool more = unit + 1 < end;
+        if (more) blocks.find(a, table, next, all_keys);
+        float s[PIECES][4][4];
+        struct unit_weights w;
+        async_wait<1>();
+        __syncthreads(); /* the keys are there */
+        {
+            float mine[4][4];
+            uint4 k[4][DP / 32];
 #pragma unroll
-            for (int j = 0; j < DP / 32; j++)
-                k[i][j] = key0 + warp * 32 < q.keys && j * 32 + q.c * 8 < a.K
-                              ? load16(keys + line_at(row + i * 2, j * 4 + q.c, DP / LINE))
-                              : zero4();
-        score_keys<DP>(mine, k, q);
-    }
+            for (int i = 0; i < 4; i++)
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
-    async_wait<0>();
-    __syncthreads();
+                for (int j = 0; j < DP / 32; j++)
+                    k[i][j] = key0 + warp * 32 < all_keys && j * 32 + q.c * 8 < a.K
+                                  ? load16(keys + line_at(piece + i * 2, j * 4 + q.c, DP / LINE))
+                                  : zero4();
+            score_keys<DP>(mine, k, q);
 #pragma unroll
-    for (int j = 0; j < PIECES; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float4 x = shared[j][i][threadIdx.x % 32];
-            s[j][i][0] = x.x, s[j][i][1] = x.y, s[j][i][2] = x.z, s[j][i][3] = x.w;
+            for (int i = 0; i < 4; i++)
+                shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
         }
-    struct unit_weights w;
-    weigh_unit<DP>(w, s, q, key0);
-    const int64_t at = t.part + unit;
-    float *const part = a.part + at * TILE_PAIRS * DP, *const ml = a.part + a.part_units * TILE_PAIRS * DP;
+        __syncthreads(); /* all scores are there, and nobody reads the keys any more */
+        if (more)
+            ask_unit_keys<DP>(keys, a, blocks, t.g, next, all_keys);
+        else
+            async_group(); /* an empty one, so that their number is the same */
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        const int d0 = (i * WARPS + warp) * 8;
-        if (d0 >= a.K) break;
-        float u[4] = {0, 0, 0, 0};
+        for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            const int first = key0 + j * 32 + q.c * 8;
-            uint4 v = zero4();
-            if (first < q.keys)
-                v = only_below(load16(values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE)), first, q.keys);
-            add_values(u, w.p[j], v);
+            for (int i = 0; i < 4; i++) {
+                const float4 x = shared[j][i][threadIdx.x % 32];
+                s[j][i][0] = x.x, s[j][i][1] = x.y, s[j][i][2] = x.z, s[j][i][3] = x.w;
+            }
+        weigh_unit<DP>(w, s, q, key0);
+        const bool on[2] = {row[0].next(w.m[0], w.l[0]), row[1].next(w.m[1], w.l[1])};
+        async_wait<1>();
+        __syncthreads(); /* the values are there */
+        const int64_t at = t.part + unit;
+        float *const part = a.part + at * TILE_PAIRS * DP;
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const int d0 = (i * WARPS + warp) * 8;
+            if (d0 >= a.K) break;
+            float u[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+                add_values(u, w.p[j],
+                           below<DP>(q, values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE), key0 + j * 32 + q.c * 8));
+            if (whole) {
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (on[e / 2]) o[i][e] = fmaf(u[e], row[e / 2].add, o[i][e] * row[e / 2].old);
+                continue;
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                if (q.g + 8 * half < t.pairs)
+                    *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
+                        make_float2(u[2 * half], u[2 * half + 1]);
         }
+        if (!whole && warp == 0 && q.c == 0) {
+            float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (q.g + 8 * half < t.pairs)
-                *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
-                    make_float2(u[2 * half], u[2 * half + 1]);
+            for (int half = 0; half < 2; half++)
+                *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
+                    make_float2(w.m[half], w.l[half]);
+        }
+        if (!more) break;
+        __syncthreads(); /* nobody reads the values any more */
+        ask_unit_values<DP>(values, a, blocks, t.g, next, all_keys);
     }
-    if (warp == 0 && q.c == 0)
+    if (whole) {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            *reinterpret_cast<float2 *>(ml + (at * TILE_PAIRS + q.g + 8 * half) * 2) =
-                make_float2(w.m[half], w.l[half]);
-    __threadfence();
-    __syncthreads();
+        for (int half = 0; half < 2; half++) {
+            const int pair = q.g + 8 * half;
+            if (pair >= t.pairs) continue;
+            const int p = t.pair0 + pair;
+            const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
+            const float inv = 1.0f / row[half].l;
+#pragma unroll
+            for (int i = 0; i < MINE; i++) {
+                const int d0 = (i * WARPS + warp) * 8;
+                if (d0 >= a.K) break;
+                *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d0 + q.c * 2) =
+                    bf16_pair(o[i][2 * half] * inv, o[i][2 * half + 1] * inv);
+            }
+            if (a.stats && warp == 0 && q.c == 0) {
+                a.stats[(r * a.H + head) * 2] = row[half].m;
+                a.stats[(r * a.H + head) * 2 + 1] = inv;
+            }
+        }
+        return;
+    }
+    __syncthreads(); /* what all threads wrote, thread 0 makes known */
     if (threadIdx.x == 0) {
-        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((q.keys + UNIT - 1) / UNIT);
+        __threadfence();
+        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((units + a.run_units - 1) / a.run_units);
         if (last) a.count[task] = 0;
+        __threadfence();
     }
     __syncthreads();
-    if (!last) return;
-    __threadfence();
-    merge_units<DP>(a, t);
+    if (last) merge_units<DP>(a, t, rep);
 }
 
-/* Two dimensions of a query pair a thread. */
-template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t) {
-    const int64_t rep = a.H / a.G;
+/* Four dimensions of a query pair a thread. */
+template <int DP> static __device__ void merge_units(const struct cu_attn16 &a, const struct cu_attn_task &t, int rep) {
     const float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
-    for (int i = threadIdx.x; i < t.pairs * (DP / 2); i += THREADS) {
-        const int pair = i / (DP / 2), d = i % (DP / 2) * 2;
+    for (int i = threadIdx.x; i < t.pairs * (DP / 4); i += THREADS) {
+        const int pair = i / (DP / 4), d = i % (DP / 4) * 4;
         if (d >= a.K) continue;
-        const int64_t p = t.pair0 + pair, r = t.row + p / rep, head = t.g * rep + p % rep;
-        const int own = (int)(t.past + p / rep + 1);
+        const int p = t.pair0 + pair, own = (int)t.past + p / rep + 1;
+        const int64_t r = t.row + p / rep, head = t.g * rep + p % rep;
         struct merge row;
         row.begin();
-        float x = 0, y = 0;
+        float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll 4
         for (int unit = 0; unit * UNIT < own; unit++) {
-            const int64_t at = (t.part + unit) * TILE_PAIRS + pair;
-            const float2 s = load_fresh(ml + at * 2), v = load_fresh(a.part + at * DP + d);
+            const int64_t at = (int64_t)(t.part + unit) * TILE_PAIRS + pair;
+            const float2 s = load_fresh(ml + at * 2);
+            const float4 v = load_fresh4(a.part + at * DP + d);
             if (!row.next(s.x, s.y)) continue;
-            x = fmaf(v.x, row.add, x * row.old);
-            y = fmaf(v.y, row.add, y * row.old);
+            x.x = fmaf(v.x, row.add, x.x * row.old);
+            x.y = fmaf(v.y, row.add, x.y * row.old);
+            x.z = fmaf(v.z, row.add, x.z * row.old);
+            x.w = fmaf(v.w, row.add, x.w * row.old);
         }
         const float inv = 1.0f / row.l;
-        *reinterpret_cast<uint32_t *>(a.o.p + r * a.o.ld + head * a.K + d) = bf16_pair(x * inv, y * inv);
+        *reinterpret_cast<uint2 *>(a.o.p + r * a.o.ld + head * a.K + d) =
+            make_uint2(bf16_pair(x.x * inv, x.y * inv), bf16_pair(x.z * inv, x.w * inv));
         if (a.stats && d == 0) {
             a.stats[(r * a.H + head) * 2] = row.m;
             a.stats[(r * a.H + head) * 2 + 1] = inv;
@@ -439,7 +526,7 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {
     const int shared = 2 * UNIT * DP * (int)sizeof(uint16_t);
     const int rc = (int)cudaFuncSetAttribute(unit_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return rc ? rc : LAUNCH(unit_kernel<DP>, a->n_tasks * a->max_units, THREADS, shared, d->stream, *a);
+    return rc ? rc : LAUNCH_SOON(unit_kernel<DP>, a->n_tasks * a->runs, THREADS, shared, d, *a);
 }
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {

@@ -67,30 +67,66 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS };
+enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_FEW = 64, DOWN_WIDE = 4 };
 
-/* t = scale x A^T: a block has 16 rows and 8 of A's, its warps share k. */
+/* t = scale x A^T: a block has 16 rows and 8 NT of A's, its warps share k. Of few rows the blocks are narrow, so that
+ * there are many; of more rows wide, so that there are not many more than multiprocessors that the product beside
+ * leaves idle. AHEAD pieces are asked for together. */
+template <int NT, int AHEAD>
 static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
-    __shared__ float part[DOWN_WARPS][32][4];
+    __shared__ float part[DOWN_WARPS][NT][32][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const int64_t cols = l.n * l.R, per_tile = ceil_div(cols, 8);
-    const int64_t m0 = blockIdx.x / per_tile * 16, n0 = blockIdx.x % per_tile * 8;
+    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, 8 * NT);
+    const int64_t m0 = blockIdx.x / per_row * 16, n0 = blockIdx.x % per_row * (8 * NT);
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
-    const int64_t end = min64((warp + 1) * each, pieces) * 32;
-    float acc[4] = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int64_t k = warp * each * 32; k < end; k += 32)
-        mma_piece(acc, load_eight(l.x, m0 + r, l.T, k + c * 8, l.K), load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K),
-                  load_eight(l.a, n0 + r, cols, k + c * 8, l.K));
+    const int64_t begin = warp * each * 32, end = min64((warp + 1) * each, pieces) * 32;
+    float acc[NT][4];
 #pragma unroll
-    for (int e = 0; e < 4; e++) part[warp][lane][e] = acc[e];
+    for (int i = 0; i < NT; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    if (l.x.vec && l.a.vec && l.K % 32 == 0) { /* in place of rows and pieces that are not there the last ones */
+        const uint16_t *const x = l.x.p + min64(m0 + r, l.T - 1) * l.x.row + c * 8, *const y =
+                                                                                        l.x.p +
+                                                                                        min64(m0 + r + 8, l.T - 1) *
+                                                                                            l.x.row +
+                                                                                        c * 8;
+        const uint16_t *a[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) a[j] = l.a.p + min64(n0 + j * 8 + r, cols - 1) * l.a.row + c * 8;
+        for (int64_t k0 = begin; k0 < end; k0 += 32 * AHEAD) {
+            uint4 u[AHEAD], v[AHEAD], w[AHEAD][NT];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                const int64_t k = min64(k0 + i * 32, end - 32);
+                u[i] = load16(x + k), v[i] = load16(y + k);
+#pragma unroll
+                for (int j = 0; j < NT; j++) w[i][j] = load16(a[j] + k);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (k0 + i * 32 >= end) break;
+#pragma unroll
+                for (int j = 0; j < NT; j++) mma_piece(acc[j], u[i], v[i], w[i][j]);
+            }
+        }
+    } else {
+        for (int64_t k = begin; k < end; k += 32) {
+            const uint4 u = load_eight(l.x, m0 + r, l.T, k + c * 8, l.K),
+                        v = load_eight(l.x, m0 + r + 8, l.T, k + c * 8, l.K);
+#pragma unroll
+            for (int j = 0; j < NT; j++) mma_piece(acc[j], u, v, load_eight(l.a, n0 + j * 8 + r, cols, k + c * 8, l.K));
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) part[warp][j][lane][e] = acc[j][e];
     __syncthreads();
-    if (threadIdx.x >= 128) return;
-    const int who = threadIdx.x / 4, e = threadIdx.x % 4;
+    if (threadIdx.x >= 128 * NT) return;
+    const int j = threadIdx.x / 128, who = threadIdx.x % 128 / 4, e = threadIdx.x % 4;
     float s = 0;
 #pragma unroll
-    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][who][e];
-    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + who % 4 * 2 + e % 2;
+    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][j][who][e];
+    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + j * 8 + who % 4 * 2 + e % 2;
     if (m >= l.T || n >= cols) return;
     l.xa[m * l.ld_xa + n] = l.scale * s;
     l.t[m * cols + n] = bf16_of(l.scale * s);
@@ -98,6 +134,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
 
 /* y += t B^T, all sites side by side. */
 static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu_lora l) {
+    let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
     const int64_t m0 = blockIdx.x / l.up_blocks * 16;
     int site = 0;
@@ -128,10 +165,27 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
                 old[i][2 * half] = v.x, old[i][2 * half + 1] = v.y;
             }
         }
-    for (int64_t k = 0; k < l.R; k += 32) {
-        const uint4 x = load_eight(t, m0 + r, l.T, k + c * 8, l.R), y = load_eight(t, m0 + r + 8, l.T, k + c * 8, l.R);
+    if (t.vec && s.b.vec) {
+        const uint16_t *const p = t.p + min64(m0 + r, l.T - 1) * t.row, *const q =
+                                                                            t.p + min64(m0 + r + 8, l.T - 1) * t.row;
+        for (int64_t k = c * 8; k - c * 8 < l.R; k += 32) {
+            const bool in = k < l.R;
+            const uint4 x = in ? load16(p + k) : zero4(), y = in ? load16(q + k) : zero4();
+            uint4 b[TILES];
 #pragma unroll
-        for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(s.b, n0 + i * 8 + r, s.N, k + c * 8, l.R));
+            for (int i = 0; i < TILES; i++)
+                b[i] = in ? load16(s.b.p + min64(n0 + i * 8 + r, s.N - 1) * s.b.row + k) : zero4();
+#pragma unroll
+            for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, b[i]);
+        }
+    } else {
+        for (int64_t k = 0; k < l.R; k += 32) {
+            const uint4 x = load_eight(t, m0 + r, l.T, k + c * 8, l.R),
+                        y = load_eight(t, m0 + r + 8, l.T, k + c * 8, l.R);
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+                mma_piece(acc[i], x, y, load_eight(s.b, n0 + i * 8 + r, s.N, k + c * 8, l.R));
+        }
     }
 #pragma unroll
     for (int i = 0; i < TILES; i++)
@@ -150,7 +204,11 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
 extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
-    return LAUNCH(lora_down_kernel, ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8), DOWN_THREADS, 0, d->stream, *l);
+    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R;
+    if (l->T > DOWN_FEW && cols > 8)
+        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4>), high * ceil_div(cols, 8 * DOWN_WIDE), DOWN_THREADS, 0,
+                      d->stream, *l);
+    return LAUNCH((lora_down_kernel<1, 8>), high * ceil_div(cols, 8), DOWN_THREADS, 0, d->stream, *l);
 }
 
 extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {

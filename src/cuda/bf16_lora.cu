@@ -108,6 +108,7 @@ extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l
  * thread's results are eight neighbours then, which it adds to what is there with wide loads and stores. */
 enum { BLOCK_N = 32 * WARPS, TILES = 4 };
 template <int PIECES> static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
+    let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
     const int64_t m0 = blockIdx.x / l.up_blocks * ROWS;
     int site = 0;
@@ -173,6 +174,100 @@ extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
     const int64_t blocks = ceil_div(l->T, ROWS) * l->up_blocks;
     if (l->R <= 32) return LAUNCH(lora_up_many_kernel<1>, blocks, THREADS, 0, d->stream, *l);
     return LAUNCH(lora_up_many_kernel<2>, blocks, THREADS, 0, d->stream, *l);
+}
+
+/* ---- SwiGLU of y + t B^T ------------------------------------------------------------------------------------------
+ */
+
+/* A warp has 32 columns, of gates and of what they gate, of 16 TILES rows; columns as above. Only 16 rows where there
+ * are few: then it is more warps that keep memory busy. */
+template <int PIECES, int TILES_OF>
+static __global__ void __launch_bounds__(THREADS) lora_swiglu_kernel(const struct cu_lora l, const struct cu_mat16 y) {
+    let_next_begin();
+    const int64_t per_row = ceil_div(y.cols, BLOCK_N), m0 = blockIdx.x / per_row * (16 * TILES_OF);
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int64_t n0 = blockIdx.x % per_row * BLOCK_N + threadIdx.x / 32 * 32, ldt = 2 * l.R, n = n0 + c * 8;
+    if (n0 >= y.cols) return;
+    uint4 b[2][PIECES][4];
+#pragma unroll
+    for (int s = 0; s < 2; s++)
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int64_t col = n0 + r / 2 * 8 + i * 2 + r % 2;
+                const bool in = col < y.cols && p * 32 + c * 8 < l.R;
+                b[s][p][i] = in ? load16(l.site[s].b.p + col * l.site[s].b.row + p * 32 + c * 8) : zero4();
+            }
+#pragma unroll
+    for (int tile = 0; tile < TILES_OF; tile++) {
+        const int64_t m = m0 + tile * 16 + r;
+        if (m0 + tile * 16 >= l.T) return;
+        uint4 old[2][2];
+#pragma unroll
+        for (int s = 0; s < 2; s++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const bool in = m + 8 * half < l.T && n < y.cols;
+                old[s][half] =
+                    in ? load16(static_cast<const uint16_t *>(l.site[s].y) + (m + 8 * half) * l.site[s].ldy + n)
+                       : zero4();
+            }
+        float acc[2][4][4];
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            const uint16_t *const t = l.t + s * l.R;
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[s][i][0] = acc[s][i][1] = acc[s][i][2] = acc[s][i][3] = 0;
+#pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const int64_t k = p * 32 + c * 8;
+                const uint4 u = m < l.T && k < l.R ? load16(t + m * ldt + k) : zero4(),
+                            v = m + 8 < l.T && k < l.R ? load16(t + (m + 8) * ldt + k) : zero4();
+#pragma unroll
+                for (int i = 0; i < 4; i++) mma_piece(acc[s][i], u, v, b[s][p][i]);
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = m + 8 * half;
+            if (row >= l.T || n >= y.cols) continue;
+            uint32_t out[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t sum[2];
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+                    const uint32_t was[4] = {old[s][half].x, old[s][half].y, old[s][half].z, old[s][half].w};
+                    sum[s] = bf16_pair(acc[s][i][2 * half] + low_float(was[i]),
+                                       acc[s][i][2 * half + 1] + high_float(was[i]));
+                }
+                out[i] = bf16_pair(gate16(low_float(sum[0]), low_float(sum[1])),
+                                   gate16(high_float(sum[0]), high_float(sum[1])));
+            }
+            *reinterpret_cast<uint4 *>(y.p + row * y.ld + n) = make_uint4(out[0], out[1], out[2], out[3]);
+        }
+    }
+}
+
+extern "C" int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y) {
+    if (l->n != 2 || l->R % 8 != 0 || l->R > 64 || ((uintptr_t)l->t & 15) != 0) return 0;
+    for (int i = 0; i < 2; i++) {
+        const struct cu_lora_site *s = &l->site[i];
+        if (!s->y16 || !s->b.vec || s->N != y.cols || ((uintptr_t)s->y & 15) != 0 || s->ldy % 8 != 0) return 0;
+    }
+    return y.cols % 8 == 0 && ((uintptr_t)y.p & 15) == 0 && y.ld % 8 == 0;
+}
+
+template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
+    const int64_t wide = ceil_div(y.cols, BLOCK_N);
+    if (l->T <= 64)
+        return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
+    return LAUNCH((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d->stream, *l, y);
+}
+
+extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
+    return l->R <= 32 ? swiglu<1>(d, l, y) : swiglu<2>(d, l, y);
 }
 
 /* ---- which ---------------------------------------------------------------------------------------------------------

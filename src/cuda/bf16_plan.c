@@ -9,7 +9,8 @@
 
 #include "cuda/host.h"
 
-enum { KV_ROWS = 8 }; /* rows a block writes at most */
+enum { KV_ROWS = 8 };  /* rows a block writes at most */
+enum { LONG_RUN = 8 }; /* units: shorter runs are not split for the sake of balance */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -116,6 +117,16 @@ static void query_tasks(struct plan16 *p, const struct attn_seq *s, struct attn_
         }
 }
 
+/* Into how many runs of units a task is split: so that the device's blocks have one each, and no run is much longer
+ * than a block's share of all units. Few tasks have a block a unit. */
+static void choose_runs(struct plan16 *p, int sm_count) {
+    const int64_t blocks = CU_UNIT_BLOCKS * (int64_t)sm_count, each = blocks / i64_max(p->n_split, 1);
+    const int64_t longest = i64_max(LONG_RUN, ceil_div(p->part_units, blocks));
+    const int64_t run = i64_min(ceil_div(p->max_units, i64_max(each, 1)), longest);
+    p->runs = ceil_div(p->max_units, run);
+    p->run_units = ceil_div(p->max_units, p->runs);
+}
+
 static bool send_plan(struct cuda_backend *c, const char *op, struct plan16 *p) {
     const size_t kv = (size_t)p->n_kv * sizeof *p->h_kv, split = (size_t)p->n_split * sizeof *p->h_split,
                  walk = (size_t)p->n_walk * sizeof *p->h_walk, table = (size_t)p->n_table * sizeof *p->h_table;
@@ -181,6 +192,7 @@ struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct at
             p->h_kv[p->n_kv++] = (struct cu_kv_task){0};
         }
     }
+    choose_runs(p, c->dev.sm_count);
     if (!send_plan(c, op, p)) return NULL;
     p->serial = c->pass.open ? c->pass.serial : 0;
     return p;

@@ -25,6 +25,7 @@ enum { QUADS = 4 };
 static __global__ void __launch_bounds__(THREADS)
     rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec) {
     __shared__ float shared[THREADS / 32];
+    wait_for_before();
     const int64_t n = x.cols;
     const float *in = x.p + (int64_t)blockIdx.x * x.ld;
     uint16_t *out = y.p + (int64_t)blockIdx.x * y.ld;
@@ -67,7 +68,7 @@ extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu
     const int vec = x.cols % 4 == 0;
     if (vec && !(aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && (y.ld & 3) == 0))
         return (int)cudaErrorInvalidValue;
-    return LAUNCH(rmsnorm16_kernel, x.rows, THREADS, 0, d->stream, y, x, gain, eps, vec);
+    return LAUNCH_SOON(rmsnorm16_kernel, x.rows, THREADS, 0, d, y, x, gain, eps, vec);
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu; values are only rounded ------------------------------
@@ -121,6 +122,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 static __global__ void __launch_bounds__(ROW_THREADS)
     rope_kv16_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a, const struct cu_kv_task *tasks,
                      uint16_t *kv, int64_t kv_stride, unsigned parts) {
+    wait_for_before();
+    let_next_begin();
     const struct cu_kv_task t = tasks[blockIdx.x / parts];
     const unsigned part = blockIdx.x % parts;
     uint16_t *const block = kv + t.block * kv_stride;
@@ -146,8 +149,8 @@ extern "C" int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct c
                             const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride) {
     if (n_tasks <= 0) return 0;
     const int64_t parts = ceil_div(a->H + a->G, ROW_THREADS / LANES) + 1;
-    return LAUNCH(rope_kv16_kernel, n_tasks * parts, ROW_THREADS, 0, d->stream, qk, qkv, *a, task, kv, kv_stride,
-                  (unsigned)parts);
+    return LAUNCH_SOON(rope_kv16_kernel, n_tasks * parts, ROW_THREADS, 0, d, qk, qkv, *a, task, kv, kv_stride,
+                       (unsigned)parts);
 }
 
 /* Without norms of heads, a block a row: four pairs a thread. */
@@ -188,9 +191,6 @@ extern "C" int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_m
 /* ---- SwiGLU --------------------------------------------------------------------------------------------------------
  */
 
-static __device__ __forceinline__ float sigmoid16(float g) { return 1.0f / (1.0f + power_of_two(-(g * LOG2E))); }
-static __device__ __forceinline__ float gate16(float g, float u) { return g * sigmoid16(g) * u; }
-
 static __global__ void swiglu16_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
     const int64_t F = y.cols;
     ELEMENT_LOOP(i, y.rows * F) {
@@ -202,6 +202,7 @@ static __global__ void swiglu16_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
 
 /* Eight at a time. */
 static __global__ void swiglu16_vec_kernel(struct cu_mat16 y, struct cu_mat16 gu) {
+    wait_for_before();
     const int64_t F = y.cols, per_row = F / 8;
     ELEMENT_LOOP(i, y.rows * per_row) {
         const int64_t t = i / per_row, j = i % per_row * 8;
@@ -221,7 +222,7 @@ extern "C" int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
     if (y.cols % 8 == 0 && vec8(y) && vec8(gu))
-        return LAUNCH(swiglu16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d->stream, y, gu);
+        return LAUNCH_SOON(swiglu16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d, y, gu);
     return LAUNCH(swiglu16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, gu);
 }
 

@@ -27,12 +27,14 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
     if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: %s", op, why);
 }
 
-/* The device is a property of the calling thread: set it at the start of every op. */
+/* The device is a property of the calling thread: set it at the start of every op, but once for the hundreds of a pass
+ * that is recorded or replayed. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     c->known.stats = NULL;
     c->rounded.data = NULL;
     if (c->error[0]) return NULL;
+    if (c->pass.mode != PASS_RUN) return c; /* pass_begin did it */
     return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
 }
 
@@ -745,6 +747,7 @@ static const struct backend table = {
     .weight_get = bf16_weight_get,
     .lora_down = bf16_lora_down,
     .lora_up = bf16_lora_up,
+    .lora_swiglu = bf16_lora_swiglu,
     .draw = op_draw,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
@@ -768,7 +771,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
                      visible  ? "; CUDA_VISIBLE_DEVICES is "
                      : driver ? ""
                               : "; is the NVIDIA driver installed?",
-                     visible ? visible : "");
+                     !visible ? "" : *visible ? visible : "empty");
         }
         return why;
     }
@@ -800,7 +803,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     }
     c->device = device;
     c->total_bytes = p.totalGlobalMem;
-    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin};
+    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9};
     c->lt = lt_open();
     c->profile = profile_open();
     char products[64];

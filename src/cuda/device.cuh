@@ -10,6 +10,10 @@
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                       \
     ((kernel)<<<(unsigned)(grid), (unsigned)(block), (size_t)(shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), \
      (int)cudaGetLastError())
+/* As LAUNCH, of a kernel that begins with wait_for_before(): its blocks may come while the kernel before it on the
+ * stream ends. */
+#define LAUNCH_SOON(kernel, grid, block, shared, dev, ...) \
+    launch_soon((dev), (kernel), (unsigned)(grid), (unsigned)(block), (size_t)(shared), __VA_ARGS__)
 /* clang-format on */
 #define DYNAMIC_SHARED(name)                             \
     extern __shared__ __align__(16) float dyn_shared_[]; \
@@ -17,6 +21,40 @@
 #endif
 
 #include "cuda/kernels.h"
+
+/* What the kernels before this one on the stream wrote is there; all threads of all blocks must call. Where the hardware
+ * starts kernels one after the other anyway, it is nothing. */
+static __device__ __forceinline__ void wait_for_before(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* From when all blocks have said so on, those of the next kernel may come, as far as there is room. */
+static __device__ __forceinline__ void let_next_begin(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#ifdef LAUNCH_SOON
+template <typename... P, typename... A>
+static inline int launch_soon(const struct cu_dev *d, void (*kernel)(P...), unsigned grid, unsigned block,
+                              size_t shared, A... args) {
+    cudaLaunchAttribute soon = {};
+    cudaLaunchConfig_t how = {};
+    soon.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    soon.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = dim3(grid);
+    how.blockDim = dim3(block);
+    how.dynamicSmemBytes = shared;
+    how.stream = (cudaStream_t)d->stream;
+    how.attrs = &soon;
+    how.numAttrs = d->overlaps ? 1 : 0;
+    return (int)cudaLaunchKernelEx(&how, kernel, static_cast<P>(args)...);
+}
+#else
+#define LAUNCH_SOON(kernel, grid, block, shared, dev, ...) LAUNCH(kernel, grid, block, shared, (dev)->stream, __VA_ARGS__)
+#endif
 
 enum { LANES = 16 };        /* partial sums of a row; a row's work is done by as many threads */
 enum { ROW_THREADS = 256 }; /* threads of a block in kernels that give LANES threads to each row */

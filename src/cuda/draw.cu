@@ -248,15 +248,15 @@ static __global__ void __launch_bounds__(THREADS)
     struct cu_draw h = {0, 0, 0};
     if (how) h = how[row];
     chunk_of(mine + c, x, logits.cols, limit, c * CHUNK, vec, how ? &h : nullptr, k);
-    __threadfence();
-    __syncthreads();
+    __syncthreads(); /* what all threads wrote, the first makes known */
     if (threadIdx.x == 0) {
+        __threadfence();
         last = atomicAdd(&count[row], 1u) + 1 == (unsigned)chunks;
         if (last) count[row] = 0;
+        __threadfence();
     }
     __syncthreads();
     if (!last) return;
-    __threadfence();
     const struct row_sums r = row_of_chunks(mine, chunks, h.scale, k);
     int id = 0;
     if (!how) {

@@ -75,7 +75,7 @@ struct plan16 {
     const struct cu_kv_task *kv_task;
     const struct cu_attn_task *split, *walk;
     const int32_t *table;
-    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks;
+    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks, runs, run_units;
     /* built here */
     struct cu_kv_task *h_kv;
     struct cu_attn_task *h_split, *h_walk;
@@ -210,6 +210,8 @@ void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, 
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
+void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
+                      const struct lora_site_args *site, int n);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);

@@ -26,6 +26,7 @@ struct cu_dev {
     void *stream;   /* cudaStream_t */
     int sm_count;   /* multiprocessors */
     int max_shared; /* bytes of shared memory one block may opt in to */
+    int overlaps;   /* a kernel's blocks can come while the kernel before it ends */
 };
 
 /* Whether this device can run the kernels: cudaErrorNoKernelImageForDevice when they were built for others. */
@@ -205,6 +206,10 @@ int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
+/* cu_lora_up of two sites, gates and what they gate, each as wide as y, and y = SwiGLU of the sums rounded; the sums
+ * are not written. */
+int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y);
+int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
@@ -222,12 +227,13 @@ struct cu_attn16 {
     const int32_t *table;
     const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
     int64_t n_tasks;
-    int64_t max_units;  /* decode: of a task */
-    int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
+    int settled; /* decode: what the cache has before a task's past was there before the kernel that runs ahead */
+    int64_t runs, run_units; /* decode: blocks a task has, and units one block does */
+    int64_t part_units;      /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
     unsigned *count; /* decode: [n_tasks], zeros before and after */
 };
-enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16 };
+enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16, CU_UNIT_BLOCKS = 3 /* decode: blocks a multiprocessor holds */ };
 int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);
 int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a);
 int64_t cu_attention16_part_bytes(int64_t units, int64_t K);

@@ -5,7 +5,8 @@
  * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
  * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
  * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
- * remains when none is faster or has its bits: its tiles do not know of each other. */
+ * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of
+ * matrices so small that a launch takes most of the time. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
 #define WORKSPACE_BYTES ((size_t)32 << 20)
+#define SMALL_MATRIX 65536 /* elements */
 #define FLUSH_BYTES ((size_t)96 << 20)
 
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
@@ -338,9 +340,10 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     struct group *g = group_of(c, p);
     if (!g || !g->usable) return true;
     const int64_t end = range_end(p->n);
+    const bool small = p->m * p->k < SMALL_MATRIX;
     int i = 0;
     while (i < g->n_ranges && g->n[i] != end) i++;
-    if (i == g->n_ranges) {
+    if (i == g->n_ranges && !small) {
         if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* a search cannot be recorded */
         if (i == RANGES || c->pass.mode != PASS_RUN) return true;
         search(c, op, g, p, &g->algo[i]);
@@ -348,7 +351,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
         g->n_ranges++;
     }
     struct shape s;
-    *done = shape_init(c->lt, p, &s) && (launch(c, &s, p, &g->algo[i]) || launch(c, &s, p, &g->reference));
+    *done = shape_init(c->lt, p, &s) && ((!small && launch(c, &s, p, &g->algo[i])) || launch(c, &s, p, &g->reference));
     if (!*done) cuda_refuse(c, op, "cuBLASLt refuses a product it had an algorithm for");
     return *done;
 }

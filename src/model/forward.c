@@ -48,8 +48,9 @@ static void lora_down(struct model *m, const struct lora_rows *r, int layer, enu
     if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, tensor_full(xa, r->n, a->N), r->adapter->scale);
 }
 
-static void lora_up(struct model *m, const struct lora *l, enum lora_input input, struct tensor y, struct tensor xa) {
-    struct lora_site_args site[LORA_SITES_MAX];
+/* The sites of an input, whose outputs are columns of y. */
+static int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
+                      struct lora_site_args site[LORA_SITES_MAX]) {
     int n = 0;
     int64_t col = 0;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
@@ -58,7 +59,7 @@ static void lora_up(struct model *m, const struct lora *l, enum lora_input input
         if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
-    m->be->lora_up(m->be, xa, site, n);
+    return n;
 }
 
 /* The rows of one adapter; x and y are those rows. */
@@ -70,7 +71,8 @@ static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, e
     struct backend *be = m->be;
     struct tensor t = tensor_full(xa, x.rows, a->N);
     if (lora_fused(m)) {
-        lora_up(m, l, input, y, t);
+        struct lora_site_args site[LORA_SITES_MAX];
+        be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
         return;
     }
     be->linear(be, t, x, a, NULL, false);
@@ -103,6 +105,11 @@ static void lora_forward(struct model *m, const struct pass *p, int layer, enum 
         if (p->n_lora > 1 && lora_fused(m)) lora_down(m, r, layer, input, x, xa);
         lora_of_rows(m, r->adapter, layer, input, tensor_rows(y, r->row, r->n), tensor_rows(x, r->row, r->n), xa);
     }
+}
+
+/* Whether one adapter, which has something at this input, serves all rows, and the backend has ops for it. */
+static bool lora_alone(const struct model *m, const struct pass *p, int layer, enum lora_input input) {
+    return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
 }
 
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
@@ -143,9 +150,16 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
-    if (!x_out) return;
-    be->swiglu(be, act, gu);
+    if (p->kv && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) { /* sampling asks for gu no more */
+        const struct lora *lora = &p->lora[0].adapter->layer[i];
+        struct lora_site_args site[LORA_SITES_MAX];
+        const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
+        be->lora_swiglu(be, act, gu, tensor_full(xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n);
+    } else {
+        lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
+        if (!x_out) return;
+        be->swiglu(be, act, gu);
+    }
 
     struct tensor out = tensor_full(x_out, T, D);
     if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);

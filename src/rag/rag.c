@@ -23,12 +23,6 @@ enum { FORMAT_VERSION = 1, MAX_METADATA_BYTES = 1 << 20 };
 static const char index_file[] = "index.faiss", records_file[] = "records.jsonl", metadata_file[] = "metadata.json",
                   lexical_file[] = "lexical.bin";
 
-static char *in_dir(const char *dir, const char *name) {
-    struct str s = STR_INIT;
-    str_addf(&s, "%s/%s", dir, name);
-    return str_steal(&s);
-}
-
 /* ---- records ------------------------------------------------------------------------------------------------------*/
 
 /* The backend comes first, so that it can be read without parsing the line. */
@@ -134,7 +128,7 @@ void rag_builder_query_prefix(struct rag_builder *b, const char *text) { b->quer
 static enum status fail_io(const char *path, struct err *e) { return FAIL(e, ST_IO, "%s: %s", path, strerror(errno)); }
 
 static enum status start_over(struct rag_builder *b, const char *identity, struct err *e) {
-    CLEANUP_FREE char *id = in_dir(b->work, "identity"), *tmp = in_dir(b->work, "records.jsonl.tmp");
+    CLEANUP_FREE char *id = fs_join(b->work, "identity"), *tmp = fs_join(b->work, "records.jsonl.tmp");
     TRY(fs_remove(b->work, e));
     TRY(fs_mkdirs(b->work, e));
     TRY(fs_write_atomic(id, identity, strlen(identity), e));
@@ -146,9 +140,9 @@ enum status rag_builder_open(const char *dir, const char *identity, struct rag_b
                              struct err *e) {
     struct rag_builder *b = xcalloc(1, sizeof *b);
     b->dir = xstrdup(dir);
-    b->work = in_dir(dir, "building");
+    b->work = fs_join(dir, "building");
     b->fd = -1;
-    CLEANUP_FREE char *id = in_dir(b->work, "identity"), *records = in_dir(b->work, records_file), *text = NULL;
+    CLEANUP_FREE char *id = fs_join(b->work, "identity"), *records = fs_join(b->work, records_file), *text = NULL;
     size_t n;
     struct err ignored;
     const bool same =
@@ -218,7 +212,7 @@ enum status rag_builder_add(void *builder, const struct rag_record *r, struct er
 
 static enum status end_gathering(struct rag_builder *b, struct err *e) {
     if (b->fd < 0) return ST_OK;
-    CLEANUP_FREE char *tmp = in_dir(b->work, "records.jsonl.tmp"), *to = in_dir(b->work, records_file);
+    CLEANUP_FREE char *tmp = fs_join(b->work, "records.jsonl.tmp"), *to = fs_join(b->work, records_file);
     TRY(write_pending(b, e));
     if (fsync(b->fd) != 0) return fail_io(tmp, e);
     close(b->fd);
@@ -287,14 +281,14 @@ static enum status embed_records(struct rag_builder *b, const struct records *r,
 }
 
 static enum status move(const struct rag_builder *b, const char *name, struct err *e) {
-    CLEANUP_FREE char *from = in_dir(b->work, name), *to = in_dir(b->dir, name);
+    CLEANUP_FREE char *from = fs_join(b->work, name), *to = fs_join(b->dir, name);
     return rename(from, to) == 0 ? ST_OK : fail_io(to, e);
 }
 
 /* While the files of the new index take the places of the old one's, there is no metadata.json: nobody opens half. */
 static enum status put_in_place(const struct rag_builder *b, const char *model_name, int dim, bool lexical,
                                 struct err *e) {
-    CLEANUP_FREE char *metadata = in_dir(b->dir, metadata_file), *old = in_dir(b->dir, lexical_file);
+    CLEANUP_FREE char *metadata = fs_join(b->dir, metadata_file), *old = fs_join(b->dir, lexical_file);
     CLEANUP_STR struct str s = STR_INIT;
     js_begin(&s, NULL, '{');
     js_put_i64(&s, "version", FORMAT_VERSION);
@@ -315,8 +309,8 @@ static enum status put_in_place(const struct rag_builder *b, const char *model_n
 
 static enum status build(struct rag_builder *b, const struct records *r, const char *model_name,
                          struct rag_embedder *embedder, int batch, const volatile bool *cancel, struct err *e) {
-    CLEANUP_FREE char *vectors = in_dir(b->work, "vectors"), *index = in_dir(b->work, index_file),
-                      *counts = in_dir(b->work, lexical_file);
+    CLEANUP_FREE char *vectors = fs_join(b->work, "vectors"), *index = fs_join(b->work, index_file),
+                      *counts = fs_join(b->work, lexical_file);
     CLEANUP_FREE struct lexical *lexical = NULL;
     struct rag_embedder mine;
     if (!embedder) {
@@ -333,7 +327,7 @@ static enum status build(struct rag_builder *b, const struct records *r, const c
 
 enum status rag_builder_finish(struct rag_builder *b, const char *model_name, struct rag_embedder *embedder, int batch,
                                const volatile bool *cancel, struct rag_build_counts *out, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(b->work, records_file);
+    CLEANUP_FREE char *path = fs_join(b->work, records_file);
     struct records r = {0};
     enum status st = end_gathering(b, e);
     if (st == ST_OK) st = records_open(path, &r, e);
@@ -357,13 +351,13 @@ struct rag_index {
 };
 
 enum status rag_index_there(const char *dir, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(dir, metadata_file);
+    CLEANUP_FREE char *path = fs_join(dir, metadata_file);
     if (fs_is_file(path)) return ST_OK;
     return FAIL(e, ST_IO, "%s: no index here (%s is missing); build-rag-index makes one", dir, metadata_file);
 }
 
 static enum status read_metadata(struct rag_index *x, int64_t *n, int64_t *dim, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(x->dir, metadata_file);
+    CLEANUP_FREE char *path = fs_join(x->dir, metadata_file);
     CLEANUP_JSON json_t *j = NULL;
     const char *model, *prefix = NULL;
     int64_t version;
@@ -384,8 +378,8 @@ static enum status read_metadata(struct rag_index *x, int64_t *n, int64_t *dim, 
 }
 
 static enum status open_files(struct rag_index *x, struct pool *pool, struct err *e) {
-    CLEANUP_FREE char *index = in_dir(x->dir, index_file), *records = in_dir(x->dir, records_file),
-                      *counts = in_dir(x->dir, lexical_file);
+    CLEANUP_FREE char *index = fs_join(x->dir, index_file), *records = fs_join(x->dir, records_file),
+                      *counts = fs_join(x->dir, lexical_file);
     int64_t n, dim;
     TRY(read_metadata(x, &n, &dim, e));
     TRY(flat_open(index, pool, &x->flat, e));

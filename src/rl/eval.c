@@ -9,11 +9,6 @@
 
 enum { BOOTSTRAP_DRAWS = 2000, EVAL_BATCH = 64 /* samples in flight */ };
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct interval bootstrap(statistic_fn *f, const void *ctx, int n) {
     struct interval r = {NAN, NAN, NAN};
     if (n == 0) return r;
@@ -28,7 +23,7 @@ struct interval bootstrap(statistic_fn *f, const void *ctx, int n) {
         double v = f(ctx, pick, n);
         if (isfinite(v)) draw[used++] = v;
     }
-    qsort(draw, (size_t)used, sizeof *draw, by_value);
+    qsort(draw, (size_t)used, sizeof *draw, ascending_f64);
     if (used > 0) {
         r.low = draw[(int)(0.025 * (used - 1))];
         r.high = draw[(int)ceil(0.975 * (used - 1))];

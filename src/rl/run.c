@@ -28,14 +28,8 @@ struct run {
     struct tfevents *events;
 };
 
-static char *in_dir(const char *dir, const char *name) {
-    struct str s = STR_INIT;
-    str_addf(&s, "%s/%s", dir, name);
-    return str_steal(&s);
-}
-
 enum status run_lock(const char *dir, int *fd, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(dir, ".lock");
+    CLEANUP_FREE char *path = fs_join(dir, ".lock");
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*fd < 0) return FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", dir, strerror(errno));
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
@@ -57,7 +51,7 @@ static enum status open_writers(struct run *r, struct err *e) {
     static const char *const names[] = {"metrics.jsonl", TRACES, "checkpoints.jsonl"};
     struct jsonl_writer **const writers[] = {&r->metrics, &r->traces, &r->checkpoints};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        CLEANUP_FREE char *path = in_dir(r->dir, names[i]);
+        CLEANUP_FREE char *path = fs_join(r->dir, names[i]);
         TRY(jsonl_append_open(path, writers[i], NULL, e));
     }
     return ST_OK;
@@ -68,8 +62,8 @@ enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboar
     struct run *r = xcalloc(1, sizeof *r);
     r->dir = xstrdup(dir);
     r->lock_fd = -1;
-    CLEANUP_FREE char *log = in_dir(dir, "logs.log"), *config = in_dir(dir, "config.yaml"),
-                      *tb = in_dir(dir, "tensorboard");
+    CLEANUP_FREE char *log = fs_join(dir, "logs.log"), *config = fs_join(dir, "config.yaml"),
+                      *tb = fs_join(dir, "tensorboard");
     enum status st = run_lock(dir, &r->lock_fd, e);
     if (st == ST_OK) st = fs_write_atomic(config, resolved_yaml, strlen(resolved_yaml), e);
     if (st == ST_OK) st = log_open_file(log, e);
@@ -105,7 +99,7 @@ const char *run_dir(const struct run *r) { return r->dir; }
 /* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
 static enum status copy_file(const char *from_dir, const char *to_dir, const char *name, struct err *e) {
-    CLEANUP_FREE char *from = in_dir(from_dir, name), *to = in_dir(to_dir, name), *text = NULL;
+    CLEANUP_FREE char *from = fs_join(from_dir, name), *to = fs_join(to_dir, name), *text = NULL;
     size_t n;
     if (!fs_is_file(from)) return ST_OK;
     TRY(fs_read(from, (size_t)256 << 20, &text, &n, e));
@@ -124,7 +118,7 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
                                                   "generation_config.json"};
     for (size_t i = 0; !lora && tokenizer_dir && i < ARRAY_LEN(tokenizer_files); i++)
         TRY(copy_file(tokenizer_dir, dir, tokenizer_files[i], e));
-    CLEANUP_FREE char *opt_path = in_dir(dir, "optimizer.safetensors"), *state_path = in_dir(dir, "state.json");
+    CLEANUP_FREE char *opt_path = fs_join(dir, "optimizer.safetensors"), *state_path = fs_join(dir, "state.json");
     int n;
     const struct param *p = model_params((struct model *)(uintptr_t)m, &n);
     if (opt) TRY(adamw_save(opt, p, opt_path, e));
@@ -149,8 +143,8 @@ enum status checkpoint_room(const char *dir, const struct param *p, int n_params
 
 enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_step, struct model *m, bool lora,
                             struct adamw *opt, struct err *e) {
-    CLEANUP_FREE char *weights = in_dir(dir, lora ? "adapter_model.safetensors" : "model.safetensors");
-    CLEANUP_FREE char *opt_path = in_dir(dir, "optimizer.safetensors"), *state_path = in_dir(dir, "state.json");
+    CLEANUP_FREE char *weights = fs_join(dir, lora ? "adapter_model.safetensors" : "model.safetensors");
+    CLEANUP_FREE char *opt_path = fs_join(dir, "optimizer.safetensors"), *state_path = fs_join(dir, "state.json");
     CLEANUP_JSON json_t *state = NULL;
     TRY(js_load(state_path, 1 << 16, &state, e));
     TRY(js_get_i64(state, state_path, "next_step", next_step, e));
@@ -213,10 +207,10 @@ static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
     static const char *const full[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
     static const char *const lora[] = {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"};
     for (size_t i = 0; i < ARRAY_LEN(full); i++) {
-        CLEANUP_FREE char *path = in_dir(dir, adapter ? lora[i] : full[i]);
+        CLEANUP_FREE char *path = fs_join(dir, adapter ? lora[i] : full[i]);
         if (!fs_is_file(path)) return false;
     }
-    CLEANUP_FREE char *path = in_dir(dir, "state.json");
+    CLEANUP_FREE char *path = fs_join(dir, "state.json");
     CLEANUP_JSON json_t *state = NULL;
     struct err ignored;
     return js_load(path, 1 << 16, &state, &ignored) == ST_OK &&
@@ -226,7 +220,7 @@ static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
 /* The newest complete one; with `at` >= 0 the newest whose position is that. */
 static enum status find_checkpoint(const struct run *r, int64_t at, struct run_checkpoint *out, struct err *e) {
     *out = (struct run_checkpoint){0};
-    CLEANUP_FREE char *path = in_dir(r->dir, "checkpoints.jsonl");
+    CLEANUP_FREE char *path = fs_join(r->dir, "checkpoints.jsonl");
     if (!fs_is_file(path)) return ST_OK;
     struct jsonl_reader *reader;
     TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
@@ -273,7 +267,7 @@ static int by_number_descending(const void *a, const void *b) {
 }
 
 enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
-    CLEANUP_FREE char *dir = in_dir(r->dir, "checkpoints");
+    CLEANUP_FREE char *dir = fs_join(r->dir, "checkpoints");
     if (keep <= 0 || !fs_is_dir(dir)) return ST_OK;
     char **names;
     size_t n;
@@ -284,7 +278,7 @@ enum status run_prune_checkpoints(struct run *r, int64_t keep, struct err *e) {
     for (size_t i = 0; i < n; i++) {
         int64_t step;
         if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) {
-            CLEANUP_FREE char *path = in_dir(dir, names[i]);
+            CLEANUP_FREE char *path = fs_join(dir, names[i]);
             st = fs_remove(path, e);
         }
         free(names[i]);
@@ -322,7 +316,7 @@ static enum status step_of_line(const char *line, size_t n, const char *where, i
 /* Cuts NAME at its first line of a step >= step: lines are written in the order of their steps. */
 static enum status truncate_lines(struct run *r, struct jsonl_writer *w, const char *name, int64_t step,
                                   struct err *e) {
-    CLEANUP_FREE char *path = in_dir(r->dir, name);
+    CLEANUP_FREE char *path = fs_join(r->dir, name);
     struct jsonl_reader *reader;
     TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
     int64_t cut = -1;
@@ -343,7 +337,7 @@ static enum status truncate_lines(struct run *r, struct jsonl_writer *w, const c
 
 /* A compressed file cannot be cut at a line: what is kept is written anew. */
 static enum status truncate_traces(struct run *r, int64_t step, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(r->dir, TRACES), *tmp = in_dir(r->dir, "traces.tmp.jsonl.zst");
+    CLEANUP_FREE char *path = fs_join(r->dir, TRACES), *tmp = fs_join(r->dir, "traces.tmp.jsonl.zst");
     CLEANUP_STR struct str kept = STR_INIT; /* of one step */
     struct jsonl_reader *reader;
     struct jsonl_writer *writer = NULL;
@@ -387,12 +381,12 @@ static enum status truncate_traces(struct run *r, int64_t step, struct err *e) {
 enum status run_truncate(struct run *r, int64_t step, struct err *e) {
     TRY(truncate_lines(r, r->metrics, "metrics.jsonl", step, e));
     TRY(truncate_traces(r, step, e));
-    CLEANUP_FREE char *tb = in_dir(r->dir, "tensorboard");
+    CLEANUP_FREE char *tb = fs_join(r->dir, "tensorboard");
     return fs_is_dir(tb) ? tfevents_truncate(tb, step, e) : ST_OK;
 }
 
 enum status run_is_evaluated(const struct run *r, int64_t step, bool *out, struct err *e) {
-    CLEANUP_FREE char *path = in_dir(r->dir, "metrics.jsonl");
+    CLEANUP_FREE char *path = fs_join(r->dir, "metrics.jsonl");
     struct jsonl_reader *reader;
     TRY(jsonl_open(path, LINE_MAX_BYTES, &reader, e));
     *out = false;

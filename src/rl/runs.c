@@ -18,12 +18,6 @@
 
 enum { LINE_MAX_BYTES = 16 << 20 };
 
-static char *in_dir(const char *dir, const char *name) {
-    struct str s = STR_INIT;
-    str_addf(&s, "%s/%s", dir, name);
-    return str_steal(&s);
-}
-
 const char *run_state_name(enum run_state s) {
     static const char *const names[] = {"running", "finished", "stopped", "failed"};
     return names[s];
@@ -34,7 +28,7 @@ const char *run_state_name(enum run_state s) {
 /* The lock is tried, shared and for a moment; who holds it wrote its id there. A run that starts in this very moment
  * may find it taken, as it may by another run: it says so and can be started again. */
 static bool is_running(const char *dir, pid_t *pid) {
-    CLEANUP_FREE char *path = in_dir(dir, ".lock");
+    CLEANUP_FREE char *path = fs_join(dir, ".lock");
     *pid = 0;
     CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -64,7 +58,7 @@ static enum status read_progress(struct run_info *r, struct err *e) {
 
 /* What the log ends with, if that is an error: "TIME error MESSAGE". malloc'ed, or NULL. */
 static char *last_error(const char *dir) {
-    CLEANUP_FREE char *path = in_dir(dir, "logs.log");
+    CLEANUP_FREE char *path = fs_join(dir, "logs.log");
     FILE *f = fopen(path, "re");
     char tail[8192];
     if (!f) return NULL;
@@ -80,8 +74,8 @@ static char *last_error(const char *dir) {
 }
 
 enum status run_info_read(const char *dir, struct run_info *out, struct err *e) {
-    CLEANUP_FREE char *config = in_dir(dir, "config.yaml"), *metrics = in_dir(dir, "metrics.jsonl"),
-                      *final = in_dir(dir, "checkpoints/final/state.json");
+    CLEANUP_FREE char *config = fs_join(dir, "config.yaml"), *metrics = fs_join(dir, "metrics.jsonl"),
+                      *final = fs_join(dir, "checkpoints/final/state.json");
     if (!fs_is_file(config)) return FAIL(e, ST_IO, "%s: no run there (no config.yaml)", dir);
     size_t len = strlen(dir);
     while (len > 1 && dir[len - 1] == '/') len--;
@@ -120,7 +114,7 @@ enum status runs_list(const char *runs_dir, struct run_info **out, int *n, struc
     struct run_info *all = xcalloc(count + 1, sizeof *all);
     enum status st = ST_OK;
     for (size_t i = 0; i < count; i++) {
-        CLEANUP_FREE char *dir = in_dir(runs_dir, names[i]), *config = in_dir(dir, "config.yaml");
+        CLEANUP_FREE char *dir = fs_join(runs_dir, names[i]), *config = fs_join(dir, "config.yaml");
         if (st == ST_OK && fs_is_file(config) && (st = run_info_read(dir, &all[*n], e)) == ST_OK) ++*n;
         free(names[i]);
     }
@@ -136,8 +130,8 @@ enum status runs_list(const char *runs_dir, struct run_info **out, int *n, struc
 }
 
 enum status runs_find(const char *runs_dir, const char *name, char **out, struct err *e) {
-    CLEANUP_FREE char *inside = in_dir(runs_dir, name), *config = in_dir(inside, "config.yaml"),
-                      *own = in_dir(name, "config.yaml");
+    CLEANUP_FREE char *inside = fs_join(runs_dir, name), *config = fs_join(inside, "config.yaml"),
+                      *own = fs_join(name, "config.yaml");
     if (*name && fs_is_file(config))
         *out = xstrdup(inside);
     else if (*name && fs_is_file(own))
@@ -188,7 +182,7 @@ static void push(struct run_series *s, int64_t step, const json_t *row, const ch
 
 enum status run_series_read(const char *dir, const char *const *names, int n_names, bool evals, struct run_series *out,
                             struct err *e) {
-    CLEANUP_FREE char *path = in_dir(dir, "metrics.jsonl");
+    CLEANUP_FREE char *path = fs_join(dir, "metrics.jsonl");
     struct jsonl_reader *r;
     *out = (struct run_series){.value = xcalloc((size_t)n_names + 1, sizeof(double *)), .n_names = n_names};
     if (!fs_is_file(path)) return ST_OK;

@@ -111,11 +111,6 @@ static double geomean_of_samples(const void *ctx, const int *pick, int n) {
     return used ? exp(sum / (double)used) : (double)NAN;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of_best(const void *ctx, const int *pick, int n) {
     const struct problem_summary *p = ctx;
     CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v + 1);
@@ -123,7 +118,7 @@ static double median_of_best(const void *ctx, const int *pick, int n) {
     for (int i = 0; i < n; i++)
         if (p[pick[i]].best > 0) v[used++] = p[pick[i]].best;
     if (used == 0) return NAN;
-    qsort(v, (size_t)used, sizeof *v, by_value);
+    qsort(v, (size_t)used, sizeof *v, ascending_f64);
     return used % 2 ? v[used / 2] : (v[used / 2 - 1] + v[used / 2]) / 2;
 }
 

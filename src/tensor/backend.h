@@ -140,6 +140,10 @@ struct backend {
      * are undefined afterwards. */
     void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
                     const struct attn_seq *seq, int n_seq, struct attn_shape s);
+    /* lora_up of sites that lie in gu, then swiglu of it, with the same bits; gu is undefined afterwards. Where lora_up
+     * is. */
+    void (*lora_swiglu)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
+                        const struct lora_site_args *site, int n);
 };
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
@@ -148,7 +152,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 7 };
+enum { BACKEND_ABI = 8 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

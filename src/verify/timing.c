@@ -36,16 +36,11 @@ struct timing_plan timing_plan_of(const struct verify_options *o) {
     return p;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double timing_centre(const double *x, int n, double trim) {
     ASSERT(n >= 1 && trim >= 0);
     CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v);
     memcpy(v, x, (size_t)n * sizeof *v);
-    qsort(v, (size_t)n, sizeof *v, ascending);
+    qsort(v, (size_t)n, sizeof *v, ascending_f64);
     int drop = (int)fmin(floor(n * trim), (n - 1) / 2);
     double sum = 0;
     for (int i = drop; i < n - drop; i++) sum += v[i];
@@ -56,7 +51,7 @@ double timing_quantile(const double *x, int n, double p) {
     ASSERT(n >= 1 && p >= 0 && p <= 1);
     CLEANUP_FREE double *v = xmalloc((size_t)n * sizeof *v);
     memcpy(v, x, (size_t)n * sizeof *v);
-    qsort(v, (size_t)n, sizeof *v, ascending);
+    qsort(v, (size_t)n, sizeof *v, ascending_f64);
     return v[(int)fmax(ceil(p * n) - 1, 0)];
 }
 

@@ -30,6 +30,45 @@ static void test_opening(backend_plugin_open_fn *open_plugin) {
            open_plugin(BACKEND_ABI, 999, NULL, &none, msg, sizeof msg) && msg[0]);
 }
 
+/* Devices with faults, of which only the emulated one is capable: what is wrong is said. */
+static void test_faults_of_opening(backend_plugin_open_fn *open_plugin) {
+    static const char *const fault[][2] = {{"none", "no CUDA device"},
+                                           {"driver", "the NVIDIA driver is too old: it serves CUDA 11.4"},
+                                           {"busy", "another process has it for itself"},
+                                           {"memory", "other processes have taken its memory"},
+                                           {"image", "the plugin was built for other GPUs"}};
+    for (size_t i = 0; i < ARRAY_LEN(fault); i++) {
+        char msg[512] = "", name[100];
+        struct backend *none = NULL;
+        setenv("KERNELRL_EMULATE_FAULT", fault[i][0], 1);
+        const int rc = open_plugin(BACKEND_ABI, 0, NULL, &none, msg, sizeof msg);
+        unsetenv("KERNELRL_EMULATE_FAULT");
+        snprintf(name, sizeof name, "a device with a fault is refused: %s", fault[i][0]);
+        report(name, rc != 0 && !none && strstr(msg, fault[i][1]));
+    }
+}
+
+/* A kernel that breaks the device: the first op to notice is named, every later sync says the same, nothing else
+ * happens any more, and all can be closed. */
+static void test_broken_device(struct backend *gpu) {
+    struct err e[2];
+    enum { N = 16 };
+    float host[N] = {1, 2, 3}, back[N] = {0};
+    float *x = gpu->mem_alloc(gpu, sizeof host);
+    gpu->mem_put(gpu, x, host, sizeof host);
+    bool ok = gpu->sync(gpu, &e[0]) == ST_OK;
+    setenv("KERNELRL_EMULATE_FAULT", "launch", 1);
+    gpu->axpby(gpu, tensor_full(x, 1, N), 2, tensor_full(x, 1, N), 0);
+    unsetenv("KERNELRL_EMULATE_FAULT");
+    ok &= gpu->sync(gpu, &e[0]) == ST_DEVICE && strstr(e[0].msg, "illegal memory access") != NULL;
+    gpu->axpby(gpu, tensor_full(x, 1, N), 2, tensor_full(x, 1, N), 0);
+    ok &= gpu->mem_alloc(gpu, sizeof host) == NULL;
+    gpu->mem_get(gpu, back, x, sizeof back);
+    ok &= gpu->sync(gpu, &e[1]) == ST_DEVICE && strcmp(e[0].msg, e[1].msg) == 0 && back[0] == 0;
+    gpu->mem_free(gpu, x);
+    report("a kernel that breaks the device: every sync says so from then on", ok);
+}
+
 static void test_memory(struct backend *gpu) {
     struct err e;
     void *huge = gpu->mem_alloc(gpu, (size_t)1 << 46);
@@ -156,7 +195,7 @@ static bool recorded_attention(struct attention *a) {
     return ok;
 }
 
-/* A run of rows behind a past, walked, against the same rows one by one, split over their keys, and against sums in
+/* A run of rows behind a past, walked, against the same rows one by one, many and few at a time, and against sums in
  * double precision. */
 static bool walked_and_split(struct attention *a) {
     enum { PAST = 200, LEN = 70 };
@@ -194,7 +233,15 @@ static bool walked_and_split(struct attention *a) {
             }
         }
     report("attention, bfloat16: within 0.02 of double precision", worst < 0.02);
-    return memcmp(walked, split, sizeof walked) == 0;
+    /* Many at a time have a block each; few are split into runs of units, one into single ones. */
+    bool same = memcmp(walked, split, sizeof walked) == 0;
+    for (int n = 1; n <= 5; n += 2)
+        for (int t = LEN - n; t > 0; t -= 31) {
+            fill(a, a->o, LEN * H * K);
+            attend(a, one + t, n, LEN, 0, split);
+            same &= memcmp(walked + t * H * K, split + t * H * K, (size_t)(n * H * K) * sizeof *split) == 0;
+        }
+    return same;
 }
 
 /* rope_kv against rope and kv_write: the queries and all of the cache, for one row each and for runs over the ends of
@@ -526,10 +573,10 @@ static struct weight random_weight(struct backend *gpu, struct rng *r, int64_t n
     return w;
 }
 
-/* T rows at once against the same rows in runs of fewer, which other kernels take: x A^T and what is added to float32
+/* T rows at once against the same rows in runs of `few`, which other kernels take: x A^T and what is added to float32
  * and to bfloat16 outputs, bit for bit. */
-static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R) {
-    enum { SITES = 3, CUT = 600 };
+static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t few, int64_t in, int64_t R) {
+    enum { SITES = 3 };
     static const int64_t width[SITES] = {136, 24, 40};
     struct rng r = rng_make(51, (uint64_t)(in + R));
     struct err e;
@@ -550,8 +597,8 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
         for (int cut = 0; cut < 2; cut++) {
             gpu->mem_put(gpu, y, start, bytes[wide]);
             gpu->mem_zero(gpu, xa, (size_t)n_xa * sizeof *xa);
-            for (int64_t t = 0; t < T; t += cut ? CUT : T) {
-                const int64_t n = i64_min(cut ? CUT : T, T - t);
+            for (int64_t t = 0; t < T; t += cut ? few : T) {
+                const int64_t n = i64_min(cut ? few : T, T - t);
                 struct tensor out = tensor_rows(tensor_of(y, wide ? DT_F32 : DT_BF16, T, cols), t, n);
                 struct lora_site_args site[SITES];
                 for (int64_t s = 0, col = 0; s < SITES; col += width[s++])
@@ -576,6 +623,49 @@ static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t in, int64_t R
     gpu->weight_free(gpu, &wa);
     for (int s = 0; s < SITES; s++) gpu->weight_free(gpu, &wb[s]);
     free(start);
+    return same;
+}
+
+/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something.
+ */
+static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
+    enum { IN = 64, F = 168 };
+    struct rng r = rng_make(61, (uint64_t)(T + R));
+    struct err e;
+    struct attention a = {.gpu = gpu, .rng = rng_make(62, (uint64_t)T)};
+    struct weight wa = random_weight(gpu, &r, 2 * R, IN), wb[2];
+    for (int s = 0; s < 2; s++) wb[s] = random_weight(gpu, &r, F, R);
+    const size_t bytes = (size_t)(T * F) * 2;
+    void *x = randoms(&a, T * IN), *start = randoms(&a, T * 2 * F), *g = gpu->mem_alloc(gpu, 2 * bytes);
+    void *y = gpu->mem_alloc(gpu, bytes);
+    float *xa = gpu->mem_alloc(gpu, (size_t)(T * 2 * R) * sizeof *xa);
+    struct tensor gu = tensor_of(g, DT_BF16, T, 2 * F), out = tensor_of(y, DT_BF16, T, F);
+    struct tensor down = tensor_full(xa, T, 2 * R);
+    const struct lora_site_args site[2] = {{&wb[0], tensor_cols(gu, 0, F)}, {&wb[1], tensor_cols(gu, F, F)}};
+    uint16_t *got[3];
+    for (int way = 0; way < 3; way++) { /* in one, in two, without LoRA */
+        got[way] = xmalloc(bytes);
+        gpu->mem_copy(gpu, g, start, 2 * bytes);
+        gpu->mem_zero(gpu, y, bytes);
+        if (way < 2) gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
+        if (way == 0) {
+            gpu->lora_swiglu(gpu, out, gu, down, site, 2);
+        } else {
+            if (way == 1) gpu->lora_up(gpu, down, site, 2);
+            gpu->swiglu(gpu, out, gu);
+        }
+        gpu->mem_get(gpu, got[way], y, bytes);
+    }
+    const bool same =
+        gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 && memcmp(got[1], got[2], bytes) != 0;
+    for (int way = 0; way < 3; way++) free(got[way]);
+    gpu->mem_free(gpu, x);
+    gpu->mem_free(gpu, start);
+    gpu->mem_free(gpu, g);
+    gpu->mem_free(gpu, y);
+    gpu->mem_free(gpu, xa);
+    gpu->weight_free(gpu, &wa);
+    for (int s = 0; s < 2; s++) gpu->weight_free(gpu, &wb[s]);
     return same;
 }
 
@@ -833,15 +923,21 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
     printf("%s\n", gpu->name);
     test_opening(open_plugin);
+    const bool emulated = strstr(gpu->name, "emulated") != NULL;
+    if (emulated) test_faults_of_opening(open_plugin);
     test_memory(gpu);
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
-    report("a transfer larger than the ring", gathers_right(gpu, strstr(gpu->name, "emulated") ? 400000 : 3000000, 1));
+    report("a transfer larger than the ring", gathers_right(gpu, emulated ? 400000 : 3000000, 1));
     test_attention(gpu);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
-    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 72, 8));
-    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 136, 32));
-    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 40, 40));
+    report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
+    report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
+    report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
+    report("LoRA over some rows gives the bits of few: rank 3", lora_same_bits(gpu, 66, 40, 72, 3));
+    report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
+    report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
+    report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
     report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
@@ -853,6 +949,7 @@ int main(int argc, char **argv) {
     struct err e = {0};
     report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
+    if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;

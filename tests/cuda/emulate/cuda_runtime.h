@@ -85,14 +85,14 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int w
 }
 template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *f) {
     (void)a, (void)f;
-    return cudaSuccess;
+    return emulate_fault("image") ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 /* Arguments are copied, as a real launch does: a captured one runs when they are gone. */
 template <typename... P, typename... A>
 static inline int emulate_run(int64_t grid, int block, int64_t shared, void (*kernel)(P...), A... args) {
     emulate_launch(grid, block, shared, [=] { kernel(args...); });
-    return 0;
+    return emulate_state();
 }
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), (kernel), __VA_ARGS__))

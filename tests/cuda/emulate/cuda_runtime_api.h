@@ -1,7 +1,9 @@
 /* An emulation of the few CUDA calls that src/cuda makes, on host memory and one thread, so that the logic of its
  * kernels can be tested where there is no GPU. It finds wrong indices, missing barriers' deadlocks and (under a
  * sanitizer) accesses out of bounds; it cannot find races, and says nothing about speed. With KERNELRL_EMULATE_LATE=1
- * work is put off until the host waits for it, as late as a device may be: what the host overwrites too early shows. */
+ * work is put off until the host waits for it, as late as a device may be: what the host overwrites too early shows.
+ * KERNELRL_EMULATE_FAULT makes it a device with a fault: none (there is none), driver (too old a driver), busy (another
+ * process's), memory (others have taken it), image (it has no kernels for it), launch (the next kernel breaks it). */
 #ifndef KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 #define KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 
@@ -16,7 +18,9 @@ enum {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorDevicesUnavailable = 46,
-    cudaErrorNoKernelImageForDevice = 209
+    cudaErrorNoDevice = 100,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorIllegalAddress = 700
 };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
@@ -24,19 +28,40 @@ typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 struct cudaDeviceProp {
     char name[256];
-    int multiProcessorCount;
+    int major, multiProcessorCount;
     size_t sharedMemPerBlockOptin, totalGlobalMem;
 };
 typedef struct {
     int numRegs;
 } cudaFuncAttributes;
 
-static inline const char *cudaGetErrorString(cudaError_t e) { return e == 2 ? "out of memory" : "emulated error"; }
+#ifdef __cplusplus
+extern "C"
+#endif
+    cudaError_t
+    emulate_state(void); /* that of a device which a kernel has broken, for good */
+static inline int emulate_fault(const char *name) {
+    const char *wanted = getenv("KERNELRL_EMULATE_FAULT");
+    return wanted && strcmp(wanted, name) == 0;
+}
+static inline const char *cudaGetErrorString(cudaError_t e) {
+    return e == cudaErrorMemoryAllocation ? "out of memory"
+           : e == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
+                                          : "emulated error";
+}
 static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
-static inline cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
+static inline cudaError_t cudaGetDeviceCount(int *n) {
+    *n = !emulate_fault("none") && !emulate_fault("driver");
+    return *n ? cudaSuccess : emulate_fault("none") ? cudaErrorNoDevice : cudaErrorInsufficientDriver;
+}
+static inline cudaError_t cudaDriverGetVersion(int *v) {
+    return *v = emulate_fault("none") ? 0 : emulate_fault("driver") ? 11040 : 13000, cudaSuccess;
+}
 static inline cudaError_t cudaRuntimeGetVersion(int *v) { return *v = 13000, cudaSuccess; }
-static inline cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+static inline cudaError_t cudaSetDevice(int d) {
+    if (emulate_fault("busy")) return cudaErrorDevicesUnavailable;
+    return d == 0 ? emulate_state() : cudaErrorInvalidValue;
+}
 static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     (void)device;
     memset(p, 0, sizeof *p);
@@ -49,6 +74,7 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     return cudaSuccess;
 }
 static inline cudaError_t cudaMalloc(void **p, size_t n) {
+    if (emulate_state()) return emulate_state();
     *p = n > (size_t)1 << 40 ? NULL : aligned_alloc(256, (n + 255) & ~(size_t)255);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -100,9 +126,9 @@ static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) 
     return *low = 0, *high = -1, cudaSuccess;
 }
 static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int priority) {
-    return (void)f, (void)priority, *s = NULL, cudaSuccess;
+    return (void)f, (void)priority, *s = NULL, emulate_fault("memory") ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, emulate_wait(), cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, emulate_wait(), emulate_state(); }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
     return (void)f, *e = NULL, cudaSuccess;

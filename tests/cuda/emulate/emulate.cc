@@ -144,7 +144,10 @@ static bool put_off() {
     static const char *on = getenv("KERNELRL_EMULATE_LATE");
     return on && *on == '1';
 }
+static bool broken;
+extern "C" cudaError_t emulate_state(void) { return broken ? cudaErrorIllegalAddress : cudaSuccess; }
 static void queue_work(const std::function<void()> &w) {
+    if (broken) return;
     if (captured)
         captured->push_back(w);
     else if (put_off())
@@ -204,7 +207,7 @@ cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitc
     } else {
         queue_work([=] { copy(from, spitch); });
     }
-    return cudaSuccess;
+    return emulate_state();
 }
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t) {
     queue_work([=] { memset(dst, v, n); });
@@ -226,6 +229,7 @@ void emulate_wait(void) {
 static void run_grid(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body) {
+    broken |= emulate_fault("launch");
     queue_work([=] { run_grid(grid, block, shared, body); });
 }
 
