@@ -99,7 +99,7 @@ EMU_FLAGS     := -fPIC -DKERNELRL_EMULATED -Itests/cuda/emulate
 EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
 EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
 $(CUDA_TEST): tests/cuda/plugin_test.c $(BUILD)/libkernelrl.a
-	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lm -ldl -lpthread
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(CUDA_EMULATED): $(EMU_OBJ)
 	@mkdir -p $(@D) && g++ $(LDFLAGS) -shared -o $@ $^ -lm
 $(BUILD)/emulated/%.o: src/cuda/%.cu

@@ -771,7 +771,9 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
                      visible  ? "; CUDA_VISIBLE_DEVICES is "
                      : driver ? ""
                               : "; is the NVIDIA driver installed?",
-                     !visible ? "" : *visible ? visible : "empty");
+                     !visible   ? ""
+                     : *visible ? visible
+                                : "empty");
         }
         return why;
     }

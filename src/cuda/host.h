@@ -86,7 +86,7 @@ struct plan16 {
 /* pass.c */
 enum pass_mode { PASS_RUN, PASS_CAPTURE, PASS_REPLAY };
 struct recording {
-    uint64_t key, sign;
+    uint64_t key, sign, serial; /* serial: of the last pass under this key */
     int seen;
     bool never;
     struct CUgraphExec_st *exec;

@@ -1,7 +1,7 @@
 /* What a plugin owes beside its ops, which `kernelrl selfcheck ops --device cuda` checks: versions and devices it must
  * refuse, memory, the ring its index transfers go through, attention over bfloat16 (walked, split and recorded: the
- * same bits), and drawing tokens. cuda_plugin PLUGIN.so; with tests/cuda/emulate built as the plugin it runs without a
- * GPU. Ends with "N passed, N failed". */
+ * same bits), drawing tokens, recorded passes, and steps that mix adapters. cuda_plugin PLUGIN.so; with
+ * tests/cuda/emulate built as the plugin it runs without a GPU. Ends with "N passed, N failed". */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/engine.h"
 #include "tensor/backend.h"
 
 static int passed, failed;
@@ -796,6 +797,119 @@ static bool draws_right(struct backend *gpu, int64_t V, int32_t limit) {
     return ok;
 }
 
+/* ---- recorded passes --------------------------------------------------------------------------------------------- */
+
+/* More keys than there is room for recordings, some of them again and again: each pass does what it was asked for. */
+static bool recordings_come_and_go(struct backend *gpu) {
+    enum { KEYS = 110, ROWS = 5, COLS = 3, TABLE = 400 };
+    struct err e;
+    float table[TABLE * COLS], got[ROWS * COLS];
+    for (int i = 0; i < TABLE * COLS; i++) table[i] = (float)i;
+    float *x = gpu->mem_alloc(gpu, sizeof table), *y = gpu->mem_alloc(gpu, sizeof got);
+    gpu->mem_put(gpu, x, table, sizeof table);
+    bool ok = true;
+    for (int i = 0; i < 3 * KEYS && ok; i++)
+        for (int hot = 0; hot < 2; hot++) {
+            int32_t rows[ROWS];
+            for (int r = 0; r < ROWS; r++) rows[r] = (i * 7 + r * 31 + hot) % TABLE;
+            do {
+                gpu->pass_begin(gpu, hot ? 1000 + (uint64_t)(i % 3) : 1 + (uint64_t)(i % KEYS));
+                gpu->gather_rows(gpu, tensor_full(y, ROWS, COLS), tensor_full(x, TABLE, COLS), rows);
+            } while (!gpu->pass_end(gpu));
+            gpu->mem_get(gpu, got, y, sizeof got);
+            ok &= gpu->sync(gpu, &e) == ST_OK;
+            for (int k = 0; k < ROWS * COLS; k++) ok &= got[k] == table[rows[k / COLS] * COLS + k % COLS];
+        }
+    gpu->mem_free(gpu, x);
+    gpu->mem_free(gpu, y);
+    return ok;
+}
+
+/* ---- several adapters in one batch ------------------------------------------------------------------------------- */
+
+static struct {
+    void (*begin)(struct backend *be, uint64_t key);
+    int64_t keyed; /* passes that may be recorded */
+} passes;
+static void counted_begin(struct backend *be, uint64_t key) {
+    passes.keyed += key != 0;
+    passes.begin(be, key);
+}
+
+static bool adapter_of_noise(struct model *m, int rank, struct err *e) {
+    if (model_lora_init(m, rank, 2.0f * (float)rank, (uint64_t)rank, e) != ST_OK) return false;
+    if (model_train_prepare(m, TRAIN_LORA, e) != ST_OK) return false;
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int i = 1; i < n; i += 2) { /* B */
+        struct rng r = rng_make(9, (uint64_t)(rank * 100 + i));
+        float *b = xmalloc((size_t)p[i].n * sizeof *b);
+        for (int64_t j = 0; j < p[i].n; j++) b[j] = 0.2f * (float)rng_normal(&r);
+        model_param_put(m, &p[i], b);
+        free(b);
+    }
+    model_params_changed(m);
+    return true;
+}
+
+/* Samples of the base, the own adapter and two others in one engine, whose steps are recorded: those of each request
+ * alone, and the log-probabilities of a training pass. */
+static bool adapters_mixed(struct backend *gpu, struct err *e) {
+    enum { ADAPTERS = 4, PROMPT = 3, NEW = 6, SAMPLES = 2 };
+    static const char config[] =
+        "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":32,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+        "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
+    static const int32_t prompt[PROMPT] = {3, 60, 17};
+    const struct model_options mo = {.dtype = "bf16", .frozen = true};
+    struct model *m = NULL;
+    struct engine *en = NULL;
+    struct sample mixed[ADAPTERS * SAMPLES] = {{0}}, alone[SAMPLES] = {{0}};
+    struct request r[ADAPTERS];
+    bool ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK;
+    for (int rank = 5; ok && rank <= 16; rank += 3 + (rank == 8) * 5) { /* 5, 8, 16 */
+        ok = adapter_of_noise(m, rank, e);
+        if (ok && rank < 16) (void)model_adapter_keep(m);
+    }
+    ok = ok && engine_open(m, &(struct engine_options){.max_batch = 16}, &en, e) == ST_OK;
+    for (int i = 0; i < ADAPTERS; i++)
+        r[i] = (struct request){.prompt = prompt,
+                                .n_prompt = PROMPT,
+                                .n_samples = SAMPLES,
+                                .id = (uint64_t)i,
+                                .adapter = i - 1, /* ADAPTER_BASE, ADAPTER_OWN, 1, 2 */
+                                .params = {.temperature = 1, .top_p = 1, .max_tokens = NEW, .seed = 4}};
+    passes.begin = gpu->pass_begin;
+    passes.keyed = 0;
+    gpu->pass_begin = counted_begin;
+    ok = ok && engine_run(en, r, ADAPTERS, mixed, NULL, NULL, e) == ST_OK && passes.keyed >= NEW - 1;
+    for (int i = 0; ok && i < ADAPTERS; i++) {
+        ok = engine_run(en, &r[i], 1, alone, NULL, NULL, e) == ST_OK;
+        for (int s = 0; ok && s < SAMPLES; s++) {
+            const struct sample *a = &mixed[i * SAMPLES + s];
+            int32_t ids[PROMPT + NEW], rows[NEW];
+            float logp[NEW];
+            ok = a->n == NEW && memcmp(a->ids, alone[s].ids, NEW * sizeof *a->ids) == 0 &&
+                 memcmp(a->logp, alone[s].logp, NEW * sizeof *a->logp) == 0;
+            memcpy(ids, prompt, sizeof prompt);
+            memcpy(ids + PROMPT, alone[s].ids, NEW * sizeof *ids);
+            for (int t = 0; t < NEW; t++) rows[t] = PROMPT - 1 + t;
+            const struct segment seg = {0, PROMPT + NEW, -1, r[i].adapter};
+            const struct train_batch b = {ids, PROMPT + NEW, &seg, 1, rows, ids + PROMPT, NEW, true};
+            ok = ok && model_forward(m, &b, logp, NULL, NULL, e) == ST_OK && memcmp(a->logp, logp, sizeof logp) == 0;
+            /* Of the same first row no two adapters think the same. */
+            if (ok && i > 0) ok = a->logp[0] != mixed[(i - 1) * SAMPLES + s].logp[0];
+            if (!ok) printf("  adapter %d, sample %d\n", r[i].adapter, s);
+            sample_free(&alone[s]);
+        }
+    }
+    for (int i = 0; i < ADAPTERS * SAMPLES; i++) sample_free(&mixed[i]);
+    gpu->pass_begin = passes.begin;
+    engine_close(en);
+    model_free(m);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: cuda_plugin PLUGIN.so\n"), 2;
     void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -831,6 +945,10 @@ int main(int argc, char **argv) {
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));
+    report("more keys of passes than recordings", recordings_come_and_go(gpu));
+    struct err e = {0};
+    report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
     if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);

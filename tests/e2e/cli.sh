@@ -46,4 +46,5 @@ else
     skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
 fi
 refuses "the demo on a GPU that is not there" 3 'device cuda:999' env DEVICE=cuda:999 tools/demo log_path="$tmp/demo"
+refuses "a demo on a device of no kind" 2 "DEVICE: expected cpu, cuda or cuda:N" env DEVICE=gpu tools/demo
 echo "1..$tap_n"
