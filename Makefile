@@ -42,9 +42,9 @@ CUDA_OBJ  := $(patsubst %,$(BUILD)/cuda/%.o,$(basename $(notdir $(wildcard src/c
 ifneq ($(NVCC),)
   CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
 endif
-# Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU.
+# Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU. 90a: with wgmma.
 NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
-           -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
+           -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
 .PHONY: build all bundle cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help

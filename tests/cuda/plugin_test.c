@@ -560,6 +560,36 @@ static void test_attention_grad(struct backend *gpu) {
     report("attention_grad, bfloat16: the same bits again", repeats);
 }
 
+/* swiglu_both against swiglu and swiglu_grad, bit for bit: rows of whole eights, and others. */
+static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
+    enum { T = 7 };
+    struct rng r = rng_make(83, (uint64_t)F);
+    struct err e;
+    const int64_t n = T * F, all = 6 * n; /* gu, dy, y, dgu */
+    uint16_t *host = xcalloc((size_t)all, sizeof *host), *got[2];
+    for (int64_t i = 0; i < all; i++) host[i] = bf16_near(2 * rng_normal(&r));
+    uint16_t *const dev = gpu->mem_alloc(gpu, (size_t)all * 2);
+    const struct tensor gu = tensor_of(dev, DT_BF16, T, 2 * F), dy = tensor_of(dev + 2 * n, DT_BF16, T, F),
+                        y = tensor_of(dev + 3 * n, DT_BF16, T, F), dgu = tensor_of(dev + 4 * n, DT_BF16, T, 2 * F);
+    for (int both = 0; both < 2; both++) {
+        got[both] = xcalloc((size_t)all, sizeof *host);
+        gpu->mem_put(gpu, dev, host, (size_t)all * 2);
+        if (both) {
+            gpu->swiglu_both(gpu, dgu, y, dy, gu);
+        } else {
+            gpu->swiglu(gpu, y, gu);
+            gpu->swiglu_grad(gpu, dgu, dy, gu);
+        }
+        gpu->mem_get(gpu, got[both], dev, (size_t)all * 2);
+    }
+    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], (size_t)all * 2) == 0 &&
+                      memcmp(got[0] + 3 * n, host + 3 * n, (size_t)(3 * n) * 2) != 0;
+    for (int i = 0; i < 2; i++) free(got[i]);
+    gpu->mem_free(gpu, dev);
+    free(host);
+    return same;
+}
+
 /* ---- LoRA over many rows ------------------------------------------------------------------------------------------
  */
 
@@ -716,13 +746,14 @@ static bool rounded_once_same_bits(struct backend *gpu) {
  */
 
 /* The gradient right behind logprob, which has left it the maxima and sums, against the gradient alone: bit for bit.
- * Behind logprob of other logits it must not believe them. */
+ * Behind logprob of other logits it must not believe them. A product follows, which may find the gradient rounded. */
 static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
-    enum { N = 5, WAYS = 3 };
+    enum { N = 5, WAYS = 3, OUT = 16 };
     struct rng r = rng_make(61, (uint64_t)V);
     struct err e;
     const size_t n = (size_t)(N * V), bytes = n * sizeof(float);
-    float *x = xmalloc(bytes), *got[WAYS], logp[N], g[N];
+    float *x = xmalloc(bytes), *got[WAYS], product[WAYS][N * OUT], logp[N], g[N];
+    struct weight w = random_weight(gpu, &r, V, OUT);
     int32_t target[N];
     for (size_t i = 0; i < n; i++) x[i] = 3 * (float)rng_normal(&r);
     for (int i = 0; i < N; i++) {
@@ -730,17 +761,23 @@ static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
         target[i] = (int32_t)rng_below(&r, (uint64_t)V);
     }
     float *dev = gpu->mem_alloc(gpu, bytes), *other = gpu->mem_alloc(gpu, bytes);
+    float *out = gpu->mem_alloc(gpu, sizeof product[0]);
     for (int way = 0; way < WAYS; way++) {
         got[way] = xmalloc(bytes);
         gpu->mem_put(gpu, dev, x, bytes);
         gpu->mem_zero(gpu, other, bytes);
         if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 1 ? dev : other, N, V), target);
         gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
+        gpu->linear_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), &w, false);
         gpu->mem_get(gpu, got[way], dev, bytes);
+        gpu->mem_get(gpu, product[way], out, sizeof product[0]);
     }
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], x, bytes) != 0;
-    for (int way = 1; way < WAYS; way++) ok &= memcmp(got[0], got[way], bytes) == 0;
+    for (int way = 1; way < WAYS; way++)
+        ok &= memcmp(got[0], got[way], bytes) == 0 && memcmp(product[0], product[way], sizeof product[0]) == 0;
     for (int way = 0; way < WAYS; way++) free(got[way]);
+    gpu->weight_free(gpu, &w);
+    gpu->mem_free(gpu, out);
     gpu->mem_free(gpu, dev);
     gpu->mem_free(gpu, other);
     free(x);
@@ -931,6 +968,8 @@ int main(int argc, char **argv) {
     test_attention(gpu);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
+    report("SwiGLU and its gradient at once: rows of 64", swiglu_both_same_bits(gpu, 64));
+    report("SwiGLU and its gradient at once: rows of 37", swiglu_both_same_bits(gpu, 37));
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
     report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
@@ -949,6 +988,14 @@ int main(int argc, char **argv) {
     struct err e = {0};
     report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
+    if (emulated) { /* what other devices than those with wgmma compute */
+        struct backend *other = NULL;
+        setenv("KERNELRL_EMULATE_MAJOR", "8", 1);
+        if (open_plugin(BACKEND_ABI, 0, NULL, &other, msg, sizeof msg) != 0)
+            return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
+        test_attention_grad(other);
+        other->close(other);
+    }
     if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);
