@@ -42,9 +42,9 @@ CUDA_OBJ  := $(patsubst %,$(BUILD)/cuda/%.o,$(basename $(notdir $(wildcard src/c
 ifneq ($(NVCC),)
   CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
 endif
-# Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU.
+# Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU. 90a: with wgmma.
 NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
-           -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
+           -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
 .PHONY: build all bundle cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
@@ -99,7 +99,7 @@ EMU_FLAGS     := -fPIC -DKERNELRL_EMULATED -Itests/cuda/emulate
 EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
 EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
 $(CUDA_TEST): tests/cuda/plugin_test.c $(BUILD)/libkernelrl.a
-	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lm -ldl -lpthread
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(CUDA_EMULATED): $(EMU_OBJ)
 	@mkdir -p $(@D) && g++ $(LDFLAGS) -shared -o $@ $^ -lm
 $(BUILD)/emulated/%.o: src/cuda/%.cu

@@ -37,6 +37,7 @@ struct bench_options {
     int answers; /* to a prompt, of new_tokens each */
     int64_t new_tokens;
     bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
+    int adapters;         /* that many of them, which the sequences share evenly; 0: one */
     bool fast;            /* numerics: fast, see tensor/backend.h */
     int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
     int64_t activation_memory;
@@ -87,7 +88,7 @@ enum status bench_matmul(struct bench *b, const struct model_config *c, enum dty
 
 enum status bench_decode(struct bench *b, struct model *m, struct err *e) MUST_USE;
 enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_USE;
-/* Gives m an adapter of o->lora_rank with random numbers in A and B. */
+/* Gives m o->adapters adapters of o->lora_rank with random numbers in A and B, the last of them its own. */
 enum status bench_adapter(struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */
 enum status bench_train(struct bench *b, struct model *m, enum train_what what, struct err *e) MUST_USE;

@@ -99,6 +99,16 @@ static enum status bench_step(struct model *m, struct kv_cache *kv, int n_seq, c
     return model_step_draw(m, kv, n_seq, s->seq, s->n, ids, s->want, model_cfg(m)->V, s->drawn, s->logits, e);
 }
 
+/* The sequences of an empty cache, in as many runs as there are adapters. */
+static void share_adapters(const struct bench_options *o, struct kv_cache *kv, int n_seq) {
+    for (int i = 0; o->adapters > 1 && i < n_seq; i++) kv_set_adapter(kv, i, (int)((int64_t)i * o->adapters / n_seq));
+}
+
+static void lora_keys(const struct bench_options *o, struct str *line) {
+    if (o->sample_lora) js_put_i64(line, "lora_rank", o->lora_rank);
+    if (o->adapters > 1) js_put_i64(line, "adapters", o->adapters);
+}
+
 static enum status decode(struct bench *b, struct model *m, int n_seq, struct err *e) {
     const struct bench_options *o = b->o;
     const struct model_config *c = model_cfg(m);
@@ -107,6 +117,7 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     TRY(kv_create(m, n_seq, end, 0, &kv, e));
     struct step_buffers s = step_buffers(c, n_seq, n_seq * i64_max(begin, steps), steps);
     enum status st;
+    share_adapters(o, kv, n_seq);
     bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
@@ -125,7 +136,7 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     char label[80];
     bench_line(b, "decode", model_dtype(m), &line);
     js_put_i64(&line, "batch", n_seq);
-    if (o->sample_lora) js_put_i64(&line, "lora_rank", o->lora_rank);
+    lora_keys(o, &line);
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
@@ -165,6 +176,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int64_t k = -1; k < repeat; k++) { /* one to warm up */
         for (int i = 0; i < n_seq; i++) kv_reset(kv, i);
+        share_adapters(o, kv, n_seq);
         const double t0 = clock_now_s();
         TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
         if (k >= 0) s.t[k] = clock_now_s() - t0;
@@ -178,7 +190,7 @@ static enum status prefill(struct bench *b, struct model *m, int n_seq, struct e
     char label[80];
     bench_line(b, "prefill", model_dtype(m), &line);
     js_put_i64(&line, "batch", n_seq);
-    if (o->sample_lora) js_put_i64(&line, "lora_rank", o->lora_rank);
+    lora_keys(o, &line);
     js_put_i64(&line, "tokens", tokens);
     js_put_f64(&line, "of_matmul_rate", flop / t.median / b->limits.flop_s);
     snprintf(label, sizeof label, "%d x %lld tokens", n_seq, (long long)tokens);
@@ -218,11 +230,11 @@ static void reset_peak(void) {
 }
 
 /* B of a new adapter is zero, and products with zeros prove little. */
-static void random_lora(struct model *m) {
+static void random_lora(struct model *m, uint64_t seed) {
     int n;
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
-        struct rng r = rng_make(6, (uint64_t)i);
+        struct rng r = rng_make(6 + seed, (uint64_t)i);
         CLEANUP_FREE float *host = xmalloc((size_t)p[i].n * sizeof *host);
         for (int64_t j = 0; j < p[i].n; j++) host[j] = 0.02f * (float)(rng_next_f64(&r) - 0.5);
         model_param_put(m, &p[i], host);
@@ -231,9 +243,13 @@ static void random_lora(struct model *m) {
 }
 
 enum status bench_adapter(struct bench *b, struct model *m, struct err *e) {
-    TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
-    TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
-    random_lora(m);
+    const int n = b->o->adapters > 1 ? b->o->adapters : 1;
+    for (int i = 0; i < n; i++) {
+        if (i > 0) (void)model_adapter_keep(m);
+        TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
+        TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
+        random_lora(m, (uint64_t)i);
+    }
     return ST_OK;
 }
 
@@ -356,7 +372,7 @@ enum status bench_train(struct bench *b, struct model *m, enum train_what what, 
     const int *batch = batches(b->o, usual, ARRAY_LEN(usual), &n);
     if (what == TRAIN_LORA) TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
     TRY(model_train_prepare(m, what, e));
-    if (what == TRAIN_LORA) random_lora(m);
+    if (what == TRAIN_LORA) random_lora(m, 0);
     const struct param *p = model_params(m, &n_params);
     struct adamw *opt;
     TRY(adamw_create(b->be, p, n_params, &opt, e));

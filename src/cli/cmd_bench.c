@@ -12,7 +12,7 @@
 static const char usage[] =
     "bench decode|prefill|train|train-lora|train-full|rlstep|matmul|all (--arch NAME | --model DIR) "
     "[--random-weights]\n"
-    "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--train-tokens N]\n"
+    "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--adapters N] [--train-tokens N]\n"
     "       [--answers N] [--new-tokens N] [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics "
     "exact|fast] [--threads N]\n"
     "       [--device NAME]\n"
@@ -34,7 +34,8 @@ static const char usage[] =
     "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
     "--random-weights takes the shape alone. --repeat: measured prefills (7) or training steps (3), after one to warm "
     "up.\n"
-    "--dtype is f32, bf16 or auto, as in `train`. With --lora-rank decode and prefill run with an adapter.";
+    "--dtype is f32, bf16 or auto, as in `train`. With --lora-rank decode and prefill run with an adapter,\n"
+    "with --adapters N, too, with N of them, which the sequences share evenly.";
 
 static const struct {
     const char *name, *config;
@@ -223,6 +224,7 @@ enum {
     OPT_NUMERICS,
     OPT_ANSWERS,
     OPT_NEW,
+    OPT_ADAPTERS,
     OPT_REPEAT
 };
 
@@ -236,6 +238,7 @@ static const struct {
     {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
     {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
     {OPT_RANK, "--lora-rank", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_RL},
+    {OPT_ADAPTERS, "--adapters", BENCH_DECODE | BENCH_PREFILL},
     {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
     {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
     {OPT_ANSWERS, "--answers", BENCH_RL},
@@ -256,6 +259,10 @@ static bool check(const char *name, const struct bench_options *o, const bool *g
             fprintf(stderr, "kernelrl: bench: %s means nothing to %s\n", belongs[i].name, name);
             return false;
         }
+    if (o->adapters && !o->sample_lora) {
+        fprintf(stderr, "kernelrl: bench: --adapters: expected --lora-rank R, which is theirs, too\n");
+        return false;
+    }
     if (backend_device_valid(o->device)) return true;
     fprintf(stderr, "kernelrl: bench: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", o->device);
     return false;
@@ -274,6 +281,7 @@ int cmd_bench(int argc, char **argv) {
         {"context", required_argument, NULL, OPT_CONTEXT},
         {"tokens", required_argument, NULL, OPT_TOKENS},
         {"lora-rank", required_argument, NULL, OPT_RANK},
+        {"adapters", required_argument, NULL, OPT_ADAPTERS},
         {"train-tokens", required_argument, NULL, OPT_MICRO},
         {"numerics", required_argument, NULL, OPT_NUMERICS},
         {"repeat", required_argument, NULL, OPT_REPEAT},
@@ -327,6 +335,10 @@ int cmd_bench(int argc, char **argv) {
             ok = number("--lora-rank", optarg, 1, 1024, &v);
             o.lora_rank = (int)v;
             o.sample_lora = true;
+            break;
+        case OPT_ADAPTERS:
+            ok = number("--adapters", optarg, 1, 64, &v);
+            o.adapters = (int)v;
             break;
         case OPT_NUMERICS:
             o.fast = strcmp(optarg, "fast") == 0;

@@ -103,6 +103,10 @@ static void written(struct cuda_backend *c, const void *p, size_t bytes) {
     if (begin < first + (size_t)(r->rows * r->ld) * sizeof(float) && first < begin + bytes) c->rounded.data = NULL;
 }
 
+uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x) {
+    return x.cols % 8 == 0 && lined_up(x.data, x.ld, 4) && factor_bytes(x) <= c->x16.bytes ? c->x16.p : NULL;
+}
+
 static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
     return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
 }

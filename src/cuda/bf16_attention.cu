@@ -192,6 +192,67 @@ static __device__ __forceinline__ void ask_values(struct unit_tile<DP> *u, const
     async_group();
 }
 
+/* A unit's weights, and its values added to what there is of o. A product waits for the one before it: four sums go
+ * side by side. ALL: every row sees every key of the unit. */
+template <int DP, bool ALL>
+static __device__ __forceinline__ void walk_scores(struct unit_weights &w, const struct unit_tile<DP> *u,
+                                                   const struct query_tile<DP> &q, int key0, int K) {
+    float s[PIECES][4][4];
+    const int r = q.g / 2 * 8 + q.g % 2;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) s[j][n][0] = s[j][n][1] = s[j][n][2] = s[j][n][3] = 0;
+#pragma unroll
+        for (int i = 0; i < DP / 32; i++) {
+            const bool any = (ALL || key0 + j * 32 < q.keys) && i * 32 + q.c * 8 < K;
+            uint4 k[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                k[n] = any ? load16(u->keys + key_at<DP>(j * 32 + r + n * 2, i * 4 + q.c)) : zero4();
+#pragma unroll
+            for (int n = 0; n < 4; n++) mma(s[j][n], q.x[i].x, q.y[i].x, q.x[i].y, q.y[i].y, k[n].x, k[n].y);
+#pragma unroll
+            for (int n = 0; n < 4; n++) mma(s[j][n], q.x[i].z, q.y[i].z, q.x[i].w, q.y[i].w, k[n].z, k[n].w);
+        }
+    }
+    weigh_unit<DP>(w, s, q, key0);
+}
+
+template <int DP, bool ALL>
+static __device__ __forceinline__ void walk_values(float (&o)[DP / 8][4], const struct unit_weights &w,
+                                                   const struct unit_tile<DP> *u, const struct query_tile<DP> &q,
+                                                   const struct merge (&row)[2], const bool (&on)[2], int key0, int K) {
+    enum { SIDE = 4 };
+#pragma unroll
+    for (int i = 0; i < DP / 8; i += SIDE) {
+        if (i * 8 >= K) break; /* what is behind K in a group is not written either */
+        float x[SIDE][4];
+#pragma unroll
+        for (int n = 0; n < SIDE; n++) x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0;
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            const int block = j * 32 / KV_BLOCK, chunk = j * 32 % KV_BLOCK / 8 + q.c;
+            const uint32_t(&p)[2][4] = w.p[j];
+            uint4 v[SIDE];
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) {
+                const uint16_t *const from = u->values[block] + value_at((i + n) * 8 + q.g, chunk);
+                v[n] = ALL ? load16(from) : below<DP>(q, from, key0 + j * 32 + q.c * 8);
+            }
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) mma(x[n], p[0][0], p[0][1], p[0][2], p[0][3], v[n].x, v[n].y);
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) mma(x[n], p[1][0], p[1][1], p[1][2], p[1][3], v[n].z, v[n].w);
+        }
+#pragma unroll
+        for (int n = 0; n < SIDE; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (on[e / 2]) o[i + n][e] = fmaf(x[n][e], row[e / 2].add, o[i + n][e] * row[e / 2].old);
+    }
+}
+
 template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kernel(const struct cu_attn16 a) {
     DYNAMIC_SHARED(shared);
     struct unit_tile<DP> *const u = reinterpret_cast<struct unit_tile<DP> *>(shared);
@@ -201,7 +262,7 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
     const int all_keys = t.pairs > 0 ? (int)(t.past + (t.pair0 + t.pairs - 1) / rep + 1) : 0;
     const int32_t *table = a.table + t.table;
     struct query_tile<DP> q;
-    q.keys = 0;
+    q.keys = q.all_see = 0;
     if (first < t.pairs) q.load(a, t, first);
     float o[DP / 8][4];
 #pragma unroll
@@ -218,21 +279,10 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
         async_wait<1>();
         __syncthreads(); /* the keys are there */
         if (mine) {
-            float s[PIECES][4][4];
-            const int r = q.g / 2 * 8 + q.g % 2;
-#pragma unroll
-            for (int j = 0; j < PIECES; j++)
-#pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    s[j][n][0] = s[j][n][1] = s[j][n][2] = s[j][n][3] = 0;
-#pragma unroll
-                    for (int i = 0; i < DP / 32; i++) {
-                        const bool any = key0 + j * 32 < q.keys && i * 32 + q.c * 8 < a.K;
-                        const int at = key_at<DP>(j * 32 + r + n * 2, i * 4 + q.c);
-                        mma_piece(s[j][n], q.x[i], q.y[i], any ? load16(u->keys + at) : zero4());
-                    }
-                }
-            weigh_unit<DP>(w, s, q, key0);
+            if (key0 + UNIT <= q.all_see)
+                walk_scores<DP, true>(w, u, q, key0, (int)a.K);
+            else
+                walk_scores<DP, false>(w, u, q, key0, (int)a.K);
             on[0] = row[0].next(w.m[0], w.l[0]);
             on[1] = row[1].next(w.m[1], w.l[1]);
         }
@@ -240,20 +290,10 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
         __syncthreads(); /* the values are there, and nobody reads the keys any more */
         if (key0 + UNIT < all_keys) ask_keys<DP>(u, a, table, t.g, key0 + UNIT, all_keys);
         if (mine) {
-#pragma unroll
-            for (int i = 0; i < DP / 8; i++) {
-                if (i * 8 >= a.K) break;
-                float x[4] = {0, 0, 0, 0};
-#pragma unroll
-                for (int j = 0; j < PIECES; j++) {
-                    const int block = j * 32 / KV_BLOCK, chunk = j * 32 % KV_BLOCK / 8 + q.c;
-                    const uint16_t *const p = u->values[block] + value_at(i * 8 + q.g, chunk);
-                    add_values(x, w.p[j], below<DP>(q, p, key0 + j * 32 + q.c * 8));
-                }
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (on[e / 2]) o[i][e] = fmaf(x[e], row[e / 2].add, o[i][e] * row[e / 2].old);
-            }
+            if (key0 + UNIT <= q.all_see)
+                walk_values<DP, true>(o, w, u, q, row, on, key0, (int)a.K);
+            else
+                walk_values<DP, false>(o, w, u, q, row, on, key0, (int)a.K);
         }
         __syncthreads(); /* the next round overwrites the values */
     }

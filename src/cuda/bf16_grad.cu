@@ -16,6 +16,9 @@ static __device__ __forceinline__ struct gate_grad grad_of(float d, float g, flo
     const float s = 1.0f / (1.0f + power_of_two(-(g * LOG2E))), slope = s * fmaf(g, 1.0f - s, 1.0f);
     return {d * u * slope, d * (g * s)};
 }
+static __device__ __forceinline__ uint32_t gate_pair(uint32_t g, uint32_t u) {
+    return bf16_pair(gate16(low_float(g), low_float(u)), gate16(high_float(g), high_float(u)));
+}
 
 static __global__ void swiglu_grad16_kernel(struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu) {
     const int64_t F = dy.cols, step = (int64_t)gridDim.x * blockDim.x;
@@ -35,8 +38,10 @@ static __device__ __forceinline__ void grad_pair(uint32_t *gate, uint32_t *up, u
     *up = bf16_pair(low.up, high.up);
 }
 
-/* Eight at a time. */
-static __global__ void swiglu_grad16_vec_kernel(struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu) {
+/* Eight at a time; with BOTH also y. */
+template <bool BOTH>
+static __global__ void swiglu_grad16_vec_kernel(struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
+                                                struct cu_mat16 gu) {
     const int64_t F = dy.cols, per_row = F / 8, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < dy.rows * per_row; i += step) {
         const int64_t t = i / per_row, j = i % per_row * 8;
@@ -47,6 +52,9 @@ static __global__ void swiglu_grad16_vec_kernel(struct cu_mat16 dgu, struct cu_m
         grad_pair(&gate.y, &up.y, d.y, g.y, u.y);
         grad_pair(&gate.z, &up.z, d.z, g.z, u.z);
         grad_pair(&gate.w, &up.w, d.w, g.w, u.w);
+        if (BOTH)
+            *reinterpret_cast<uint4 *>(y.p + t * y.ld + j) =
+                make_uint4(gate_pair(g.x, u.x), gate_pair(g.y, u.y), gate_pair(g.z, u.z), gate_pair(g.w, u.w));
         *reinterpret_cast<uint4 *>(dgu.p + t * dgu.ld + j) = gate;
         *reinterpret_cast<uint4 *>(dgu.p + t * dgu.ld + F + j) = up;
     }
@@ -58,8 +66,16 @@ extern "C" int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, str
     const int64_t n = dy.rows * dy.cols;
     if (n <= 0) return 0;
     if (dy.cols % 8 == 0 && vec8(dy) && vec8(gu) && vec8(dgu))
-        return LAUNCH(swiglu_grad16_vec_kernel, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, dy, gu);
+        return LAUNCH(swiglu_grad16_vec_kernel<false>, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, dy, dy, gu);
     return LAUNCH(swiglu_grad16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, dgu, dy, gu);
+}
+
+extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
+                                struct cu_mat16 gu, int *done) {
+    const int64_t n = dy.rows * dy.cols;
+    *done = n <= 0 || (dy.cols % 8 == 0 && vec8(y) && vec8(dy) && vec8(gu) && vec8(dgu));
+    if (n <= 0 || !*done) return 0;
+    return LAUNCH(swiglu_grad16_vec_kernel<true>, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, y, dy, gu);
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------

@@ -2,15 +2,16 @@
  * once. */
 #include "cuda/async.cuh"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
+enum { ROWS = 64 }; /* of a block */
 
 /* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
  */
 
-/* A block has 64 rows and N = 8 NT of A's. Both pass through shared memory 64 elements of k at a time, STAGES - 1 such
- * strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two neighbouring rows are in
- * different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
-enum { STRIP = 64, STAGES = 4, CHUNKS = STRIP / 8 };
+/* A block has 64 rows and 32 NT of A's, a warp 16 of the one and 8 NT of the other: there are no more blocks than
+ * multiprocessors, and many warps hide what each waits for. Both sides pass through shared memory 64 elements of k at a
+ * time, STAGES - 1 such strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two
+ * neighbouring rows are in different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
+enum { STRIP = 64, STAGES = 6, CHUNKS = STRIP / 8, ACROSS = 4, DOWN_THREADS = 32 * ACROSS * (ROWS / 16) };
 static __device__ __forceinline__ int strip_at(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) * 4) * 8; }
 
 template <int N>
@@ -18,21 +19,22 @@ static __device__ __forceinline__ void ask_strip(uint16_t *to, const struct cu_s
                                                  int64_t k0, int64_t K) {
     const int chunk = threadIdx.x % CHUNKS;
 #pragma unroll
-    for (int r = threadIdx.x / CHUNKS; r < N; r += THREADS / CHUNKS) {
+    for (int r = threadIdx.x / CHUNKS; r < N; r += DOWN_THREADS / CHUNKS) {
         const int64_t k = k0 + chunk * 8;
         const bool in = row0 + r < rows && k < K;
         async_copy16(to + strip_at(r, chunk), in ? s.p + (row0 + r) * s.row + k : s.p, in);
     }
 }
 
-template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_many_kernel(const struct cu_lora l) {
+template <int NT> static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_many_kernel(const struct cu_lora l) {
     DYNAMIC_SHARED(shared);
-    enum { N = 8 * NT, STAGE = (ROWS + N) * STRIP };
+    enum { N = 8 * NT * ACROSS, STAGE = (ROWS + N) * STRIP };
     uint16_t *const strips = reinterpret_cast<uint16_t *>(shared); /* [STAGES][x, A] */
     const int64_t cols = l.n * l.R, per_row = ceil_div(cols, N);
     const int64_t m0 = blockIdx.x / per_row * ROWS, n0 = blockIdx.x % per_row * N;
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS), n_strips = ceil_div(l.K, STRIP);
-    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 16 + r;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
+    const int row = warp / ACROSS * 16 + r, first = warp % ACROSS * (8 * NT);
     const auto ask = [&](int64_t strip) {
         uint16_t *const to = strips + strip % STAGES * STAGE;
         if (strip < n_strips) {
@@ -70,14 +72,15 @@ template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_ma
             const uint4 low = load16(x + strip_at(row, half * 4 + c)),
                         high = load16(x + strip_at(row + 8, half * 4 + c));
 #pragma unroll
-            for (int i = 0; i < NT; i++) mma_piece(acc[i], low, high, load16(a + strip_at(i * 8 + r, half * 4 + c)));
+            for (int i = 0; i < NT; i++)
+                mma_piece(acc[i], low, high, load16(a + strip_at(first + i * 8 + r, half * 4 + c)));
         }
     }
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int64_t m = m0 + row + e / 2 * 8, n = n0 + i * 8 + c * 2 + e % 2;
+            const int64_t m = m0 + row + e / 2 * 8, n = n0 + first + i * 8 + c * 2 + e % 2;
             if (m >= l.T || n >= cols) continue;
             const float t = l.scale * (sum[i][e] + acc[i][e]);
             l.xa[m * l.ld_xa + n] = t;
@@ -86,31 +89,32 @@ template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_ma
 }
 
 template <int NT> static int down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int bytes = STAGES * (ROWS + 8 * NT) * STRIP * (int)sizeof(uint16_t);
+    const int bytes = STAGES * (ROWS + 8 * NT * ACROSS) * STRIP * (int)sizeof(uint16_t);
     auto *kernel = lora_down_many_kernel<NT>;
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT);
-    return rc ? rc : LAUNCH(kernel, blocks, THREADS, bytes, d->stream, *l);
+    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT * ACROSS);
+    return rc ? rc : LAUNCH(kernel, blocks, DOWN_THREADS, bytes, d->stream, *l);
 }
 
-/* A block's columns of A's rows, in eights. */
-static int down_tiles(int64_t cols) { return cols <= 32 ? 4 : cols <= 64 ? 8 : 12; }
+/* A warp's columns, in eights. */
+static int down_tiles(int64_t cols) { return cols <= 8 * ACROSS ? 1 : cols <= 16 * ACROSS ? 2 : 3; }
 
 extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
     const int tiles = down_tiles(l->n * l->R);
-    return tiles == 4 ? down<4>(d, l) : tiles == 8 ? down<8>(d, l) : down<12>(d, l);
+    return tiles == 1 ? down<1>(d, l) : tiles == 2 ? down<2>(d, l) : down<3>(d, l);
 }
 
 /* ---- y += t B^T ---------------------------------------------------------------------------------------------------
  */
 
-/* A warp has 32 columns of 64 rows. Column p of its i-th group of eight is really column p / 2 * 8 + 2 i + p % 2: a
- * thread's results are eight neighbours then, which it adds to what is there with wide loads and stores. */
-enum { BLOCK_N = 32 * WARPS, TILES = 4 };
-template <int PIECES> static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
+/* A warp has 32 columns of TILES_OF times 16 rows. Column p of its i-th group of eight is really column p / 2 * 8 + 2 i
+ * + p % 2: a thread's results are eight neighbours then, which it adds to what is there with wide loads and stores. */
+enum { WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 32 * WARPS, TILES = ROWS / 16 };
+template <int PIECES, int TILES_OF>
+static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
     let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
-    const int64_t m0 = blockIdx.x / l.up_blocks * ROWS;
+    const int64_t m0 = blockIdx.x / l.up_blocks * (16 * TILES_OF);
     int site = 0;
     while (at >= ceil_div(l.site[site].N, BLOCK_N)) at -= ceil_div(l.site[site++].N, BLOCK_N);
     const struct cu_lora_site &s = l.site[site];
@@ -127,53 +131,101 @@ template <int PIECES> static __global__ void __launch_bounds__(THREADS) lora_up_
             const bool in = col < s.N && p * 32 + c * 8 < l.R;
             b[p][i] = in ? load16(s.b.p + col * s.b.row + p * 32 + c * 8) : zero4();
         }
+    /* What there is of y is asked for ahead, as far as eight registers of four words hold it: three tiles in bfloat16,
+     * one in float32. t, which lies in the cache, a tile ahead. */
+    uint4 old[8], side[2][PIECES][2];
+    const auto in = [&](int64_t row) { return row < l.T && n < s.N; };
+    const auto at16 = [&](int64_t row) {
+        return reinterpret_cast<uint4 *>(static_cast<uint16_t *>(s.y) + row * s.ldy + n);
+    };
+    const auto at32 = [&](int64_t row) {
+        return reinterpret_cast<uint4 *>(static_cast<float *>(s.y) + row * s.ldy + n);
+    };
+    const auto fetch16 = [&](int tile) {
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = m0 + tile * 16 + r + 8 * half;
+            if (in(row)) old[tile % 4 * 2 + half] = *at16(row);
+        }
+    };
+    const auto fetch32 = [&](int tile) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = m0 + tile * 16 + r + 8 * half;
+            if (!in(row)) continue;
+            old[tile % 2 * 4 + half * 2] = at32(row)[0];
+            old[tile % 2 * 4 + half * 2 + 1] = at32(row)[1];
+        }
+    };
+    const auto fetch_side = [&](int tile) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = m0 + tile * 16 + r + 8 * half;
+#pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const int64_t k = p * 32 + c * 8;
+                side[tile % 2][p][half] = row < l.T && k < l.R ? load16(t + row * ldt + k) : zero4();
+            }
+        }
+    };
+    fetch_side(0);
+    if (s.y16) {
+        fetch16(0);
+        fetch16(1);
+        fetch16(2);
+    } else {
+        fetch32(0);
+    }
+#pragma unroll
+    for (int tile = 0; tile < TILES_OF; tile++) {
         const int64_t m = m0 + tile * 16 + r;
+        if (tile + 1 < TILES_OF) fetch_side(tile + 1);
+        if (s.y16 && tile + 3 < TILES_OF) fetch16(tile + 3);
+        if (!s.y16 && tile + 1 < TILES_OF) fetch32(tile + 1);
         float acc[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
 #pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            const int64_t k = p * 32 + c * 8;
-            const uint4 x = m < l.T && k < l.R ? load16(t + m * ldt + k) : zero4(),
-                        y = m + 8 < l.T && k < l.R ? load16(t + (m + 8) * ldt + k) : zero4();
+        for (int p = 0; p < PIECES; p++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma_piece(acc[i], x, y, b[p][i]);
-        }
+            for (int i = 0; i < 4; i++) mma_piece(acc[i], side[tile % 2][p][0], side[tile % 2][p][1], b[p][i]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t row = m + 8 * half;
-            if (row >= l.T || n >= s.N) continue;
+            if (!in(row)) continue;
             if (s.y16) {
-                uint4 *const p = reinterpret_cast<uint4 *>(static_cast<uint16_t *>(s.y) + row * s.ldy + n);
-                const uint4 old = *p;
-                const uint32_t was[4] = {old.x, old.y, old.z, old.w};
+                const uint4 o = old[tile % 4 * 2 + half];
+                const uint32_t was[4] = {o.x, o.y, o.z, o.w};
                 uint32_t now[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     now[i] = bf16_pair(acc[i][2 * half] + low_float(was[i]), acc[i][2 * half + 1] + high_float(was[i]));
-                *p = make_uint4(now[0], now[1], now[2], now[3]);
+                *at16(row) = make_uint4(now[0], now[1], now[2], now[3]);
                 continue;
             }
-            float *const p = static_cast<float *>(s.y) + row * s.ldy + n;
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
-                float4 v = *reinterpret_cast<const float4 *>(p + 2 * i);
-                v.x = acc[i][2 * half] + v.x, v.y = acc[i][2 * half + 1] + v.y;
-                v.z = acc[i + 1][2 * half] + v.z, v.w = acc[i + 1][2 * half + 1] + v.w;
-                *reinterpret_cast<float4 *>(p + 2 * i) = v;
+                uint4 v = old[tile % 2 * 4 + half * 2 + i / 2];
+                v.x = __float_as_uint(acc[i][2 * half] + __uint_as_float(v.x));
+                v.y = __float_as_uint(acc[i][2 * half + 1] + __uint_as_float(v.y));
+                v.z = __float_as_uint(acc[i + 1][2 * half] + __uint_as_float(v.z));
+                v.w = __float_as_uint(acc[i + 1][2 * half + 1] + __uint_as_float(v.w));
+                at32(row)[i / 2] = v;
             }
         }
     }
 }
 
+template <int PIECES, int TILES_OF> static int up(const struct cu_dev *d, const struct cu_lora *l) {
+    auto *kernel = lora_up_many_kernel<PIECES, TILES_OF>;
+    return LAUNCH(kernel, ceil_div(l->T, 16 * TILES_OF) * l->up_blocks, THREADS, 0, d->stream, *l);
+}
+
 extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
-    const int64_t blocks = ceil_div(l->T, ROWS) * l->up_blocks;
-    if (l->R <= 32) return LAUNCH(lora_up_many_kernel<1>, blocks, THREADS, 0, d->stream, *l);
-    return LAUNCH(lora_up_many_kernel<2>, blocks, THREADS, 0, d->stream, *l);
+    if (l->T < CU_LORA_MANY) return l->R <= 32 ? up<1, ROWS / 16>(d, l) : up<2, ROWS / 16>(d, l);
+    return l->R <= 32 ? up<1, ROWS / 8>(d, l) : up<2, ROWS / 8>(d, l);
 }
 
 /* ---- SwiGLU of y + t B^T ------------------------------------------------------------------------------------------
@@ -275,7 +327,7 @@ extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, s
 
 /* Each block goes through all of k: few of them would take longer than the many of the kernel for few rows. */
 extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * down_tiles(cols));
+    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * ACROSS * down_tiles(cols));
     return 3 * blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
            STAGES * (ROWS + 96) * STRIP * (int)sizeof(uint16_t) <= d->max_shared;
 }

@@ -153,29 +153,47 @@ extern "C" int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct c
                        (unsigned)parts);
 }
 
-/* Without norms of heads, a block a row: four pairs a thread. */
+/* Without norms of heads: four pairs an item, and a thread has asked for all of its items before it turns the first. */
+enum { ROPE_ITEMS = 4 };
 static __global__ void __launch_bounds__(THREADS)
     rope16_plain_kernel(struct cu_mat16 qk, struct cu_mat qkv, struct cu_rope a) {
-    const int64_t t = blockIdx.x;
     const int half = (int)a.K / 2, per_head = half / 4, turned = (int)(a.H + a.G), heads = turned + (int)a.G;
-    const float *const x = qkv.p + t * qkv.ld, *const cs = a.cos_t + (int64_t)a.pos[t] * half,
-                       *const sn = a.sin_t + (int64_t)a.pos[t] * half;
-    uint16_t *const y = qk.p + t * qk.ld;
-    for (int i = threadIdx.x; i < heads * per_head; i += THREADS) {
-        const int h = i / per_head, j = i % per_head * 4, at = h * (int)a.K + j;
-        const float4 u = *reinterpret_cast<const float4 *>(x + at),
-                     w = *reinterpret_cast<const float4 *>(x + at + half);
-        float4 p = u, q = w;
-        if (h < turned) {
-            const float4 c = *reinterpret_cast<const float4 *>(cs + j), s = *reinterpret_cast<const float4 *>(sn + j);
-            const float scale = h < a.H ? a.q_scale : 1.0f;
-            p = make_float4((u.x * c.x - w.x * s.x) * scale, (u.y * c.y - w.y * s.y) * scale,
-                            (u.z * c.z - w.z * s.z) * scale, (u.w * c.w - w.w * s.w) * scale);
-            q = make_float4((w.x * c.x + u.x * s.x) * scale, (w.y * c.y + u.y * s.y) * scale,
-                            (w.z * c.z + u.z * s.z) * scale, (w.w * c.w + u.w * s.w) * scale);
+    const int per_row = heads * per_head;
+    const int64_t n = qk.rows * per_row,
+                  first = (int64_t)blockIdx.x * (THREADS * ROPE_ITEMS) + threadIdx.x; /* < 2^32 */
+    float4 u[ROPE_ITEMS], w[ROPE_ITEMS], c[ROPE_ITEMS], s[ROPE_ITEMS];
+    int64_t row[ROPE_ITEMS];
+    int head[ROPE_ITEMS], to[ROPE_ITEMS];
+#pragma unroll
+    for (int i = 0; i < ROPE_ITEMS; i++) {
+        const int64_t item = first + i * THREADS;
+        if (item >= n) break;
+        row[i] = (unsigned)item / (unsigned)per_row;
+        const int in_row = (int)(item - row[i] * per_row), h = in_row / per_head, j = in_row % per_head * 4;
+        const float *const x = qkv.p + row[i] * qkv.ld + h * (int)a.K + j;
+        head[i] = h;
+        to[i] = h * (int)a.K + j;
+        u[i] = *reinterpret_cast<const float4 *>(x);
+        w[i] = *reinterpret_cast<const float4 *>(x + half);
+        if (h >= turned) continue;
+        const int64_t at = (int64_t)a.pos[row[i]] * half + j;
+        c[i] = *reinterpret_cast<const float4 *>(a.cos_t + at);
+        s[i] = *reinterpret_cast<const float4 *>(a.sin_t + at);
+    }
+#pragma unroll
+    for (int i = 0; i < ROPE_ITEMS; i++) {
+        if (first + i * THREADS >= n) break;
+        float4 p = u[i], q = w[i];
+        if (head[i] < turned) {
+            const float scale = head[i] < a.H ? a.q_scale : 1.0f;
+            p = make_float4((u[i].x * c[i].x - w[i].x * s[i].x) * scale, (u[i].y * c[i].y - w[i].y * s[i].y) * scale,
+                            (u[i].z * c[i].z - w[i].z * s[i].z) * scale, (u[i].w * c[i].w - w[i].w * s[i].w) * scale);
+            q = make_float4((w[i].x * c[i].x + u[i].x * s[i].x) * scale, (w[i].y * c[i].y + u[i].y * s[i].y) * scale,
+                            (w[i].z * c[i].z + u[i].z * s[i].z) * scale, (w[i].w * c[i].w + u[i].w * s[i].w) * scale);
         }
-        *reinterpret_cast<uint2 *>(y + at) = make_uint2(bf16_pair(p.x, p.y), bf16_pair(p.z, p.w));
-        *reinterpret_cast<uint2 *>(y + at + half) = make_uint2(bf16_pair(q.x, q.y), bf16_pair(q.z, q.w));
+        uint16_t *const y = qk.p + row[i] * qk.ld + to[i];
+        *reinterpret_cast<uint2 *>(y) = make_uint2(bf16_pair(p.x, p.y), bf16_pair(p.z, p.w));
+        *reinterpret_cast<uint2 *>(y + half) = make_uint2(bf16_pair(q.x, q.y), bf16_pair(q.z, q.w));
     }
 }
 
@@ -184,7 +202,8 @@ extern "C" int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_m
     const int64_t heads = qk.rows * (a->H + 2 * a->G);
     if (!a->q_gain && !a->k_gain && a->K % 8 == 0 && aligned16(qkv.p, qkv.ld) && aligned16(a->cos_t, 4) &&
         aligned16(a->sin_t, 4) && ((uintptr_t)qk.p & 7) == 0 && qk.ld % 4 == 0)
-        return LAUNCH(rope16_plain_kernel, qk.rows, THREADS, 0, d->stream, qk, qkv, *a);
+        return LAUNCH(rope16_plain_kernel, ceil_div(qk.rows * (a->H + 2 * a->G) * (a->K / 8), THREADS * ROPE_ITEMS),
+                      THREADS, 0, d->stream, qk, qkv, *a);
     return LAUNCH(rope16_kernel, grid_for(d, heads, ROW_THREADS / LANES), ROW_THREADS, 0, d->stream, qk, qkv, *a);
 }
 

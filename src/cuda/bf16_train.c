@@ -1,5 +1,5 @@
-/* Gradients of bfloat16 activations, themselves in bfloat16: the host side of bf16_grad.cu and bf16_attention_grad.cu.
- */
+/* Gradients of bfloat16 activations, themselves in bfloat16: the host side of bf16_grad.cu, bf16_attention_grad.cu and
+ * bf16_attention_grad90.cu. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 
@@ -13,6 +13,13 @@ static bool lined_up(struct tensor t) { return ((uintptr_t)t.data | (size_t)t.ld
 
 void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu) {
     cuda_ok(c, "swiglu_grad", cu_swiglu_grad16(&c->dev, mat16(dgu), mat16(dy), mat16(gu)));
+}
+
+void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu) {
+    int done = 0;
+    if (cuda_ok(c, "swiglu_both", cu_swiglu_both16(&c->dev, mat16(dgu), mat16(y), mat16(dy), mat16(gu), &done)) &&
+        !done && cuda_ok(c, "swiglu_both", cu_swiglu16(&c->dev, mat16(y), mat16(gu))))
+        bf16_swiglu_grad(c, dgu, dy, gu);
 }
 
 void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
@@ -49,6 +56,7 @@ void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor
                                .key_task = lists.key_task,
                                .n_key_tasks = lists.n_key_tasks,
                                .user = lists.user};
-    a.delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(q.rows * s.H) * sizeof(float));
-    if (a.delta) cuda_ok(c, "attention_grad", cu_attention_grad16(&c->dev, &a));
+    a.delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(q.rows * s.H) * 2 * sizeof(float));
+    if (!a.delta) return;
+    cuda_ok(c, "attention_grad", c->dev.wgmma ? cu_attention_grad90(&c->dev, &a) : cu_attention_grad16(&c->dev, &a));
 }

@@ -568,6 +568,14 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
+/* Keeps what begin_product keeps: no factor of a product is written here. */
+static void op_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu) {
+    ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
+    ASSERT(y.rows == dy.rows && y.cols == dy.cols && y.data != dy.data && y.dt == DT_BF16);
+    struct cuda_backend *c = begin_product(be, "swiglu_both");
+    if (c) bf16_swiglu_both(c, dgu, y, dy, gu);
+}
+
 /* Short rows share a block. */
 static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_stats *stats, struct tensor logits,
                           const int32_t *d_targets) {
@@ -622,7 +630,10 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     const struct tensor *k = &known.logits;
     const bool same = k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld;
     if (known.stats && same) {
-        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), d_targets, known.stats, d_g));
+        uint16_t *const rounded = bf16_rounding_room(c, logits);
+        if (cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), rounded, d_targets, known.stats, d_g)) &&
+            rounded)
+            c->rounded = logits;
         return;
     }
     if (logits.cols <= LOGIT_CHUNK) {
@@ -632,7 +643,7 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     struct cu_row_stats *stats =
         cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
     if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets))
-        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), d_targets, stats, d_g));
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, d_targets, stats, d_g));
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
@@ -752,6 +763,7 @@ static const struct backend table = {
     .pass_begin = pass_begin,
     .pass_end = pass_end,
     .rope_kv = bf16_rope_kv,
+    .swiglu_both = op_swiglu_both,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
@@ -771,7 +783,9 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
                      visible  ? "; CUDA_VISIBLE_DEVICES is "
                      : driver ? ""
                               : "; is the NVIDIA driver installed?",
-                     !visible ? "" : *visible ? visible : "empty");
+                     !visible   ? ""
+                     : *visible ? visible
+                                : "empty");
         }
         return why;
     }
@@ -803,7 +817,8 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     }
     c->device = device;
     c->total_bytes = p.totalGlobalMem;
-    c->dev = (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9};
+    c->dev =
+        (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9, p.major == 9};
     c->lt = lt_open();
     c->profile = profile_open();
     char products[64];

@@ -15,20 +15,27 @@ struct chunk_sums {
     float part[WARPS]; /* sums of exp((x - top) / T), ids below the limit */
 };
 
-/* This thread's PER neighbours of the chunk at j0; `rest` where the row has ended. */
+/* Which of a chunk's elements a thread's i-th is: with RUN it has PER neighbours, otherwise fours that lie beside those
+ * of the threads beside it. */
+template <bool RUN> static __device__ __forceinline__ int place(int i) {
+    return RUN ? (int)threadIdx.x * PER + i : i / 4 * (4 * THREADS) + (int)threadIdx.x * 4 + i % 4;
+}
+
+/* This thread's elements of the chunk at j0; `rest` where the row has ended. */
+template <bool RUN>
 static __device__ __forceinline__ void load_run(float (&v)[PER], const float *x, int64_t j0, int64_t n, int vec,
                                                 float rest) {
-    const int64_t j = j0 + (int64_t)threadIdx.x * PER;
-    if (vec && j + PER <= n) {
 #pragma unroll
-        for (int i = 0; i < PER; i += 4) {
-            const float4 f = *reinterpret_cast<const float4 *>(x + j + i);
+    for (int i = 0; i < PER; i += 4) {
+        const int64_t j = j0 + place<RUN>(i);
+        if (vec && j + 4 <= n) {
+            const float4 f = *reinterpret_cast<const float4 *>(x + j);
             v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
-        }
-        return;
-    }
+        } else {
 #pragma unroll
-    for (int i = 0; i < PER; i++) v[i] = j + i < n ? x[j + i] : rest;
+            for (int e = 0; e < 4; e++) v[i + e] = j + e < n ? x[j + e] : rest;
+        }
+    }
 }
 
 /* The largest over the block of two values; NaN is passed over. */
@@ -65,17 +72,18 @@ struct work {
 };
 
 /* Sums of a chunk, all of them in the first thread; part[] by the first of each warp. */
+template <bool DRAW>
 static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t V, int64_t limit, int64_t j0, int vec,
                                 const struct cu_draw *how, const struct work &k) {
     const int tid = threadIdx.x;
-    const int64_t j = j0 + (int64_t)tid * PER;
+    const int64_t j = j0 + (int64_t)tid * PER; /* of a draw */
     float v[PER], e[PER], first = CHUNK;
-    load_run(v, x, j0, V, vec, MINUS_INFINITY);
+    load_run<DRAW>(v, x, j0, V, vec, MINUS_INFINITY);
     float2 max = make_float2(MINUS_INFINITY, MINUS_INFINITY);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         max.x = fmaxf(max.x, v[i]);
-        if (j + i < limit) max.y = fmaxf(max.y, v[i]);
+        if (DRAW && j + i < limit) max.y = fmaxf(max.y, v[i]);
     }
     max = block_max(max, k.tops);
     const float own = finite_or_zero(max.x), top = finite_or_zero(max.y);
@@ -83,11 +91,11 @@ static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t 
     for (int i = 0; i < PER; i++) e[i] = exp_lane(v[i] - own);
 #pragma unroll
     for (int i = 0; i < PER; i += 4) {
-        *reinterpret_cast<float4 *>(k.e + tid * PER + i) = make_float4(e[i], e[i + 1], e[i + 2], e[i + 3]);
-        *reinterpret_cast<float4 *>(k.d + tid * PER + i) =
+        *reinterpret_cast<float4 *>(k.e + place<DRAW>(i)) = make_float4(e[i], e[i + 1], e[i + 2], e[i + 3]);
+        *reinterpret_cast<float4 *>(k.d + place<DRAW>(i)) =
             make_float4(v[i] - own, v[i + 1] - own, v[i + 2] - own, v[i + 3] - own);
     }
-    if (how && how->scale > 0) {
+    if (DRAW && how->scale > 0) {
         const bool same = how->scale == 1.0f && top == own;
         float sum = 0;
 #pragma unroll
@@ -95,7 +103,7 @@ static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t 
             if (j + i < limit) sum = sum + (same ? e[i] : exp_lane((v[i] - top) * how->scale));
         sum = warp_sum(sum);
         if (tid % 32 == 0) out->part[tid / 32] = sum;
-    } else if (how) {
+    } else if (DRAW) {
 #pragma unroll
         for (int i = PER - 1; i >= 0; i--)
             if (j + i < limit && v[i] == max.y) first = (float)(tid * PER + i);
@@ -116,7 +124,7 @@ static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t 
     s = fold_sum(s);
     w = fold_sum(w);
     if (tid > 0) return;
-    for (int i = 0; how && how->scale == 0 && i < WARPS; i++) first = fminf(first, k.scale[i]);
+    for (int i = 0; DRAW && how->scale == 0 && i < WARPS; i++) first = fminf(first, k.scale[i]);
     out->max = max.x, out->s = s, out->w = w, out->top = max.y, out->first = first;
 }
 
@@ -172,7 +180,7 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
     if (h.min_p > 0) {
         for (int c = 0; c < chunks; c++) { /* which weights count is known only now */
             float sum = 0;
-            load_run(v, x, (int64_t)c * CHUNK, limit, vec, MINUS_INFINITY);
+            load_run<true>(v, x, (int64_t)c * CHUNK, limit, vec, MINUS_INFINITY);
 #pragma unroll
             for (int i = 0; i < PER; i++) sum = sum + weight_of(v[i], max, h);
             sum = warp_sum(sum);
@@ -208,7 +216,7 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
     const int64_t j0 = (int64_t)k.chosen[0] * CHUNK;
     if (tid / 32 == k.chosen[1]) {
         double sum = 0;
-        load_run(v, x, j0, limit, vec, MINUS_INFINITY);
+        load_run<true>(v, x, j0, limit, vec, MINUS_INFINITY);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             weights[tid * PER + i] = weight_of(v[i], max, h);
@@ -232,8 +240,10 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
     return (int)j0 + at;
 }
 
-/* A block a chunk. `how` NULL: log-probabilities of the targets. */
-static __global__ void __launch_bounds__(THREADS)
+/* A block a chunk. Without DRAW: log-probabilities of the targets, and `how` is NULL. One thread in 32 adds up a
+ * chunk's exponentials, so as many blocks as fit are to run at a time. */
+template <bool DRAW>
+static __global__ void __launch_bounds__(THREADS, DRAW ? 2 : 4)
     logits_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const int32_t *targets,
                   const struct cu_draw *how, struct chunk_sums *sums, unsigned *count, int chunks, int vec) {
     __shared__ __align__(16) float e[CHUNK], d[CHUNK];
@@ -246,8 +256,8 @@ static __global__ void __launch_bounds__(THREADS)
     const float *x = logits.p + row * logits.ld;
     struct chunk_sums *const mine = sums + row * chunks;
     struct cu_draw h = {0, 0, 0};
-    if (how) h = how[row];
-    chunk_of(mine + c, x, logits.cols, limit, c * CHUNK, vec, how ? &h : nullptr, k);
+    if (DRAW) h = how[row];
+    chunk_of<DRAW>(mine + c, x, logits.cols, limit, c * CHUNK, vec, DRAW ? &h : nullptr, k);
     __syncthreads(); /* what all threads wrote, the first makes known */
     if (threadIdx.x == 0) {
         __threadfence();
@@ -259,7 +269,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (!last) return;
     const struct row_sums r = row_of_chunks(mine, chunks, h.scale, k);
     int id = 0;
-    if (!how) {
+    if (!DRAW) {
         id = targets[row];
     } else if (h.scale > 0) {
         id = pick(mine, x, limit, r.top, vec, h, k);
@@ -269,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS)
         id = at * CHUNK + (int)fresh(mine[at].first);
     }
     if (threadIdx.x > 0) return;
-    if (how && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
+    if (DRAW && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
     out[row] = {id, id < 0 ? 0.0f : x[id], r.max, r.s, r.w};
 }
 
@@ -284,7 +294,8 @@ static int run_logits(const struct cu_dev *d, struct cu_row_stats *out, struct c
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     if (logits.rows <= 0) return 0;
     if (chunks > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
-    return LAUNCH(logits_kernel, logits.rows * chunks, THREADS, 0, d->stream, out, logits, limit, targets, how,
+    auto *kernel = how ? logits_kernel<true> : logits_kernel<false>;
+    return LAUNCH(kernel, logits.rows * chunks, THREADS, 0, d->stream, out, logits, limit, targets, how,
                   static_cast<struct chunk_sums *>(scratch), count, (int)chunks, row_vec(logits));
 }
 
@@ -298,36 +309,42 @@ extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct 
     return run_logits(d, out, logits, limit, nullptr, how, scratch, count);
 }
 
-/* x = -g / s exp(x - max), and g more at the target. */
+/* x = -g / s exp(x - max), and g more at the target; rounded too where `rounded` is not NULL (then vec). */
 static __global__ void __launch_bounds__(THREADS)
-    logits_grad_kernel(struct cu_mat logits, const int32_t *targets, const struct cu_row_stats *stats, const float *g,
-                       int chunks, int vec) {
+    logits_grad_kernel(struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
+                       const struct cu_row_stats *stats, const float *g, int chunks, int vec) {
     const int64_t row = blockIdx.x / (unsigned)chunks, j0 = (int64_t)(blockIdx.x % (unsigned)chunks) * CHUNK;
-    const int64_t j = j0 + (int64_t)threadIdx.x * PER, V = logits.cols;
+    const int64_t V = logits.cols;
     float *x = logits.p + row * logits.ld, v[PER];
     const float max = stats[row].max, c = -g[row] / stats[row].s;
     const int64_t target = targets[row];
-    load_run(v, x, j0, V, vec, 0.0f);
+    load_run<false>(v, x, j0, V, vec, 0.0f);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         v[i] = c * exp_lane(v[i] - max);
-        if (j + i == target) v[i] = v[i] + g[row];
-    }
-    if (vec && j + PER <= V) {
-#pragma unroll
-        for (int i = 0; i < PER; i += 4)
-            *reinterpret_cast<float4 *>(x + j + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
-        return;
+        if (j0 + place<false>(i) == target) v[i] = v[i] + g[row];
     }
 #pragma unroll
-    for (int i = 0; i < PER; i++)
-        if (j + i < V) x[j + i] = v[i];
+    for (int i = 0; i < PER; i += 4) {
+        const int64_t j = j0 + place<false>(i);
+        if (vec && j + 4 <= V) {
+            *reinterpret_cast<float4 *>(x + j) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+            if (rounded)
+                *reinterpret_cast<uint2 *>(rounded + row * V + j) =
+                    make_uint2(bf16_pair(v[i], v[i + 1]), bf16_pair(v[i + 2], v[i + 3]));
+        } else {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (j + e < V) x[j + e] = v[i + e];
+        }
+    }
 }
 
-extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                               const struct cu_row_stats *stats, const float *g) {
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     if (logits.rows <= 0) return 0;
-    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, targets, stats, g,
+    if (rounded && (logits.cols % PER != 0 || !row_vec(logits))) return (int)cudaErrorInvalidValue;
+    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, rounded, targets, stats, g,
                   (int)chunks, row_vec(logits));
 }

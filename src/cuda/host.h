@@ -86,7 +86,7 @@ struct plan16 {
 /* pass.c */
 enum pass_mode { PASS_RUN, PASS_CAPTURE, PASS_REPLAY };
 struct recording {
-    uint64_t key, sign;
+    uint64_t key, sign, serial; /* serial: of the last pass under this key */
     int seen;
     bool never;
     struct CUgraphExec_st *exec;
@@ -208,6 +208,9 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
+/* Where the next product of a gradient looks for the rounding of x (cuda_backend.rounded), for an op that can write it
+ * beside x itself; NULL where no product has needed as much room yet, or x does not line up. */
+uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x);
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
@@ -225,6 +228,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
 /* bf16_train.c: gradients of bf16 activations, themselves in bfloat16. */
 void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu);
+void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);
 void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
                     const struct cu_rope *a);
 void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor dk, struct tensor dv,

@@ -27,6 +27,7 @@ struct cu_dev {
     int sm_count;   /* multiprocessors */
     int max_shared; /* bytes of shared memory one block may opt in to */
     int overlaps;   /* a kernel's blocks can come while the kernel before it ends */
+    int wgmma;      /* has the products of warpgroups: compute capability 9.0 */
 };
 
 /* Whether this device can run the kernels: cudaErrorNoKernelImageForDevice when they were built for others. */
@@ -242,6 +243,9 @@ int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, 
 
 /* bf16_grad.cu: as their namesakes in float32; heads of K up to 128. */
 int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu);
+/* y as of cu_swiglu16 too; *done stays 0, and nothing happens, where rows are not of whole aligned eights. */
+int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
+                     struct cu_mat16 gu, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 
@@ -251,7 +255,7 @@ enum { CU_GRAD16_TILE = 64 }; /* query pairs of a task, and key rows */
 struct cu_attn_grad16 {
     struct cu_mat16 q, k, v, o, d_o, dq, dk, dv;
     const float *stats;
-    float *delta; /* scratch [T,H] */
+    float *delta; /* scratch [T,H,2] */
     int64_t H, G, K;
     const struct cu_attn_task *task; /* [n_tasks] */
     int64_t n_tasks;
@@ -259,6 +263,8 @@ struct cu_attn_grad16 {
     int64_t n_key_tasks;
     const struct cu_attn_user *user;
 };
+/* bf16_attention_grad90.cu: the same where the device has wgmma. The bits of the two differ. */
+int cu_attention_grad90(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 int cu_attention_grad16(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 
 /* draw.cu. What the host makes log-probability and entropy of: the id, its logit, and over all logits their maximum,
@@ -280,8 +286,9 @@ struct cu_draw {
 /* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch, unsigned *count);
-/* The gradient of the log-probabilities that `stats` tells of, in place. */
-int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets,
+/* The gradient of the log-probabilities that `stats` tells of, in place; also rounded to bfloat16, rows end to end,
+ * where `rounded` is not NULL: rows are aligned to 16 bytes then and a multiple of 8 long. */
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                    const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus

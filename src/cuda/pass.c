@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "cuda/host.h"
 
-enum { ARENA_BYTES = 1 << 20 };
+enum { ARENA_BYTES = 1 << 20, RECORDINGS = 96 /* at most */ };
 
 static uint64_t mix(uint64_t h, uint64_t x) {
     h = (h ^ x) * 0x9e3779b97f4a7c15ull;
@@ -44,9 +44,21 @@ void recordings_free(struct cuda_backend *c) {
     free(c->recording);
 }
 
+/* That of a key; when there are as many as there may be, in the place of the one that was asked for longest ago. */
 static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
-    for (int i = 0; i < c->n_recordings; i++)
-        if (c->recording[i].key == key) return &c->recording[i];
+    struct recording *old = NULL;
+    for (int i = 0; i < c->n_recordings; i++) {
+        struct recording *r = &c->recording[i];
+        if (r->key == key) return r;
+        if (!old || r->serial < old->serial) old = r;
+    }
+    if (c->n_recordings == RECORDINGS) {
+        if (c->replay_queued) cuda_ok(c, "pass", cudaStreamSynchronize(c->stream));
+        c->replay_queued = false;
+        if (old->exec) cudaGraphExecDestroy(old->exec);
+        *old = (struct recording){.key = key, .host = old->host, .dev = old->dev};
+        return old;
+    }
     if (c->n_recordings == c->cap_recordings) {
         c->cap_recordings = 2 * c->cap_recordings + 16;
         c->recording = xrealloc(c->recording, (size_t)c->cap_recordings * sizeof *c->recording);
@@ -73,6 +85,7 @@ void pass_begin(struct backend *be, uint64_t key) {
     if (c->error[0] || key == 0 || c->profile || c->no_recording) return;
     struct recording *r = recording_of(c, key);
     p->rec = r;
+    r->serial = p->serial;
     p->results_n = c->results.n;
     p->results_used = c->results.used;
     /* The first time everything is found and grown that a recording must find in place. */

@@ -97,26 +97,32 @@ extern "C" int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy
 /* ---- column sums: a block fetches BIAS_ROWS rows of 32 columns together, and one warp adds them up in order ---------
  */
 
-enum { BIAS_COLS = 32, BIAS_ROWS = 64 };
+/* Rows pass through shared memory BIAS_ROWS at a time; the next ones are fetched while the first warp adds these up. */
+enum { BIAS_COLS = 32, BIAS_ROWS = 128 };
 
 static __global__ void __launch_bounds__(THREADS) bias_grad_kernel(float *db, struct cu_mat dy) {
     __shared__ float tile[2][BIAS_ROWS][BIAS_COLS];
     enum { PER = BIAS_ROWS * BIAS_COLS / THREADS };
     const int col = threadIdx.x % BIAS_COLS, first = threadIdx.x / BIAS_COLS;
     const int64_t j = (int64_t)blockIdx.x * BIAS_COLS + col;
-    float s = first == 0 && j < dy.cols ? db[j] : 0;
-    int buf = 0;
-    for (int64_t t0 = 0; t0 < dy.rows; t0 += BIAS_ROWS, buf ^= 1) {
+    float s = first == 0 && j < dy.cols ? db[j] : 0, next[PER];
+    const auto fetch = [&](int64_t t0) {
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            const int r = first + i * (THREADS / BIAS_COLS);
-            const bool in = j < dy.cols && t0 + r < dy.rows;
-            tile[buf][r][col] = in ? dy.p[(t0 + r) * dy.ld + j] : 0;
+            const int64_t t = t0 + first + i * (THREADS / BIAS_COLS);
+            next[i] = j < dy.cols && t < dy.rows ? dy.p[t * dy.ld + j] : 0;
         }
+    };
+    int buf = 0;
+    fetch(0);
+    for (int64_t t0 = 0; t0 < dy.rows; t0 += BIAS_ROWS, buf ^= 1) {
+#pragma unroll
+        for (int i = 0; i < PER; i++) tile[buf][first + i * (THREADS / BIAS_COLS)][col] = next[i];
+        fetch(t0 + BIAS_ROWS);
         __syncthreads(); /* one is enough: the next pass writes the other buffer */
         if (first == 0) {
             const int n = (int)min64(BIAS_ROWS, dy.rows - t0);
-#pragma unroll 8
+#pragma unroll 16
             for (int r = 0; r < n; r++) s = s + tile[buf][r][col];
         }
     }
@@ -131,21 +137,43 @@ extern "C" int cu_bias_grad(const struct cu_dev *d, float *db, struct cu_mat dy)
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
  */
 
+static __device__ __forceinline__ void adamw_one(float &w, float &m, float &v, float g, const struct cu_adamw &a) {
+    const float gi = g * a.scale, wi = w * a.decay;
+    m = m + (1.0f - a.beta1) * (gi - m);
+    v = v * a.beta2 + (1.0f - a.beta2) * gi * gi;
+    w = wi - a.step_size * m / (sqrtf(v) * a.inv_sqrt_bias2 + a.eps);
+}
 static __global__ void adamw_kernel(float *w, float *m, float *v, const float *g, int64_t n, struct cu_adamw a) {
-    ELEMENT_LOOP(i, n) {
-        const float gi = g[i] * a.scale, wi = w[i] * a.decay;
-        const float mi = m[i] + (1.0f - a.beta1) * (gi - m[i]);
-        const float vi = v[i] * a.beta2 + (1.0f - a.beta2) * gi * gi;
-        m[i] = mi;
-        v[i] = vi;
-        w[i] = wi - a.step_size * mi / (sqrtf(vi) * a.inv_sqrt_bias2 + a.eps);
+    ELEMENT_LOOP(i, n) adamw_one(w[i], m[i], v[i], g[i], a);
+}
+/* Four at a time: n is a multiple of four, all are aligned to 16 bytes. */
+static __global__ void __launch_bounds__(THREADS)
+    adamw4_kernel(float *w, float *m, float *v, const float *g, int64_t n, struct cu_adamw a) {
+    ELEMENT_LOOP(i, n / 4) {
+        float4 *const pw = reinterpret_cast<float4 *>(w) + i, *const pm = reinterpret_cast<float4 *>(m) + i,
+                      *const pv = reinterpret_cast<float4 *>(v) + i;
+        const float4 gi = reinterpret_cast<const float4 *>(g)[i];
+        float4 wi = *pw, mi = *pm, vi = *pv;
+        adamw_one(wi.x, mi.x, vi.x, gi.x, a);
+        adamw_one(wi.y, mi.y, vi.y, gi.y, a);
+        adamw_one(wi.z, mi.z, vi.z, gi.z, a);
+        adamw_one(wi.w, mi.w, vi.w, gi.w, a);
+        *pm = mi;
+        *pv = vi;
+        *pw = wi;
     }
 }
 
 extern "C" int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, const float *g, int64_t n,
                         const struct cu_adamw *a) {
-    if (n <= 0) return 0;
-    return LAUNCH(adamw_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, w, m, v, g, n, *a);
+    const int64_t fours =
+        aligned16(w, 4) && aligned16(m, 4) && aligned16(v, 4) && aligned16(g, 4) ? n & ~(int64_t)3 : 0;
+    int rc = 0;
+    if (fours > 0)
+        rc = LAUNCH(adamw4_kernel, grid_for(d, fours / 4, THREADS), THREADS, 0, d->stream, w, m, v, g, fours, *a);
+    if (rc || n <= fours) return rc;
+    w += fours, m += fours, v += fours, g += fours;
+    return LAUNCH(adamw_kernel, grid_for(d, n - fours, THREADS), THREADS, 0, d->stream, w, m, v, g, n - fours, *a);
 }
 
 /* A warp takes 32 SUM_BLOCKs, a thread each; they fetch pieces of all of them together so that reads are coalesced. */

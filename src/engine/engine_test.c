@@ -848,7 +848,6 @@ int main(void) {
         cmocka_unit_test(logprobs_are_the_trainers),
         cmocka_unit_test(memory_does_not_matter),
         cmocka_unit_test(prefixes_are_shared),
-        cmocka_unit_test(adapters_are_mixed),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(budget_is_never_exceeded),
         cmocka_unit_test(bad_logits),
@@ -862,6 +861,7 @@ int main(void) {
         cmocka_unit_test(budget),
         cmocka_unit_test(positions_end),
         cmocka_unit_test(bad_requests),
+        cmocka_unit_test(adapters_are_mixed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

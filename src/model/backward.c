@@ -3,15 +3,23 @@
  * short the rest is recomputed, too, from the layer's input (model_layer_recall). */
 #include "model/internal.h"
 
+/* The gradient of A for the input x, given scale dy B, which lora_backward leaves in the place of xa. */
+static void lora_a_grad(struct model *m, const struct lora *l, enum lora_input input, struct tensor x) {
+    if (!l || !l->a[input].w || m->train != TRAIN_LORA) return;
+    const struct weight *a = &l->a[input];
+    m->be->linear_dw(m->be, lora_grad_of(m, a->w), tensor_full(m->ts.p.xa, x.rows, a->N), x, a->dt);
+}
+
 /* The sites of one input x, given dy, the gradient of what they wrote side by side, and xa = scale x A^T, as forward
- * kept it: gradients of A and B, and dx += what flows through LoRA. */
+ * kept it: gradients of A and B, and dx += what flows through LoRA. The gradient of A is left to lora_a_grad where x
+ * has no data yet. */
 static void lora_backward(struct model *m, const struct lora *l, enum lora_input input, struct tensor dx,
                           struct tensor dy, struct tensor x, float *xa) {
     if (!l || !l->a[input].w) return;
     const struct weight *a = &l->a[input];
     const int64_t R = m->own.rank;
     struct backend *be = m->be;
-    struct tensor dt = tensor_full(m->ts.p.xa, x.rows, a->N);
+    struct tensor dt = tensor_full(m->ts.p.xa, dy.rows, a->N);
     const bool train = m->train == TRAIN_LORA;
     int64_t row = 0, col = 0; /* of A and of dy */
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
@@ -22,13 +30,13 @@ static void lora_backward(struct model *m, const struct lora *l, enum lora_input
         if (!l->b[s].w) continue;
         /* dB = dy^T (scale x A^T) */
         if (train)
-            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, x.rows, a->N), row, R),
+            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, dy.rows, a->N), row, R),
                           m->act);
         be->linear_dx(be, tensor_cols(dt, row, R), d, &l->b[s], false);
         row += R;
     }
     be->axpby(be, dt, m->own.scale, dt, 0); /* scale dy B, the gradient at x A^T */
-    if (train) be->linear_dw(be, lora_grad_of(m, a->w), dt, x, a->dt);
+    if (x.data) lora_a_grad(m, l, input, x);
     be->linear_dx(be, dx, dt, a, true);
 }
 
@@ -49,11 +57,16 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
     struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = act_full(m, w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
-    be->swiglu(be, act, gu);
     be->linear_dx(be, da, dx, &l->wd, false);
+    lora_backward(m, lora, LORA_OF_ACT, da, dx, (struct tensor){0}, a->xa[LORA_OF_ACT]);
+    if (be->swiglu_both && gu.dt == DT_BF16) {
+        be->swiglu_both(be, dgu, act, da, gu);
+    } else {
+        be->swiglu(be, act, gu);
+        be->swiglu_grad(be, dgu, da, gu);
+    }
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
-    lora_backward(m, lora, LORA_OF_ACT, da, dx, act, a->xa[LORA_OF_ACT]);
-    be->swiglu_grad(be, dgu, da, gu);
+    lora_a_grad(m, lora, LORA_OF_ACT, act);
     be->rmsnorm(be, h, x_mid, l->ln2, eps);
     be->linear_dx(be, dh, dgu, &l->wgu, false);
     if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);

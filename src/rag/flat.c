@@ -52,17 +52,29 @@ static size_t plane_bytes(const struct flat *f, int p) { return (size_t)f->padde
 
 static float round_up(double x) { return nextafterf((float)x, INFINITY); }
 
-static int nearest(float x, int most) { return (int)lrintf(fminf(fmaxf(x, (float)-most), (float)most)); }
+/* The nearest whole number from -127 to 127; of what is no number, -127. */
+static int nearest(float x) { return (int)lrintf(x > 127 ? 127 : x > -127 ? x : -127); }
+
+/* The largest magnitude. */
+static float most_of(const float *v, int n) {
+    float most = 0;
+    for (int k = 0; k < n; k++) most = fabsf(v[k]) > most ? fabsf(v[k]) : most;
+    return most;
+}
 
 /* Byte j of a block of 64 holds the bits of numbers j, 64 + j, ..., lowest first: a shift and a mask of 64 bytes give
  * 64 neighbours. */
 static void pack(const uint8_t *code, int n, int shift, int bits, uint8_t *out) {
-    const int parts = 8 / bits, mask = (1 << bits) - 1;
-    for (int at = 0; at < n; at += 64 * parts, out += 64)
-        for (int j = 0; j < 64; j++) {
-            int byte = 0;
-            for (int k = 0; k < parts; k++) byte |= (code[at + 64 * k + j] >> shift & mask) << (bits * k);
-            out[j] = (uint8_t)byte;
+    const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
+    for (int at = 0; at < n; at += 512 / bits, out += 64)
+        for (int j = 0; j < 64; j += 8) { /* eight bytes at once: the mask keeps them apart */
+            uint64_t bytes = 0;
+            for (int k = 0; k < 8 / bits; k++) {
+                uint64_t c;
+                memcpy(&c, code + at + 64 * k + j, sizeof c);
+                bytes |= (c >> shift & mask) << (bits * k);
+            }
+            memcpy(out + j, &bytes, sizeof bytes);
         }
 }
 
@@ -73,12 +85,10 @@ static void make_planes(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         memcpy(v, f->vectors + (size_t)i * (size_t)f->dim * sizeof *v, (size_t)f->dim * sizeof *v);
-        float most = 0;
-        for (int k = 0; k < f->dim; k++) most = fmaxf(most, fabsf(v[k]));
-        const float scale = most / 127;
+        const float scale = most_of(v, f->dim) / 127;
         double norm = 0, error[PLANES] = {0};
         for (int k = 0; k < f->dim; k++) {
-            const int c = 128 + (scale > 0 ? nearest(v[k] / scale, 127) : 0);
+            const int c = 128 + (scale > 0 ? nearest(v[k] / scale) : 0);
             code[k] = (uint8_t)c;
             norm += (double)v[k] * (double)v[k];
             for (int p = 0; p < PLANES; p++) {
@@ -178,11 +188,9 @@ struct search {
 
 static void round_query(struct search *s) {
     const int dim = s->f->dim;
-    float most = 0;
-    for (int k = 0; k < dim; k++) most = fmaxf(most, fabsf(s->query[k]));
-    const float scale = most / 127;
+    const float scale = most_of(s->query, dim) / 127;
     for (int k = 0; k < dim; k++) {
-        s->u[k] = (int8_t)(scale > 0 ? nearest(s->query[k] / scale, 127) : 0);
+        s->u[k] = (int8_t)(scale > 0 ? nearest(s->query[k] / scale) : 0);
         const double back = (double)scale * s->u[k], rest = (double)s->query[k] - back;
         s->sum += s->u[k];
         s->norm += back * back;

@@ -144,6 +144,9 @@ struct backend {
      * is. */
     void (*lora_swiglu)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
                         const struct lora_site_args *site, int n);
+    /* swiglu and swiglu_grad of one gu in bfloat16, which is read once; y is neither dy nor a part of dgu. NULL: a
+     * backend without it. */
+    void (*swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);
 };
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
@@ -152,7 +155,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 8 };
+enum { BACKEND_ABI = 9 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -36,6 +36,24 @@ static int64_t lay_out(const struct param *p, int n_params, int64_t *at) {
     return padded(span);
 }
 
+/* The parameters' numbers as their addresses ascend: neighbours in memory need not be neighbours in the list. */
+struct placed {
+    uintptr_t at;
+    int i;
+};
+static int lower(const void *a, const void *b) {
+    const struct placed *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+static int *in_memory(const struct param *p, int n) {
+    CLEANUP_FREE struct placed *placed = xcalloc((size_t)n + 1, sizeof *placed);
+    int *order = xcalloc((size_t)n + 1, sizeof *order);
+    for (int i = 0; i < n; i++) placed[i] = (struct placed){(uintptr_t)p[i].w, i};
+    qsort(placed, (size_t)n, sizeof *placed, lower);
+    for (int i = 0; i < n; i++) order[i] = placed[i].i;
+    return order;
+}
+
 enum status adamw_create(struct backend *be, const struct param *p, int n_params, struct adamw **out, struct err *e) {
     *out = NULL;
     CLEANUP_FREE int64_t *at = xcalloc((size_t)n_params + 1, sizeof *at);
@@ -54,6 +72,7 @@ enum status adamw_create(struct backend *be, const struct param *p, int n_params
         a->m[i] = slab + at[i];
         a->v[i] = slab + floats + at[i];
     }
+    a->order = in_memory(p, n_params);
     *out = a;
     return ST_OK;
 }
@@ -63,6 +82,7 @@ void adamw_free(struct adamw *a) {
     a->be->mem_free(a->be, a->slab);
     free(a->m);
     free(a->v);
+    free(a->order);
     free(a);
 }
 
@@ -83,12 +103,15 @@ void adamw_step(struct adamw *a, const struct param *p, int n_params, const stru
     ASSERT(n_params == a->n_params);
     a->step++;
     const double bias1 = 1 - pow(c->beta1, (double)a->step), bias2 = 1 - pow(c->beta2, (double)a->step);
-    for (int i = 0, end; i < n_params; i = end) {
+    for (int at = 0, end; at < n_params; at = end) {
+        const int i = a->order[at];
         const bool decays = decays_of(&p[i], c, decay_all);
         int64_t n = p[i].n;
-        for (end = i + 1; end < n_params && decays_of(&p[end], c, decay_all) == decays && follows(a, p, i, n, end);
-             end++)
-            n = p[end].w - p[i].w + p[end].n;
+        for (end = at + 1; end < n_params; end++) {
+            const int j = a->order[end];
+            if (decays_of(&p[j], c, decay_all) != decays || !follows(a, p, i, n, j)) break;
+            n = p[j].w - p[i].w + p[j].n;
+        }
         const struct adamw_args x = {.beta1 = (float)c->beta1,
                                      .beta2 = (float)c->beta2,
                                      .eps = (float)c->eps,

@@ -14,6 +14,7 @@ struct adamw {
     struct backend *be; /* borrowed */
     float *slab;        /* all moments, in the backend's memory */
     float **m, **v;     /* first and second moments, one array per parameter: views into slab */
+    int *order;         /* numbers of the parameters as their addresses ascend */
     int n_params;
     int64_t step; /* updates done */
 };

@@ -1,7 +1,7 @@
 /* What a plugin owes beside its ops, which `kernelrl selfcheck ops --device cuda` checks: versions and devices it must
  * refuse, memory, the ring its index transfers go through, attention over bfloat16 (walked, split and recorded: the
- * same bits), and drawing tokens. cuda_plugin PLUGIN.so; with tests/cuda/emulate built as the plugin it runs without a
- * GPU. Ends with "N passed, N failed". */
+ * same bits), drawing tokens, recorded passes, and steps that mix adapters. cuda_plugin PLUGIN.so; with
+ * tests/cuda/emulate built as the plugin it runs without a GPU. Ends with "N passed, N failed". */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/engine.h"
 #include "tensor/backend.h"
 
 static int passed, failed;
@@ -559,6 +560,36 @@ static void test_attention_grad(struct backend *gpu) {
     report("attention_grad, bfloat16: the same bits again", repeats);
 }
 
+/* swiglu_both against swiglu and swiglu_grad, bit for bit: rows of whole eights, and others. */
+static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
+    enum { T = 7 };
+    struct rng r = rng_make(83, (uint64_t)F);
+    struct err e;
+    const int64_t n = T * F, all = 6 * n; /* gu, dy, y, dgu */
+    uint16_t *host = xcalloc((size_t)all, sizeof *host), *got[2];
+    for (int64_t i = 0; i < all; i++) host[i] = bf16_near(2 * rng_normal(&r));
+    uint16_t *const dev = gpu->mem_alloc(gpu, (size_t)all * 2);
+    const struct tensor gu = tensor_of(dev, DT_BF16, T, 2 * F), dy = tensor_of(dev + 2 * n, DT_BF16, T, F),
+                        y = tensor_of(dev + 3 * n, DT_BF16, T, F), dgu = tensor_of(dev + 4 * n, DT_BF16, T, 2 * F);
+    for (int both = 0; both < 2; both++) {
+        got[both] = xcalloc((size_t)all, sizeof *host);
+        gpu->mem_put(gpu, dev, host, (size_t)all * 2);
+        if (both) {
+            gpu->swiglu_both(gpu, dgu, y, dy, gu);
+        } else {
+            gpu->swiglu(gpu, y, gu);
+            gpu->swiglu_grad(gpu, dgu, dy, gu);
+        }
+        gpu->mem_get(gpu, got[both], dev, (size_t)all * 2);
+    }
+    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], (size_t)all * 2) == 0 &&
+                      memcmp(got[0] + 3 * n, host + 3 * n, (size_t)(3 * n) * 2) != 0;
+    for (int i = 0; i < 2; i++) free(got[i]);
+    gpu->mem_free(gpu, dev);
+    free(host);
+    return same;
+}
+
 /* ---- LoRA over many rows ------------------------------------------------------------------------------------------
  */
 
@@ -715,13 +746,14 @@ static bool rounded_once_same_bits(struct backend *gpu) {
  */
 
 /* The gradient right behind logprob, which has left it the maxima and sums, against the gradient alone: bit for bit.
- * Behind logprob of other logits it must not believe them. */
+ * Behind logprob of other logits it must not believe them. A product follows, which may find the gradient rounded. */
 static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
-    enum { N = 5, WAYS = 3 };
+    enum { N = 5, WAYS = 3, OUT = 16 };
     struct rng r = rng_make(61, (uint64_t)V);
     struct err e;
     const size_t n = (size_t)(N * V), bytes = n * sizeof(float);
-    float *x = xmalloc(bytes), *got[WAYS], logp[N], g[N];
+    float *x = xmalloc(bytes), *got[WAYS], product[WAYS][N * OUT], logp[N], g[N];
+    struct weight w = random_weight(gpu, &r, V, OUT);
     int32_t target[N];
     for (size_t i = 0; i < n; i++) x[i] = 3 * (float)rng_normal(&r);
     for (int i = 0; i < N; i++) {
@@ -729,17 +761,23 @@ static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
         target[i] = (int32_t)rng_below(&r, (uint64_t)V);
     }
     float *dev = gpu->mem_alloc(gpu, bytes), *other = gpu->mem_alloc(gpu, bytes);
+    float *out = gpu->mem_alloc(gpu, sizeof product[0]);
     for (int way = 0; way < WAYS; way++) {
         got[way] = xmalloc(bytes);
         gpu->mem_put(gpu, dev, x, bytes);
         gpu->mem_zero(gpu, other, bytes);
         if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 1 ? dev : other, N, V), target);
         gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
+        gpu->linear_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), &w, false);
         gpu->mem_get(gpu, got[way], dev, bytes);
+        gpu->mem_get(gpu, product[way], out, sizeof product[0]);
     }
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], x, bytes) != 0;
-    for (int way = 1; way < WAYS; way++) ok &= memcmp(got[0], got[way], bytes) == 0;
+    for (int way = 1; way < WAYS; way++)
+        ok &= memcmp(got[0], got[way], bytes) == 0 && memcmp(product[0], product[way], sizeof product[0]) == 0;
     for (int way = 0; way < WAYS; way++) free(got[way]);
+    gpu->weight_free(gpu, &w);
+    gpu->mem_free(gpu, out);
     gpu->mem_free(gpu, dev);
     gpu->mem_free(gpu, other);
     free(x);
@@ -796,6 +834,119 @@ static bool draws_right(struct backend *gpu, int64_t V, int32_t limit) {
     return ok;
 }
 
+/* ---- recorded passes --------------------------------------------------------------------------------------------- */
+
+/* More keys than there is room for recordings, some of them again and again: each pass does what it was asked for. */
+static bool recordings_come_and_go(struct backend *gpu) {
+    enum { KEYS = 110, ROWS = 5, COLS = 3, TABLE = 400 };
+    struct err e;
+    float table[TABLE * COLS], got[ROWS * COLS];
+    for (int i = 0; i < TABLE * COLS; i++) table[i] = (float)i;
+    float *x = gpu->mem_alloc(gpu, sizeof table), *y = gpu->mem_alloc(gpu, sizeof got);
+    gpu->mem_put(gpu, x, table, sizeof table);
+    bool ok = true;
+    for (int i = 0; i < 3 * KEYS && ok; i++)
+        for (int hot = 0; hot < 2; hot++) {
+            int32_t rows[ROWS];
+            for (int r = 0; r < ROWS; r++) rows[r] = (i * 7 + r * 31 + hot) % TABLE;
+            do {
+                gpu->pass_begin(gpu, hot ? 1000 + (uint64_t)(i % 3) : 1 + (uint64_t)(i % KEYS));
+                gpu->gather_rows(gpu, tensor_full(y, ROWS, COLS), tensor_full(x, TABLE, COLS), rows);
+            } while (!gpu->pass_end(gpu));
+            gpu->mem_get(gpu, got, y, sizeof got);
+            ok &= gpu->sync(gpu, &e) == ST_OK;
+            for (int k = 0; k < ROWS * COLS; k++) ok &= got[k] == table[rows[k / COLS] * COLS + k % COLS];
+        }
+    gpu->mem_free(gpu, x);
+    gpu->mem_free(gpu, y);
+    return ok;
+}
+
+/* ---- several adapters in one batch ------------------------------------------------------------------------------- */
+
+static struct {
+    void (*begin)(struct backend *be, uint64_t key);
+    int64_t keyed; /* passes that may be recorded */
+} passes;
+static void counted_begin(struct backend *be, uint64_t key) {
+    passes.keyed += key != 0;
+    passes.begin(be, key);
+}
+
+static bool adapter_of_noise(struct model *m, int rank, struct err *e) {
+    if (model_lora_init(m, rank, 2.0f * (float)rank, (uint64_t)rank, e) != ST_OK) return false;
+    if (model_train_prepare(m, TRAIN_LORA, e) != ST_OK) return false;
+    int n;
+    const struct param *p = model_params(m, &n);
+    for (int i = 1; i < n; i += 2) { /* B */
+        struct rng r = rng_make(9, (uint64_t)(rank * 100 + i));
+        float *b = xmalloc((size_t)p[i].n * sizeof *b);
+        for (int64_t j = 0; j < p[i].n; j++) b[j] = 0.2f * (float)rng_normal(&r);
+        model_param_put(m, &p[i], b);
+        free(b);
+    }
+    model_params_changed(m);
+    return true;
+}
+
+/* Samples of the base, the own adapter and two others in one engine, whose steps are recorded: those of each request
+ * alone, and the log-probabilities of a training pass. */
+static bool adapters_mixed(struct backend *gpu, struct err *e) {
+    enum { ADAPTERS = 4, PROMPT = 3, NEW = 6, SAMPLES = 2 };
+    static const char config[] =
+        "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":32,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+        "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
+    static const int32_t prompt[PROMPT] = {3, 60, 17};
+    const struct model_options mo = {.dtype = "bf16", .frozen = true};
+    struct model *m = NULL;
+    struct engine *en = NULL;
+    struct sample mixed[ADAPTERS * SAMPLES] = {{0}}, alone[SAMPLES] = {{0}};
+    struct request r[ADAPTERS];
+    bool ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK;
+    for (int rank = 5; ok && rank <= 16; rank += 3 + (rank == 8) * 5) { /* 5, 8, 16 */
+        ok = adapter_of_noise(m, rank, e);
+        if (ok && rank < 16) (void)model_adapter_keep(m);
+    }
+    ok = ok && engine_open(m, &(struct engine_options){.max_batch = 16}, &en, e) == ST_OK;
+    for (int i = 0; i < ADAPTERS; i++)
+        r[i] = (struct request){.prompt = prompt,
+                                .n_prompt = PROMPT,
+                                .n_samples = SAMPLES,
+                                .id = (uint64_t)i,
+                                .adapter = i - 1, /* ADAPTER_BASE, ADAPTER_OWN, 1, 2 */
+                                .params = {.temperature = 1, .top_p = 1, .max_tokens = NEW, .seed = 4}};
+    passes.begin = gpu->pass_begin;
+    passes.keyed = 0;
+    gpu->pass_begin = counted_begin;
+    ok = ok && engine_run(en, r, ADAPTERS, mixed, NULL, NULL, e) == ST_OK && passes.keyed >= NEW - 1;
+    for (int i = 0; ok && i < ADAPTERS; i++) {
+        ok = engine_run(en, &r[i], 1, alone, NULL, NULL, e) == ST_OK;
+        for (int s = 0; ok && s < SAMPLES; s++) {
+            const struct sample *a = &mixed[i * SAMPLES + s];
+            int32_t ids[PROMPT + NEW], rows[NEW];
+            float logp[NEW];
+            ok = a->n == NEW && memcmp(a->ids, alone[s].ids, NEW * sizeof *a->ids) == 0 &&
+                 memcmp(a->logp, alone[s].logp, NEW * sizeof *a->logp) == 0;
+            memcpy(ids, prompt, sizeof prompt);
+            memcpy(ids + PROMPT, alone[s].ids, NEW * sizeof *ids);
+            for (int t = 0; t < NEW; t++) rows[t] = PROMPT - 1 + t;
+            const struct segment seg = {0, PROMPT + NEW, -1, r[i].adapter};
+            const struct train_batch b = {ids, PROMPT + NEW, &seg, 1, rows, ids + PROMPT, NEW, true};
+            ok = ok && model_forward(m, &b, logp, NULL, NULL, e) == ST_OK && memcmp(a->logp, logp, sizeof logp) == 0;
+            /* Of the same first row no two adapters think the same. */
+            if (ok && i > 0) ok = a->logp[0] != mixed[(i - 1) * SAMPLES + s].logp[0];
+            if (!ok) printf("  adapter %d, sample %d\n", r[i].adapter, s);
+            sample_free(&alone[s]);
+        }
+    }
+    for (int i = 0; i < ADAPTERS * SAMPLES; i++) sample_free(&mixed[i]);
+    gpu->pass_begin = passes.begin;
+    engine_close(en);
+    model_free(m);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: cuda_plugin PLUGIN.so\n"), 2;
     void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -817,6 +968,8 @@ int main(int argc, char **argv) {
     test_attention(gpu);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
+    report("SwiGLU and its gradient at once: rows of 64", swiglu_both_same_bits(gpu, 64));
+    report("SwiGLU and its gradient at once: rows of 37", swiglu_both_same_bits(gpu, 37));
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
     report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
@@ -831,6 +984,18 @@ int main(int argc, char **argv) {
     report("drawing from 30,011 ids", draws_right(gpu, 30011, 29990));
     report("drawing from 5,000 ids", draws_right(gpu, 5000, 5000));
     report("drawing from 37 ids", draws_right(gpu, 37, 30));
+    report("more keys of passes than recordings", recordings_come_and_go(gpu));
+    struct err e = {0};
+    report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
+    if (emulated) { /* what other devices than those with wgmma compute */
+        struct backend *other = NULL;
+        setenv("KERNELRL_EMULATE_MAJOR", "8", 1);
+        if (open_plugin(BACKEND_ABI, 0, NULL, &other, msg, sizeof msg) != 0)
+            return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
+        test_attention_grad(other);
+        other->close(other);
+    }
     if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);

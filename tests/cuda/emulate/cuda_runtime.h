@@ -56,6 +56,12 @@ float emulate_exchange(float mine, int from_lane);
 void *emulate_shared(void);
 void emulate_mma(float (&c)[4], const uint32_t mine[6]); /* mma.sync.m16n8k16, row.col, bf16 into f32 */
 /* ldmatrix.x4: `row` is that of row lane % 8 of matrix lane / 8. */
+void emulate_group_barrier(void); /* of the 128 threads of a warpgroup */
+/* wgmma.m64nNk16 of bf16 into f32, done at once: c [n/8][4] a thread. a: four registers, or NULL and a tile that begins
+ * at a_tile, summed over along its rows; b likewise, or, summed, with the rows that are summed over: the next 64
+ * columns lie `panel` bytes behind. Tiles have the swizzle of 128 bytes and 1024 bytes from eight rows to the next. */
+void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, const uint16_t *b_tile, bool summed,
+                   int panel, bool add);
 void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed);
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 

@@ -66,9 +66,11 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     (void)device;
     memset(p, 0, sizeof *p);
     memcpy(p->name, "emulated", sizeof "emulated");
-    /* Few multiprocessors, so that small tests reach every tile size; KERNELRL_EMULATE_SHARED tries smaller devices. */
-    const char *shared = getenv("KERNELRL_EMULATE_SHARED");
+    /* Few multiprocessors, so that small tests reach every tile size; KERNELRL_EMULATE_SHARED tries smaller devices,
+     * KERNELRL_EMULATE_MAJOR those of another compute capability than 9. */
+    const char *shared = getenv("KERNELRL_EMULATE_SHARED"), *major = getenv("KERNELRL_EMULATE_MAJOR");
     p->multiProcessorCount = 4;
+    p->major = major ? (int)strtol(major, NULL, 10) : 9;
     p->totalGlobalMem = (size_t)1 << 40;
     p->sharedMemPerBlockOptin = shared ? (size_t)strtoul(shared, NULL, 10) : 232448;
     return cudaSuccess;

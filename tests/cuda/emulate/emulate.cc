@@ -15,7 +15,7 @@
 emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
-enum state { RUNNING, AT_WARP, AT_BLOCK, DONE };
+enum state { RUNNING, AT_WARP, AT_GROUP, AT_BLOCK, DONE };
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
 ucontext_t scheduler, thread[MAX_THREADS];
 char *stack[MAX_THREADS];
@@ -63,11 +63,14 @@ void run_block() {
             live |= where[i] != DONE;
         }
         if (!live) return;
-        for (unsigned w = 0; w < blockDim.x; w += 32) {
-            const unsigned end = w + 32 < blockDim.x ? w + 32 : blockDim.x;
-            if (all_at(AT_WARP, w, end))
-                for (unsigned i = w; i < end; i++)
-                    if (where[i] == AT_WARP) where[i] = RUNNING, ran = true;
+        for (const state s : {AT_WARP, AT_GROUP}) {
+            const unsigned size = s == AT_WARP ? 32 : 128;
+            for (unsigned w = 0; w < blockDim.x; w += size) {
+                const unsigned end = w + size < blockDim.x ? w + size : blockDim.x;
+                if (all_at(s, w, end))
+                    for (unsigned i = w; i < end; i++)
+                        if (where[i] == s) where[i] = RUNNING, ran = true;
+            }
         }
         if (all_at(AT_BLOCK, 0, blockDim.x))
             for (unsigned i = 0; i < blockDim.x; i++)
@@ -83,6 +86,12 @@ void run_block() {
 void emulate_barrier(bool warp) {
     const unsigned self = current;
     where[self] = warp ? AT_WARP : AT_BLOCK;
+    swapcontext(&thread[self], &scheduler);
+}
+
+void emulate_group_barrier() {
+    const unsigned self = current;
+    where[self] = AT_GROUP;
     swapcontext(&thread[self], &scheduler);
 }
 
@@ -135,6 +144,43 @@ void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transpose
         r[i] = low | high << 16;
     }
     emulate_barrier(true);
+}
+
+/* The element `bytes` behind a tile's beginning, before the swizzle: bits 4 to 6 of an address are changed by 7 to 9.
+ */
+static float swizzled(const uint16_t *tile, unsigned bytes) {
+    uintptr_t at = reinterpret_cast<uintptr_t>(tile) + bytes;
+    at ^= (at >> 7 & 7) << 4;
+    return bf16(*reinterpret_cast<const uint16_t *>(at), 0);
+}
+
+/* Warp w of the warpgroup has rows 16 w.. of a and of the result, as mma has them. */
+void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, const uint16_t *b_tile, bool summed,
+                   int panel, bool add) {
+    const unsigned self = current, base = self / 32 * 32, g = self % 32 / 4, at = self % 4, row0 = self % 128 / 32 * 16;
+    if (a) memcpy(fragment[self], a, 4 * sizeof *a);
+    emulate_group_barrier();
+    for (unsigned half = 0; half < 2; half++) {
+        float x[16];
+        const unsigned row = g + half * 8, m = row0 + row;
+        for (unsigned k = 0; k < 16; k++)
+            x[k] = a ? bf16(fragment[base + g * 4 + k % 8 / 2][k / 8 * 2 + half], (int)k % 2)
+                     : swizzled(a_tile, m / 8 * 1024 + m % 8 * 128 + k * 2);
+        for (unsigned i = 0; i < (unsigned)n / 8; i++)
+            for (unsigned odd = 0; odd < 2; odd++) {
+                const unsigned col = i * 8 + at * 2 + odd;
+                float *const to = &c[i * 4 + half * 2 + odd];
+                float sum = add ? *to : 0;
+                for (unsigned k = 0; k < 16; k++)
+                    sum = fmaf(
+                        x[k],
+                        swizzled(b_tile, summed ? col / 64 * (unsigned)panel + k / 8 * 1024 + k % 8 * 128 + col % 64 * 2
+                                                : col / 8 * 1024 + col % 8 * 128 + k * 2),
+                        sum);
+                *to = sum;
+            }
+    }
+    emulate_group_barrier();
 }
 
 /* Work that is put off. A copy to the device reads pinned host memory when it is done, other host memory when it is
