@@ -411,14 +411,24 @@ enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) {
     return ST_OK;
 }
 
-enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed,
-                         struct err *e) {
+void modcase_let_go(struct modcases *m) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    struct err ignored = {0};
+    begin(&q, "module_let_go", NULL);
+    if (ask(m, &q, -1, &reply, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+}
+
+enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed, bool fresh,
+                         bool *kept, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     begin(&q, "module_copy", c);
     str_addf(&q, ",\"places\":%s", places);
     js_put_i64(&q, "seed", (int64_t)seed);
-    return ask(m, &q, -1, &reply, e);
+    js_put_bool(&q, "fresh", fresh);
+    TRY(ask(m, &q, -1, &reply, e));
+    return js_get_bool(reply, "referee", "kept", kept, e);
 }
 
 enum status modcase_judge(struct modcases *m, struct modcase *c, enum modcase_lane lane, const struct modset *set,

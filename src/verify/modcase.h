@@ -95,9 +95,12 @@ enum status modcase_watched(struct modcases *m, struct modcase *c, bool *changed
  * *seconds: how long that took. */
 enum status modcase_drain(struct modcases *m, struct modcase *c, double *seconds, struct err *e) MUST_USE;
 /* GPU: copies pieces of an answer's memory, places: a JSON array of {handle, offset, bytes, dense: contiguous}; kept
- * until the next time, for modcase_judge(). seed (53 bits): of what is large and dense a part, chosen by it; 0: all. */
-enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed,
-                         struct err *e) MUST_USE;
+ * until the next time, for modcase_judge(). seed (53 bits): of what is large and dense a part, chosen by it; 0: all.
+ * fresh: no block is looked at through what was opened for an earlier call; *kept: whether one was. */
+enum status modcase_copy(struct modcases *m, const struct modcase *c, const char *places, uint64_t seed, bool fresh,
+                         bool *kept, struct err *e) MUST_USE;
+/* GPU: closes what was opened of an answer's memory; the answer is about to end. */
+void modcase_let_go(struct modcases *m);
 /* Makes room for n bytes that the referee can read too, at m->result. */
 enum status modcase_result_room(struct modcases *m, int64_t n, struct err *e) MUST_USE;
 

@@ -22,6 +22,9 @@ struct run {
     struct kernel_names kernels; /* of its sources */
     json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
     bool timed;                  /* the trials are over */
+    bool kept;                   /* GPU: its memory was looked at through what had been opened for an earlier call */
+    bool fresh;                  /* GPU: not any more, because that showed something wrong */
+    bool again;                  /* and what it was has to be seen once more */
     int busy;                    /* turns in front of which the device was not at rest */
     int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
     double deadline_s;           /* of the correctness trials */
@@ -61,11 +64,16 @@ bool run_kernels(struct run *r, json_t **reply);
 /* Looks at the outputs of n of the calls just made. */
 bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
                      const struct modset *sets, const char *where);
+/* An output was wrong, but may be in another block by now than the one that was looked at: whether that is worth
+ * another look, the first time that it happens. The verdict is taken back. */
+bool run_look_again(struct run *r);
 /* Sets the verdict; always false. */
 bool run_reject(struct run *r, const char *where, enum outcome o, const char *what);
 
 /* Waits until the processes that wait for answers have stopped working: what is timed wants no company. */
 void module_settle_spares(struct module_judge *j);
+/* Starts processes that wait where some are missing, in a thread of its own. */
+void module_renew_spares(struct module_judge *j);
 /* Ends the process that runs the reference. */
 void module_drop_reference(struct module_judge *j);
 

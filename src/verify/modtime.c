@@ -139,7 +139,7 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
     for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
     const uint64_t one_in = bytes > huge_output_bytes ? 8 : 4;
     if (bytes > large_output_bytes)
-        checked = r->next_set <= 4 || rng_u64(r->random, 8, ++r->random_step) % one_in == 0 ? 1 : 0;
+        checked = r->next_set <= 4 || r->again || rng_u64(r->random, 8, ++r->random_step) % one_in == 0 ? 1 : 0;
     *n_checked = checked;
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
@@ -151,7 +151,9 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
             }
         last_with[i] = pick;
     }
-    if (checked > 0 && !run_check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call")) {
+    if (checked > 0 && run_check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call"))
+        r->again = false;
+    else if (checked > 0 && !run_look_again(r)) {
         enum outcome o = r->out->outcome;
         if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
         return false;
@@ -371,6 +373,7 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
         CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
+        if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
         if (d->plan.patience_s > 0 && clock_now_s() - enough_since > d->plan.patience_s) break;
@@ -448,6 +451,7 @@ static void measure(struct run *r) {
         judge_trouble(v, st, &e);
         return;
     }
+    module_renew_spares(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);

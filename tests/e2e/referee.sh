@@ -114,7 +114,8 @@ assert r._comes_to_rest("cpu") and r.usual_s == 30e-6  # others were busy for a 
 
 memory = {"aa": torch.zeros(4096, dtype=torch.uint8), "bb": torch.ones(64, dtype=torch.uint8)}
 r._opened = lambda handle, offset, size, device: memory.get(handle)
-r.cuda = types.SimpleNamespace(close_all=lambda: None)
+r.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
+torch.cuda.mem_get_info = lambda: (1, 2)
 r.cases[0] = types.SimpleNamespace(device="cpu", kind="cpu", stage=lambda lanes, slots: None)
 request = {"problem": 0, "timed": True, "lanes": [0, 1], "slots": []}
 blocks = [[0, 4096, "aa"], [8192, 64, "bb"], [16384, 64, "gone"]]
@@ -218,16 +219,79 @@ assert case.judge(1, entry, [right], True)["verdict"] == "equal"
 # On a GPU: copies in part where a seed says so, the memory is dense and no stride contradicts it.
 r = referee.Referee()
 r.cases[0] = types.SimpleNamespace(device="cpu", kind="cuda")
-r.cuda = types.SimpleNamespace(close_all=lambda: None)
+r.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
 torch.cuda.synchronize = lambda: None
+torch.cuda.mem_get_info = lambda: (1, 2)
 r._opened = lambda handle, offset, size, device: right.reshape(-1).view(torch.uint8)
 item = {"shape": [N // 8, 8], "stride": [8, 1], "dtype": "float32", "copy": 0}
 for seed, dense, stride, kind in ((0, True, [8, 1], torch.Tensor), (7, False, [8, 1], torch.Tensor),
                                   (7, True, [8, 1], referee.Pieces), (7, True, [1, N // 8], type(None))):
-    r.do_copy({"problem": 0, "seed": seed, "places": [{"handle": "", "offset": 0, "bytes": 4 * N, "dense": dense}]}, None)
+    places = [{"handle": "", "offset": 0, "bytes": 4 * N, "dense": dense}]
+    r.do_copy({"problem": 0, "seed": seed, "fresh": False, "places": places}, None)
     assert type(r._output(r.cases[0], dict(item, stride=stride))) is kind, (seed, dense, stride)
+PY
+cat >"$tmp/open.py" <<'PY'
+# Blocks of an answer's memory stay open between calls, with the driver's part played here: until there is little room,
+# somebody asks for a fresh look, or the handle stands for another block.
+import ctypes, sys, types
+
+sys.path.insert(0, "worker")
+import torch
+from kernelrl_worker import referee, tensors
+
+said = []
+free = [100]
+
+
+class Driver:
+    def cuIpcOpenMemHandle_v2(self, pointer, handle, flags):
+        said.append("open")
+        ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint64))[0] = 4096 + len(said)
+        return 0
+
+    def cuIpcCloseMemHandle(self, pointer):
+        said.append("close")
+
+
+class Opening:  # takes the place of a function with argument types
+    def __init__(self, f):
+        self.f = f
+
+    def __call__(self, *a):
+        return self.f(*a)
+
+
+driver = Driver()
+driver.cuIpcOpenMemHandle_v2 = Opening(driver.cuIpcOpenMemHandle_v2)
+cuda = tensors.Cuda.__new__(tensors.Cuda)
+cuda.lib, cuda.opened = driver, {}
+torch.cuda.synchronize = lambda: None
+torch.cuda.mem_get_info = lambda: (free[0], 100)
+r = referee.Referee()
+r.cuda = cuda
+r.cases[0] = types.SimpleNamespace(device="cpu", kind="cuda")
+r._opened = lambda handle, offset, size, device: cuda.open(handle) and torch.zeros(size, dtype=torch.uint8)
+one, other = "ab" * 64, "cd" * 64
+
+
+def copy(handle, fresh=False):
+    del said[:]
+    places = [{"handle": handle, "offset": 0, "bytes": 64, "dense": True}]
+    return r.do_copy({"problem": 0, "seed": 0, "fresh": fresh, "places": places}, None)["kept"], said[:]
+
+
+assert copy(one + ":1") == (False, ["open"])
+assert copy(one + ":1") == (True, [])
+assert copy(other + ":2") == (False, ["open"])
+assert copy(one + ":3") == (False, ["close", "open"])  # another block under the same handle
+assert copy(one + ":3", fresh=True) == (False, ["close", "close", "open"])
+r.do_let_go(None, None)
+assert copy(one + ":3") == (False, ["open"])
+free[0], r.looks = 20, 16
+assert copy(one + ":3") == (True, ["close"]) and cuda.opened == {}
 PY
 check "staged inputs are what get_inputs draws" "$python" -B "$tmp/inputs.py"
 check "what is looked at in front of a timed turn" "$python" -B "$tmp/guards.py"
 check "what is looked at of large tensors" "$python" -B "$tmp/sample.py"
+check "what stays open of an answer's memory" "$python" -B "$tmp/open.py"
 echo "1..$tap_n"

@@ -16,6 +16,7 @@ import torch
 
 ALIGN = 256
 SHARED_BLOCK = 2 << 20
+BUFFER_ID = 7  # CU_POINTER_ATTRIBUTE_BUFFER_ID
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -184,7 +185,8 @@ class Cuda:
         self.lib.cuMemFree_v2(ctypes.c_uint64(pointer))
 
     def export(self, pointer):
-        """(handle in hexadecimal, offset of the pointer in the block that the handle stands for)."""
+        """(handle in hexadecimal and the block's number, offset of the pointer in the block that the handle stands for,
+        its size). A handle may come again for another block at the same address, a number does not."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         self._check(
             self.lib.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer)),
@@ -192,10 +194,17 @@ class Cuda:
         )
         handle = (ctypes.c_ubyte * 64)()
         self._check(self.lib.cuIpcGetMemHandle(handle, base), "cuIpcGetMemHandle")
-        return bytes(handle).hex(), pointer - base.value, size.value
+        number = ctypes.c_uint64()
+        self._check(self.lib.cuPointerGetAttribute(ctypes.byref(number), BUFFER_ID, base), "cuPointerGetAttribute")
+        return f"{bytes(handle).hex()}:{number.value}", pointer - base.value, size.value
 
     def open(self, handle):
-        """A handle's block in this process; opened once, until close_all()."""
+        """A handle's block in this process; opened once, until close_all() or until it stands for another block."""
+        handle, _, number = handle.partition(":")
+        pointer, known = self.opened.get(handle, (None, None))
+        if pointer is not None and known != number:
+            self.lib.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+            del self.opened[handle]
         if handle not in self.opened:
 
             class Handle(ctypes.Structure):
@@ -205,8 +214,8 @@ class Cuda:
             pointer = ctypes.c_uint64()
             self.lib.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, Handle, ctypes.c_uint]
             self._check(self.lib.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), value, 1), "cuIpcOpenMemHandle")
-            self.opened[handle] = pointer.value
-        return self.opened[handle]
+            self.opened[handle] = pointer.value, number
+        return self.opened[handle][0]
 
     def extent(self, pointer):
         """Bytes from a pointer to the end of its block."""
@@ -218,7 +227,7 @@ class Cuda:
         return base.value + size.value - pointer
 
     def close_all(self):
-        for pointer in self.opened.values():
+        for pointer, _ in self.opened.values():
             self.lib.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
         self.opened = {}
 
