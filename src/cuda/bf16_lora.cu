@@ -2,16 +2,15 @@
  * once. */
 #include "cuda/async.cuh"
 
-enum { ROWS = 64 }; /* of a block */
+enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
 
 /* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
  */
 
-/* A block has 64 rows and 32 NT of A's, a warp 16 of the one and 8 NT of the other: there are no more blocks than
- * multiprocessors, and many warps hide what each waits for. Both sides pass through shared memory 64 elements of k at a
- * time, STAGES - 1 such strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two
- * neighbouring rows are in different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
-enum { STRIP = 64, STAGES = 6, CHUNKS = STRIP / 8, ACROSS = 4, DOWN_THREADS = 32 * ACROSS * (ROWS / 16) };
+/* A block has 64 rows and N = 8 NT of A's. Both pass through shared memory 64 elements of k at a time, STAGES - 1 such
+ * strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two neighbouring rows are in
+ * different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
+enum { STRIP = 64, STAGES = 6, CHUNKS = STRIP / 8 };
 static __device__ __forceinline__ int strip_at(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) * 4) * 8; }
 
 template <int N>
@@ -19,22 +18,21 @@ static __device__ __forceinline__ void ask_strip(uint16_t *to, const struct cu_s
                                                  int64_t k0, int64_t K) {
     const int chunk = threadIdx.x % CHUNKS;
 #pragma unroll
-    for (int r = threadIdx.x / CHUNKS; r < N; r += DOWN_THREADS / CHUNKS) {
+    for (int r = threadIdx.x / CHUNKS; r < N; r += THREADS / CHUNKS) {
         const int64_t k = k0 + chunk * 8;
         const bool in = row0 + r < rows && k < K;
         async_copy16(to + strip_at(r, chunk), in ? s.p + (row0 + r) * s.row + k : s.p, in);
     }
 }
 
-template <int NT> static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_many_kernel(const struct cu_lora l) {
+template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_many_kernel(const struct cu_lora l) {
     DYNAMIC_SHARED(shared);
-    enum { N = 8 * NT * ACROSS, STAGE = (ROWS + N) * STRIP };
+    enum { N = 8 * NT, STAGE = (ROWS + N) * STRIP };
     uint16_t *const strips = reinterpret_cast<uint16_t *>(shared); /* [STAGES][x, A] */
     const int64_t cols = l.n * l.R, per_row = ceil_div(cols, N);
     const int64_t m0 = blockIdx.x / per_row * ROWS, n0 = blockIdx.x % per_row * N;
     const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS), n_strips = ceil_div(l.K, STRIP);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const int row = warp / ACROSS * 16 + r, first = warp % ACROSS * (8 * NT);
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 16 + r;
     const auto ask = [&](int64_t strip) {
         uint16_t *const to = strips + strip % STAGES * STAGE;
         if (strip < n_strips) {
@@ -72,15 +70,14 @@ template <int NT> static __global__ void __launch_bounds__(DOWN_THREADS) lora_do
             const uint4 low = load16(x + strip_at(row, half * 4 + c)),
                         high = load16(x + strip_at(row + 8, half * 4 + c));
 #pragma unroll
-            for (int i = 0; i < NT; i++)
-                mma_piece(acc[i], low, high, load16(a + strip_at(first + i * 8 + r, half * 4 + c)));
+            for (int i = 0; i < NT; i++) mma_piece(acc[i], low, high, load16(a + strip_at(i * 8 + r, half * 4 + c)));
         }
     }
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int64_t m = m0 + row + e / 2 * 8, n = n0 + first + i * 8 + c * 2 + e % 2;
+            const int64_t m = m0 + row + e / 2 * 8, n = n0 + i * 8 + c * 2 + e % 2;
             if (m >= l.T || n >= cols) continue;
             const float t = l.scale * (sum[i][e] + acc[i][e]);
             l.xa[m * l.ld_xa + n] = t;
@@ -89,19 +86,19 @@ template <int NT> static __global__ void __launch_bounds__(DOWN_THREADS) lora_do
 }
 
 template <int NT> static int down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int bytes = STAGES * (ROWS + 8 * NT * ACROSS) * STRIP * (int)sizeof(uint16_t);
+    const int bytes = STAGES * (ROWS + 8 * NT) * STRIP * (int)sizeof(uint16_t);
     auto *kernel = lora_down_many_kernel<NT>;
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT * ACROSS);
-    return rc ? rc : LAUNCH(kernel, blocks, DOWN_THREADS, bytes, d->stream, *l);
+    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT);
+    return rc ? rc : LAUNCH(kernel, blocks, THREADS, bytes, d->stream, *l);
 }
 
-/* A warp's columns, in eights. */
-static int down_tiles(int64_t cols) { return cols <= 8 * ACROSS ? 1 : cols <= 16 * ACROSS ? 2 : 3; }
+/* A block's columns of A's rows, in eights. */
+static int down_tiles(int64_t cols) { return cols <= 32 ? 4 : cols <= 64 ? 8 : 12; }
 
 extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
     const int tiles = down_tiles(l->n * l->R);
-    return tiles == 1 ? down<1>(d, l) : tiles == 2 ? down<2>(d, l) : down<3>(d, l);
+    return tiles == 4 ? down<4>(d, l) : tiles == 8 ? down<8>(d, l) : down<12>(d, l);
 }
 
 /* ---- y += t B^T ---------------------------------------------------------------------------------------------------
@@ -109,7 +106,7 @@ extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l
 
 /* A warp has 32 columns of TILES_OF times 16 rows. Column p of its i-th group of eight is really column p / 2 * 8 + 2 i
  * + p % 2: a thread's results are eight neighbours then, which it adds to what is there with wide loads and stores. */
-enum { WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 32 * WARPS, TILES = ROWS / 16 };
+enum { BLOCK_N = 32 * WARPS, TILES = ROWS / 16 };
 template <int PIECES, int TILES_OF>
 static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
     let_next_begin();
@@ -327,7 +324,7 @@ extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, s
 
 /* Each block goes through all of k: few of them would take longer than the many of the kernel for few rows. */
 extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * ACROSS * down_tiles(cols));
+    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * down_tiles(cols));
     return 3 * blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
            STAGES * (ROWS + 96) * STRIP * (int)sizeof(uint16_t) <= d->max_shared;
 }

@@ -840,8 +840,8 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     c->be.name = c->name;
     c->device = device;
     if (open_device(c, device, msg, msg_bytes)) {
-        cudaGetLastError();
         cuda_close(&c->be);
+        cudaGetLastError(); /* closing what is not there fails, too: no later launch must take that for its own */
         return 1;
     }
     *out = &c->be;
