@@ -9,8 +9,7 @@
  * A tile is 64 rows of shared memory of DP elements, in chunks of 8 (16 bytes); chunk c of row r lies at place
  * c ^ (r % 8), so that the eight rows a matrix load takes are in different banks. A warp has 16 of the block's rows. */
 #include "cuda/async.cuh"
-#include "cuda/attention.cuh"
-#include "cuda/bf16.cuh"
+#include "cuda/bf16_attention_grad.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = CU_GRAD16_TILE, STAGES = 2 };
 static_assert(ROWS == 16 * WARPS, "a warp has a fragment's sixteen rows");
@@ -73,18 +72,6 @@ static __device__ __forceinline__ void load_summed(uint32_t (&b)[4], const uint1
     load_matrices<true>(b, tile + tile_at<DP>(row0 + m % 2 * 8 + lane % 8, 2 * n + m / 2));
 }
 
-/* A 16 x 16 piece of a product's result, two groups of eight columns, as the left side of the next product. */
-static __device__ __forceinline__ void as_left(uint32_t (&a)[4], const float (&x)[4], const float (&y)[4]) {
-    a[0] = bf16_pair(x[0], x[1]);
-    a[1] = bf16_pair(x[2], x[3]);
-    a[2] = bf16_pair(y[0], y[1]);
-    a[3] = bf16_pair(y[2], y[3]);
-}
-template <int N> static __device__ __forceinline__ void clear(float (&x)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
-}
-
 /* ---- delta --------------------------------------------------------------------------------------------------------
  */
 
@@ -95,15 +82,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) delta16_kernel(const struc
     for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
          base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
         const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1), t = at / a.H, h = at % a.H;
-        float s = 0;
-        if (j < a.K) {
-            const uint4 x = load16(a.d_o.p + t * a.d_o.ld + h * a.K + j), y = load16(a.o.p + t * a.o.ld + h * a.K + j);
-            s = fmaf(high_float(x.x), high_float(y.x), low_float(x.x) * low_float(y.x));
-            s = fmaf(high_float(x.y), high_float(y.y), fmaf(low_float(x.y), low_float(y.y), s));
-            s = fmaf(high_float(x.z), high_float(y.z), fmaf(low_float(x.z), low_float(y.z), s));
-            s = fmaf(high_float(x.w), high_float(y.w), fmaf(low_float(x.w), low_float(y.w), s));
-        }
-        s = fold_sum(s);
+        const float s = fold_sum(delta_part(a, t, h, j));
         if (i < n && lane == 0) a.delta[at] = s;
     }
 }

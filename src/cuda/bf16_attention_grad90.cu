@@ -5,7 +5,7 @@
  * In dkv90_kernel two warpgroups share a block's keys and take every other tile of query pairs; the second's sums are
  * added to the first's at the end. So a block is done in half the time, which matters where the first keys of a
  * sequence are seen by all of a group's pairs and there are not many more blocks than multiprocessors. */
-#include "cuda/attention.cuh"
+#include "cuda/bf16_attention_grad.cuh"
 #include "cuda/wgmma.cuh"
 
 enum { ROWS = CU_GRAD16_TILE, STAGES = 2, GROUPS = 2 };
@@ -40,18 +40,6 @@ static __device__ __forceinline__ uint16_t *aligned_tiles(float *shared) {
 #endif
 }
 
-/* A 16 x 16 piece of a product's result, two groups of eight columns, as the left side of the next product. */
-static __device__ __forceinline__ void as_left(uint32_t (&a)[4], const float (&x)[4], const float (&y)[4]) {
-    a[0] = bf16_pair(x[0], x[1]);
-    a[1] = bf16_pair(x[2], x[3]);
-    a[2] = bf16_pair(y[0], y[1]);
-    a[3] = bf16_pair(y[2], y[3]);
-}
-template <int N> static __device__ __forceinline__ void clear(float (&x)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
-}
-
 /* ---- delta --------------------------------------------------------------------------------------------------------
  */
 
@@ -64,15 +52,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) fold90_kernel(const struct
     for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < n;
          base += (int64_t)gridDim.x * (ROW_THREADS / LANES)) {
         const int64_t i = base + threadIdx.x / LANES, at = min64(i, n - 1), t = at / a.H, h = at % a.H;
-        float s = 0;
-        if (j < a.K) {
-            const uint4 x = load16(a.d_o.p + t * a.d_o.ld + h * a.K + j), y = load16(a.o.p + t * a.o.ld + h * a.K + j);
-            s = fmaf(high_float(x.x), high_float(y.x), low_float(x.x) * low_float(y.x));
-            s = fmaf(high_float(x.y), high_float(y.y), fmaf(low_float(x.y), low_float(y.y), s));
-            s = fmaf(high_float(x.z), high_float(y.z), fmaf(low_float(x.z), low_float(y.z), s));
-            s = fmaf(high_float(x.w), high_float(y.w), fmaf(low_float(x.w), low_float(y.w), s));
-        }
-        s = fold_sum(s);
+        const float s = fold_sum(delta_part(a, t, h, j));
         if (i < n && lane == 0) fold[at] = make_float2(fmaf(a.stats[2 * at], -LOG2E, log2f(a.stats[2 * at + 1])), s);
     }
 }

@@ -359,23 +359,25 @@ static void native_shim(const struct spec *spec, bool scratch, struct str *out) 
              scratch ? "scratch_bytes()" : "0");
 }
 
-/* Whether a source names something of the headers of 16-bit types, which take nvcc as long as all the rest. */
+/* Whether a source may name something of the headers of 16-bit types, which take nvcc as long as all the rest: it does,
+ * or it makes names out of parts (pasted, or written over two lines or with \u). */
 static bool names_narrow(const char *source) {
-    static const char *const parts[] = {"half", "__h", "fp16", "bf16", "bfloat", "nv_bf"};
+    static const char *const parts[] = {"half", "__h",  "fp16", "bf16", "bfloat", "nv_bf",
+                                        "##",   "\\\n", "\\\r", "\\u",  "\\U"};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         if (strstr(source, parts[i])) return true;
     return false;
 }
 
-static void build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
-                         const char *source, bool narrow, double timeout_s, struct compile_job *job) {
+void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
+                            const char *source, double timeout_s, struct compile_job *job) {
     bool cuda = t->architecture[0] && t->nvcc[0], scratch = strstr(source, "scratch_bytes(") != NULL;
     CLEANUP_STR struct str unit = STR_INIT;
     struct options o = {.n = 0};
     str_adds(&unit, "#define KERNELRL_ABI 1\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n"
                     "#include <string.h>\n");
     str_adds(&unit, cuda ? "#include <cuda_runtime.h>\n" : "typedef void *cudaStream_t;\n");
-    if (cuda && narrow) str_adds(&unit, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n");
+    if (cuda && names_narrow(source)) str_adds(&unit, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n");
     str_adds(&unit, "#define restrict __restrict__\n");
     spec_render_macros(spec, &unit);
     if (scratch) str_adds(&unit, "size_t scratch_bytes(void);\n");
@@ -398,16 +400,4 @@ static void build_native(const struct extension_tools *t, struct compiler *c, co
                                 .args = o.word,
                                 .timeout_s = timeout_s};
     compile_one(c, job);
-}
-
-void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
-                            const char *source, double timeout_s, struct compile_job *job) {
-    const bool narrow = names_narrow(source);
-    build_native(t, c, spec, source, narrow, timeout_s, job);
-    if (narrow || job->result != COMPILE_FAILED) return;
-    /* A real mistake, or a name that macros make: with all headers what is said counts. */
-    const double spent = job->seconds;
-    free(job->object);
-    build_native(t, c, spec, source, true, timeout_s, job);
-    job->seconds += spent;
 }
