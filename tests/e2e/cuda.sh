@@ -13,13 +13,11 @@ fi
 if python=$(command -v python3); then
     answers=("$python" tests/native_answers.py)
     recipes=("rows 5x300 bias gelu layernorm mul" "image 2x4x9x9 relu instancenorm channel_scale global_avg_pool scale:2.0"
-        "seq 2x4x70 add relu bias" "rows 2x513 softmax scale:2.0 log_softmax" "rows 2x90 rmsnorm l2_normalize center var"
-        "rows 3x270 tanh logsumexp mish" "rows 3x40 min clamp:-0.5,0.5" "image 2x3x5x5 channel_scale bias" "rows 3x40 max")
+        "rows 2x270 softmax scale:2.0 rmsnorm var" "rows 3x40 min clamp:-0.5,0.5" "image 2x3x5x5 channel_scale bias")
     check "native CUDA answers are right, in all styles" "${answers[@]}" "$KRL" tests/cuda/emulate "${recipes[@]}"
     printf '#!/bin/sh\n"%s" "$@"; sed -i "s/s = row_sum(s);//" "$7/answers.jsonl"\n' "$(realpath "$KRL")" >"$tmp/krl"
     chmod +x "$tmp/krl"
     refuses "wrong ones are found out" 1 '[1-9] wrong$' "${answers[@]}" "$tmp/krl" tests/cuda/emulate "rows 3x270 logsumexp"
-    refuses "a program without one" 1 'linear:8: no answer' "${answers[@]}" "$KRL" tests/cuda/emulate "rows 3x40 linear:8" "rows 3x40 relu"
 else
     skip "native CUDA answers" "python3 is not installed"
 fi
