@@ -88,18 +88,18 @@ static inline unsigned atomicAdd(unsigned *p, unsigned n) { return *p += n, *p -
 
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int what, int value) {
     (void)f, (void)what;
-    return value <= 232448 ? cudaSuccess : cudaErrorInvalidValue;
+    return emulate_end(value <= 232448 ? cudaSuccess : cudaErrorInvalidValue);
 }
 template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *f) {
     (void)a, (void)f;
-    return emulate_fault("image") ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+    return emulate_end(emulate_fault("image") ? cudaErrorNoKernelImageForDevice : cudaSuccess);
 }
 
 /* Arguments are copied, as a real launch does: a captured one runs when they are gone. */
 template <typename... P, typename... A>
 static inline int emulate_run(int64_t grid, int block, int64_t shared, void (*kernel)(P...), A... args) {
     emulate_launch(grid, block, shared, [=] { kernel(args...); });
-    return emulate_state();
+    return cudaGetLastError();
 }
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), (kernel), __VA_ARGS__))
