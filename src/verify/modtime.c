@@ -20,7 +20,7 @@ enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 static const double late_slack_s = 200e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
-enum { USUAL = 33, MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
+enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
 /* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
  * is lost in a single call. */
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
@@ -72,8 +72,7 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
-    double usual[USUAL];  /* drains behind the reference's calls, the last of n_usual */
-    int n_usual;
+    struct timing_rest usual;
     bool flushed;   /* GPU: its cache is empty, nothing has run since */
     int ref_slots;  /* of the reference's lane, that inputs have been written to */
     int staged;     /* rounds of large inputs */
@@ -124,10 +123,6 @@ static bool drain(struct run *r, double *seconds) {
     return st == ST_OK;
 }
 
-static double usual_drain_s(const struct duel *d) {
-    return timing_median(d->usual, d->n_usual < USUAL ? d->n_usual : USUAL);
-}
-
 /* One side's timed request: calls on the first n slots (all of them on slot 0 where there are fewer), whose inputs were
  * staged while the process stood still, which it does again afterwards. */
 static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, struct taken *t) {
@@ -145,10 +140,8 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     for (int i = 0; on_gpu(r->j); i++) {
         if (!drain(d->answer, &one_s)) return false;
         t->rest_s = clock_now_s() - replied;
-        const double usual_s = d->n_usual > 0 ? usual_drain_s(d) : one_s;
         /* Behind a request with calls: the device comes over from a process that has really worked. */
-        if (r == d->ref && n > 0 && i == 0) d->usual[d->n_usual++ % USUAL] = one_s;
-        if (one_s - usual_s <= late_slack_s) break;
+        if (timing_at_rest(&d->usual, one_s, r == d->ref && n > 0 && i == 0, late_slack_s)) break;
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
@@ -476,10 +469,10 @@ static void tell(const struct duel *d) {
     str_addf(
         &s,
         "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more, hidden %.1f us (at rest after "
-        "%.1f:%.1f us, usually %.1f); us, reference:answer:",
+        "%.1f:%.1f us); us, reference:answer:",
         d->n, empty_s(d) * 1e6, d->first_s * 1e6, hidden_s(d) * 1e6,
         timing_median(d->samples.eager_rest, d->samples.n) * 1e6,
-        timing_median(d->samples.mine_rest, d->samples.n) * 1e6, d->n_usual > 0 ? usual_drain_s(d) * 1e6 : 0);
+        timing_median(d->samples.mine_rest, d->samples.n) * 1e6);
     for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
         str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
     log_debug("%s", str_c(&s));

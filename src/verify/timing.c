@@ -78,6 +78,13 @@ struct timing_ratio timing_compare(const double *eager, const double *candidate,
     return r;
 }
 
+bool timing_at_rest(struct timing_rest *r, double drain_s, bool is_usual, double slack) {
+    const int known = r->n < TIMING_USUAL ? r->n : TIMING_USUAL;
+    const bool at_rest = known == 0 || drain_s - timing_median(r->usual_s, known) <= slack;
+    if (is_usual) r->usual_s[r->n++ % TIMING_USUAL] = drain_s;
+    return at_rest;
+}
+
 double timing_hidden(const double *eager_rest, const double *candidate_rest, int n, double trim, double slack) {
     const double more = timing_centre(candidate_rest, n, trim) - timing_centre(eager_rest, n, trim);
     return more > slack ? more : 0;

@@ -35,6 +35,16 @@ struct timing_ratio {
 /* eager[i] and candidate[i], i < n, were measured one after the other; all > 0. */
 struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim);
 
+/* A device is asked whether it is at rest by a small piece of work behind whatever it still does. How long that takes
+ * when it is: the middle of the last findings behind the reference's calls. */
+enum { TIMING_USUAL = 33 };
+struct timing_rest {
+    double usual_s[TIMING_USUAL];
+    int n; /* findings so far */
+};
+/* Whether the device that took drain_s for such a piece of work is at rest, give or take slack; true where nothing is
+ * known yet. is_usual: it is the first piece behind the reference's calls, a finding for later. */
+bool timing_at_rest(struct timing_rest *r, double drain_s, bool is_usual, double slack);
 /* By how much longer the device works behind a candidate's requests than behind eager ones, by the centres of n >= 1
  * times each; 0 when that is no more than slack. Whatever share of a request's work is put behind its reply, and in
  * whichever requests, the centres of both parts add up to that of the whole. */
