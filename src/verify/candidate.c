@@ -130,7 +130,7 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
                             size_t object_bytes, const struct candidate_options *o, uint64_t nonce_seed,
                             double timeout_s, enum call_result *result, char *text, size_t text_size, struct err *e) {
     *c = (struct candidate){
-        .process = PROCESS_NONE, .runner_pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce = nonce_seed};
+        .process = PROCESS_NONE, .runner_pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce_key = nonce_seed};
     text[0] = 0;
     enum status st = launch(c, jail, sets, object, object_bytes, o, e);
     if (st != ST_OK) {
@@ -171,8 +171,9 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
 
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns) {
-    /* A reply must echo a number that did not exist before the request: one that was prepared earlier cannot. */
-    c->nonce = rng_u64(c->nonce, 7, 1);
+    /* A reply must echo a number that did not exist before the request, and does not follow from earlier ones: one that
+     * was prepared earlier cannot. */
+    c->nonce = rng_u64(c->nonce_key, 7, ++c->asked);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
     c->asked_ns = clock_now_ns();
     signal_runner(c, SIGCONT);
