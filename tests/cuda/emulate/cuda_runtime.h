@@ -65,6 +65,7 @@ void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, c
 void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed);
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void __syncthreads(void) { emulate_barrier(false); }
 static inline float __shfl_sync(unsigned mask, float v, int lane, int width) {
     (void)mask;
@@ -77,7 +78,7 @@ static inline float __shfl_down_sync(unsigned mask, float v, int by, int width) 
     return emulate_exchange(v, self % width + by < width ? self + by : self);
 }
 
-static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width) {
+static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width = 32) {
     (void)mask, (void)width;
     return emulate_exchange(v, (int)(threadIdx.x % 32) ^ by);
 }
