@@ -11,7 +11,7 @@ struct candidate {
     int runner_pidfd;       /* the runner, to stop and to kill */
     int socket, stderr_fd;
     uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
-    int64_t asked_ns; /* when the request now answered was sent */
+    int64_t asked_ns;                 /* when the request now answered was sent */
     bool has_prepare;
     enum wire_fault fault;
 };

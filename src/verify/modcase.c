@@ -158,8 +158,9 @@ static const struct {
 /* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
  * would otherwise be known for their inputs' distribution. */
 static const char *const timed_families[] = {"spikes", "signed"};
-/* And the other half of those sets, where one element can be made to show: as the problem makes them but for one element
- * of one input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one. */
+/* And the other half of those sets, where one element can be made to show: as the problem makes them but for one
+ * element of one input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one.
+ */
 static const char touched_family[] = "touched";
 enum { OTHER_TIMED = 4 };
 

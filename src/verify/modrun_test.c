@@ -1,6 +1,6 @@
-/* The process of a ModelNew answer, as the verifier sees it: its children, whichever thread has them, what it does while
- * it should stand still, and numbers of requests that it cannot foresee. A GPU's jail without a GPU: it forbids less.
- * Needs PyTorch and a sandbox; says so and skips where they are missing. */
+/* The process of a ModelNew answer, as the verifier sees it: its children, whichever thread has them, what it does
+ * while it should stand still, and numbers of requests that it cannot foresee. A GPU's jail without a GPU: it forbids
+ * less. Needs PyTorch and a sandbox; says so and skips where they are missing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,8 +49,10 @@ static struct modrun started(const char *code) {
     if (!zygote.jail) skip();
     const struct modrun_options o = {.device = "cuda:0", .threads = 1, .cpu_s = 60};
     if (modrun_start(&r, &zygote, &o, 5, &e) != ST_OK) fail_msg("%s", e.msg);
-    str_addf(&text, "import ctypes\nimport os\nimport signal\nimport threading\nimport time\n%s\n\nclass ModelNew:\n    pass\n",
-             code);
+    str_addf(
+        &text,
+        "import ctypes\nimport os\nimport signal\nimport threading\nimport time\n%s\n\nclass ModelNew:\n    pass\n",
+        code);
     js_begin(&q, NULL, '{');
     js_put_str(&q, "op", "load");
     js_put_str(&q, "code", str_c(&text));
@@ -64,8 +66,7 @@ static struct modrun started(const char *code) {
 
 static void test_children(void **state) {
     (void)state;
-    static const char *const codes[] = {"",
-                                        "if os.fork() == 0:\n    time.sleep(60)\n",
+    static const char *const codes[] = {"", "if os.fork() == 0:\n    time.sleep(60)\n",
                                         "forked = threading.Event()\n\n\ndef work():\n    if os.fork() == 0:\n"
                                         "        time.sleep(60)\n    forked.set()\n    time.sleep(60)\n\n\n"
                                         "threading.Thread(target=work, daemon=True).start()\nforked.wait()\n"};
@@ -103,7 +104,8 @@ static void test_stands_still(void **state) {
     char code[1200];
     snprintf(code, sizeof code, "%s%s", spins, wakes);
     const double still = moved_s(spins), woken = moved_s(code);
-    printf("told to stand still for 0.2 s: %.2f ms, with a timer that continues it %.2f ms\n", still * 1e3, woken * 1e3);
+    printf("told to stand still for 0.2 s: %.2f ms, with a timer that continues it %.2f ms\n", still * 1e3,
+           woken * 1e3);
     assert_true(still < 0.02);
     assert_true(woken > still + 0.005);
 }

@@ -17,8 +17,8 @@ static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply had work left to do. */
 static const double late_slack_s = 200e-6;
-/* What a process may use of a processor between two of its timed requests while it is stopped. Coming to rest takes some
- * tens of microseconds; more where somebody else has the processor, now and then. */
+/* What a process may use of a processor between two of its timed requests while it is stopped. Coming to rest takes
+ * some tens of microseconds; more where somebody else has the processor, now and then. */
 static const double most_moved_s = 300e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
@@ -82,9 +82,9 @@ static double empty_s(const struct duel *d) {
 
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
  * costs may be found larger than they are; a quarter of what is no empty request stays.
- * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls that
- * is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or calls
- * that were slow when their number was decided, little or nothing is taken off. */
+ * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
+ * that is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or
+ * calls that were slow when their number was decided, little or nothing is taken off. */
 static double calls_s(const struct duel *d, double request, double empty, bool mine) {
     static const double most_share = 1.0 / 16;
     if (d->plan.whole) return request;
@@ -507,7 +507,8 @@ static void measure(struct run *r) {
     if (good) ratio = take_turns(&d, &good);
     /* Where the reference does it as well, somebody else's work keeps processes from coming to rest. */
     if (good && is_hardened(j) && 2 * d.moved[1] > d.turns && 2 * d.moved[0] <= d.moved[1])
-        good = run_reject(r, "in front of timed calls", OUTCOME_HIDDEN_WORK, "it worked while it should have stood still");
+        good =
+            run_reject(r, "in front of timed calls", OUTCOME_HIDDEN_WORK, "it worked while it should have stood still");
     if (good && d.plan.device) good = time_kernels(&d, &ratio);
     j->reference = ref.r;
     if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) module_drop_reference(j);

@@ -667,7 +667,8 @@ static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n
     modrun_pause(&r->r);
     /* Whatever the answer says about it, and wherever it has mapped its inputs. On a GPU what is shared cannot be shown
      * to others again. */
-    for (int i = 0; i < n * c->n_outputs; i++) places[i] = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
+    for (int i = 0; i < n * c->n_outputs; i++)
+        places[i] = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
     if (is_hardened(r->j) && !c->aliases && modrun_maps(&r->r, c->lane_fd[LANE_ANSWER], places, n * c->n_outputs))
         return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     for (int i = 0; i < n * c->n_outputs; i++) {
