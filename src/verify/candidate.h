@@ -8,6 +8,7 @@
 
 struct candidate {
     struct process process; /* bubblewrap, or the runner itself in weak mode */
+    pid_t runner;           /* in our numbering; 0: not known yet */
     int runner_pidfd;       /* the runner, to stop and to kill */
     int socket, stderr_fd;
     uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */

@@ -173,6 +173,7 @@ static int64_t cpu_time_ns(pid_t pid) {
 void modrun_pause(struct modrun *r) {
     if (!r->stopped) {
         signal_to(r->pidfd, SIGSTOP);
+        process_stop_threads(r->pid);
         r->cpu_ns = cpu_time_ns(r->pid);
     }
     r->stopped = true;
