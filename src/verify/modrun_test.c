@@ -95,12 +95,15 @@ static void test_stands_still(void **state) {
     (void)state;
     static const char spins[] = "def work():\n    while True:\n        pass\n\n\n"
                                 "threading.Thread(target=work, daemon=True).start()\n";
-    static const char wakes[] = "libc = ctypes.CDLL(None)\nevent = (ctypes.c_int * 16)()\n"
-                                "event[2], event[3] = signal.SIGCONT, 0\ntimer = ctypes.c_void_p()\n"
-                                "often = (ctypes.c_long * 4)(0, 300000, 0, 300000)\n"
-                                "libc.signal(signal.SIGCONT, ctypes.cast(libc.getpid, ctypes.c_void_p))\n"
-                                "assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
-                                "libc.timer_settime(timer, 0, often, None)\n";
+    /* Many, because one whose signal is under way when the process is stopped is heard no more. */
+    static const char wakes[] =
+        "libc = ctypes.CDLL(None)\nevent = (ctypes.c_int * 16)()\n"
+        "event[2], event[3] = signal.SIGCONT, 0\ntimers = [ctypes.c_void_p() for _ in range(64)]\n"
+        "libc.signal(signal.SIGCONT, ctypes.cast(libc.getpid, ctypes.c_void_p))\n"
+        "for i, timer in enumerate(timers):\n"
+        "    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
+        "    often = (ctypes.c_long * 4)(0, 128000000, 0, 2000000 * (i + 1))\n"
+        "    libc.timer_settime(timer, 0, often, None)\n";
     char code[1200];
     snprintf(code, sizeof code, "%s%s", spins, wakes);
     const double still = moved_s(spins), woken = moved_s(code);
