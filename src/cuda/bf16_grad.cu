@@ -8,14 +8,6 @@ enum { THREADS = 256, COLUMN_THREADS = 64, MAX_HALF = 4 };
 /* ---- SwiGLU -------------------------------------------------------------------------------------------------------
  */
 
-/* y = g s u with s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s. */
-struct gate_grad {
-    float gate, up;
-};
-static __device__ __forceinline__ struct gate_grad grad_of(float d, float g, float u) {
-    const float s = 1.0f / (1.0f + power_of_two(-(g * LOG2E))), slope = s * fmaf(g, 1.0f - s, 1.0f);
-    return {d * u * slope, d * (g * s)};
-}
 static __device__ __forceinline__ uint32_t gate_pair(uint32_t g, uint32_t u) {
     return bf16_pair(gate16(low_float(g), low_float(u)), gate16(high_float(g), high_float(u)));
 }
@@ -25,15 +17,15 @@ static __global__ void swiglu_grad16_kernel(struct cu_mat16 dgu, struct cu_mat16
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < dy.rows * F; i += step) {
         const int64_t t = i / F, j = i % F;
         const uint16_t *const in = gu.p + t * gu.ld + j;
-        const struct gate_grad x = grad_of(bf16_float(dy.p[t * dy.ld + j]), bf16_float(in[0]), bf16_float(in[F]));
+        const struct gate_grad x = grad_of_gate(bf16_float(dy.p[t * dy.ld + j]), bf16_float(in[0]), bf16_float(in[F]));
         dgu.p[t * dgu.ld + j] = bf16_of(x.gate);
         dgu.p[t * dgu.ld + F + j] = bf16_of(x.up);
     }
 }
 
 static __device__ __forceinline__ void grad_pair(uint32_t *gate, uint32_t *up, uint32_t d, uint32_t g, uint32_t u) {
-    const struct gate_grad low = grad_of(low_float(d), low_float(g), low_float(u));
-    const struct gate_grad high = grad_of(high_float(d), high_float(g), high_float(u));
+    const struct gate_grad low = grad_of_gate(low_float(d), low_float(g), low_float(u));
+    const struct gate_grad high = grad_of_gate(high_float(d), high_float(g), high_float(u));
     *gate = bf16_pair(low.gate, high.gate);
     *up = bf16_pair(low.up, high.up);
 }

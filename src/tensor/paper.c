@@ -10,7 +10,7 @@ struct block {
 };
 
 /* The CUDA backend's slabs, src/cuda/host.h. */
-enum slab { X16, WIDE, LORA_X, LORA_T, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
+enum slab { X16, WIDE, LORA_X, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
 
 struct paper_backend {
     struct backend be; /* first: ops cast back */
@@ -196,9 +196,8 @@ static double sum_squares(struct backend *be, const float *x, int64_t n) {
     return 0;
 }
 static void lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
-    (void)xa, (void)scale;
+    (void)a, (void)xa, (void)scale;
     use(be, LORA_X, rounded(x));
-    use(be, LORA_T, x.rows * a->N * 2);
 }
 static void lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
     (void)be, (void)xa, (void)site, (void)n;
