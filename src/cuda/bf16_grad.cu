@@ -70,6 +70,67 @@ extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, str
     return LAUNCH(swiglu_grad16_vec_kernel<true>, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, y, dy, gu);
 }
 
+/* ---- norm ---------------------------------------------------------------------------------------------------------
+ */
+
+/* A block a row, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). */
+template <int N_THREADS, int QUADS>
+static __global__ void __launch_bounds__(N_THREADS)
+    rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat dy, struct cu_mat x, const float *gain,
+                          float eps, uint16_t *rounded) {
+    __shared__ float2 part[N_THREADS / 32];
+    const int64_t t = blockIdx.x, n = x.cols;
+    const int tid = threadIdx.x;
+    float4 u[QUADS], v[QUADS], w[QUADS], g[QUADS];
+    float2 s = make_float2(0, 0); /* of x^2, of dy gain x */
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int64_t j = (i * N_THREADS + tid) * 4;
+        const bool in = j < n;
+        const float4 none = make_float4(0, 0, 0, 0);
+        u[i] = in ? *reinterpret_cast<const float4 *>(x.p + t * x.ld + j) : none;
+        v[i] = in ? *reinterpret_cast<const float4 *>(dy.p + t * dy.ld + j) : none;
+        g[i] = in ? *reinterpret_cast<const float4 *>(gain + j) : none;
+        w[i] = in ? *reinterpret_cast<const float4 *>(dx.p + t * dx.ld + j) : none;
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        v[i] = make_float4(v[i].x * g[i].x, v[i].y * g[i].y, v[i].z * g[i].z, v[i].w * g[i].w);
+        s.x = fmaf(u[i].w, u[i].w, fmaf(u[i].z, u[i].z, fmaf(u[i].y, u[i].y, fmaf(u[i].x, u[i].x, s.x))));
+        s.y = fmaf(v[i].w, u[i].w, fmaf(v[i].z, u[i].z, fmaf(v[i].y, u[i].y, fmaf(v[i].x, u[i].x, s.y))));
+    }
+    s = make_float2(warp_sum(s.x), warp_sum(s.y));
+    if (tid % 32 == 0) part[tid / 32] = s;
+    __syncthreads();
+    s = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < N_THREADS / 32; i++) s = make_float2(s.x + part[i].x, s.y + part[i].y);
+    const float r = 1.0f / sqrtf(s.x / (float)n + eps), mean = s.y * r / (float)n;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int64_t j = (i * N_THREADS + tid) * 4;
+        if (j >= n) break;
+        const float4 h = make_float4(u[i].x * r, u[i].y * r, u[i].z * r, u[i].w * r);
+        const float4 o = make_float4(fmaf(r, v[i].x - h.x * mean, w[i].x), fmaf(r, v[i].y - h.y * mean, w[i].y),
+                                     fmaf(r, v[i].z - h.z * mean, w[i].z), fmaf(r, v[i].w - h.w * mean, w[i].w));
+        *reinterpret_cast<float4 *>(dx.p + t * dx.ld + j) = o;
+        *reinterpret_cast<uint2 *>(y.p + t * y.ld + j) =
+            make_uint2(bf16_pair(h.x * g[i].x, h.y * g[i].y), bf16_pair(h.z * g[i].z, h.w * g[i].w));
+        if (rounded)
+            *reinterpret_cast<uint2 *>(rounded + t * n + j) = make_uint2(bf16_pair(o.x, o.y), bf16_pair(o.z, o.w));
+    }
+}
+
+extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat dy,
+                                 struct cu_mat x, const float *gain, float eps, uint16_t *rounded, int *done) {
+    *done = x.rows <= 0 || (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(dy.p, dy.ld) &&
+                            aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && y.ld % 4 == 0);
+    if (x.rows <= 0 || !*done) return 0;
+    if (x.cols <= 1536)
+        return LAUNCH((rmsnorm_back16_kernel<128, 3>), x.rows, 128, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+    return LAUNCH((rmsnorm_back16_kernel<256, 4>), x.rows, 256, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+}
+
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------
  */
 

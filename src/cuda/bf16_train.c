@@ -22,6 +22,25 @@ void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y
         bf16_swiglu_grad(c, dgu, dy, gu);
 }
 
+/* The products that come next take dx's rounding from where it is left beside dx. */
+void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                       const float *gain, float eps) {
+    ASSERT(dx.rows == x.rows && dy.rows == x.rows && dx.cols == x.cols && dy.cols == x.cols);
+    struct cuda_backend *c = cuda_begin_product(be, "rmsnorm_back");
+    if (!c) return;
+    const struct cu_mat of = mat_of(dx);
+    uint16_t *const rounded = bf16_rounding_room(c, dx);
+    int done = 0;
+    c->rounded.data = NULL;
+    if (!cuda_ok(c, "rmsnorm_back",
+                 cu_rmsnorm_back16(&c->dev, of, mat16(y), mat_of(dy), mat_of(x), gain, eps, rounded, &done)))
+        return;
+    if (done && rounded) c->rounded = dx;
+    if (done) return;
+    be->rmsnorm(be, y, x, gain, eps);
+    be->rmsnorm_grad(be, dx, NULL, dy, x, gain, eps, true);
+}
+
 /* The gradient at x A^T: scale dy B. */
 void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale) {
     struct cuda_backend *c = cuda_begin_product(be, "lora_dt");

@@ -775,6 +775,7 @@ static const struct backend table = {
     .rope_kv = bf16_rope_kv,
     .swiglu_both = op_swiglu_both,
     .lora_dt = bf16_lora_dt,
+    .rmsnorm_back = bf16_rmsnorm_back,
     .linear_add = bf16_linear_add,
     .logprob_dx = op_logprob_dx,
     .lora_swiglu_both = bf16_lora_swiglu_both,

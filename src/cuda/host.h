@@ -219,6 +219,8 @@ void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_a
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
                       const struct lora_site_args *site, int n);
 void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
+void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                       const float *gain, float eps);
 void bf16_lora_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
                            struct tensor xa, const struct lora_site_args *site, struct tensor dt,
                            const struct weight *a);

@@ -255,6 +255,11 @@ int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat1
 /* y as of cu_swiglu16 too; *done stays 0, and nothing happens, where rows are not of whole aligned eights. */
 int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
                      struct cu_mat16 gu, int *done);
+/* dx += the gradient of y = rmsnorm(x) given dy, y itself, and dx rounded where `rounded` is not NULL (rows end to end).
+ * *done stays 0, and nothing happens, where rows are not of whole aligned fours, up to 4096 columns. Sums are in an
+ * order of their own. */
+int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat dy, struct cu_mat x,
+                      const float *gain, float eps, uint16_t *rounded, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 

@@ -51,6 +51,19 @@ static void site_dx(struct model *m, const struct lora *l, enum lora_input input
     if (lora && !first) m->be->linear_dx(m->be, dx, lora_dt_of(m, l, input), &l->a[input], true);
 }
 
+/* h = norm(x) once more, for the gradients of what read it; dx += the norm's gradient, dh being that of h. */
+static void norm_backward(struct model *m, struct tensor dx, struct tensor h, struct tensor dh, struct tensor x,
+                          const float *gain) {
+    struct backend *be = m->be;
+    const float eps = m->cfg.rms_eps;
+    if (be->rmsnorm_back && m->act == DT_BF16 && m->train != TRAIN_FULL) {
+        be->rmsnorm_back(be, dx, h, dh, x, gain, eps);
+        return;
+    }
+    be->rmsnorm(be, h, x, gain, eps);
+    be->rmsnorm_grad(be, dx, grad_of(m, gain), dh, x, gain, eps, true);
+}
+
 /* All rows are the own adapter's: check_batch in forward.c sees to it. */
 static void layer_backward(struct model *m, int i, const struct layer_acts *a, struct tensor dx) {
     struct backend *be = m->be;
@@ -87,12 +100,11 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
     }
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
     lora_a_grad(m, lora, LORA_OF_ACT, act);
-    be->rmsnorm(be, h, x_mid, l->ln2, eps);
     lora_backward(m, lora, LORA_OF_H2, dgu, a->xa[LORA_OF_H2]);
-    lora_a_grad(m, lora, LORA_OF_H2, h);
     site_dx(m, lora, LORA_OF_H2, dh, dgu, &l->wgu);
+    norm_backward(m, dx, h, dh, x_mid, l->ln2);
     if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);
-    be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
+    lora_a_grad(m, lora, LORA_OF_H2, h);
 
     /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
     lora_backward(m, lora, LORA_OF_O, dx, a->xa[LORA_OF_O]);
@@ -107,15 +119,14 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
                        tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
                        w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
-    be->rmsnorm(be, h, x_in, l->ln1, eps);
     lora_backward(m, lora, LORA_OF_H1, dqkv, a->xa[LORA_OF_H1]);
-    lora_a_grad(m, lora, LORA_OF_H1, h);
     site_dx(m, lora, LORA_OF_H1, dh, dqkv, &l->wqkv);
+    norm_backward(m, dx, h, dh, x_in, l->ln1);
+    lora_a_grad(m, lora, LORA_OF_H1, h);
     if (full) {
         be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h, m->dt);
         if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
     }
-    be->rmsnorm_grad(be, dx, grad_of(m, l->ln1), dh, x_in, l->ln1, eps, true);
 }
 
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) {

@@ -157,6 +157,9 @@ struct backend {
                              const struct weight *a);
     /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
     void (*linear_add)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
+    /* For models in bfloat16: y = rmsnorm(x) and rmsnorm_grad that adds to dx, without a dgain. */
+    void (*rmsnorm_back)(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                         const float *gain, float eps);
     /* logprob_grad, and dx = its result W with linear_dx; logits are undefined afterwards. */
     void (*logprob_dx)(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
                        const float *g, const struct weight *w);

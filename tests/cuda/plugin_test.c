@@ -600,6 +600,55 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
     return same;
 }
 
+/* rmsnorm_back against rmsnorm and rmsnorm_grad, whose sums are in another order; and the rounding that it leaves to the
+ * product behind it, bit for bit. */
+static bool norm_back_right(struct backend *gpu, int64_t n) {
+    enum { T = 3, OUT = 16, WAYS = 3 };
+    struct rng r = rng_make(91, (uint64_t)n);
+    struct err e;
+    const size_t all = (size_t)(T * n);
+    float *host = xmalloc((3 * all + (size_t)n) * sizeof *host), *dx[WAYS], product[WAYS][T * OUT];
+    uint16_t *y[WAYS], *matrix = xmalloc((size_t)(OUT * n) * 2);
+    for (size_t i = 0; i < 3 * all + (size_t)n; i++) host[i] = 2 * (float)rng_normal(&r);
+    for (int64_t i = 0; i < OUT * n; i++) matrix[i] = bf16_near(rng_normal(&r));
+    struct weight w = {.N = n, .K = OUT, .dt = DT_BF16};
+    gpu->weight_put(gpu, &w, 0, n, matrix);
+    float *const dev = gpu->mem_alloc(gpu, (3 * all + (size_t)n) * sizeof *dev);
+    void *const h = gpu->mem_alloc(gpu, all * 2), *const out = gpu->mem_alloc(gpu, sizeof product[0]);
+    const struct tensor to = tensor_full(dev, T, n), dy = tensor_full(dev + all, T, n),
+                        x = tensor_full(dev + 2 * all, T, n), norm = tensor_of(h, DT_BF16, T, n),
+                        thin = tensor_full(out, T, OUT);
+    const float *gain = dev + 3 * all;
+    for (int way = 0; way < WAYS; way++) { /* two ops; one; one, and its dx rounded once more */
+        dx[way] = xmalloc(all * sizeof(float));
+        y[way] = xmalloc(all * 2);
+        gpu->mem_put(gpu, dev, host, (3 * all + (size_t)n) * sizeof *dev);
+        if (way == 0) {
+            gpu->rmsnorm(gpu, norm, x, gain, 1e-6f);
+            gpu->rmsnorm_grad(gpu, to, NULL, dy, x, gain, 1e-6f, true);
+        } else {
+            gpu->linear_dx(gpu, thin, to, &w, false); /* makes room for a rounding */
+            gpu->rmsnorm_back(gpu, to, norm, dy, x, gain, 1e-6f);
+        }
+        if (way == 2) gpu->axpby(gpu, to, 1, to, 0);
+        gpu->linear_dx(gpu, thin, to, &w, false);
+        gpu->mem_get(gpu, dx[way], dev, all * sizeof(float));
+        gpu->mem_get(gpu, y[way], h, all * 2);
+        gpu->mem_get(gpu, product[way], out, sizeof product[0]);
+    }
+    bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(product[1], product[2], sizeof product[1]) == 0 &&
+              memcmp(dx[1], dx[2], all * sizeof(float)) == 0;
+    for (size_t i = 0; i < all; i++) {
+        ok &= fabsf(dx[0][i] - dx[1][i]) < 1e-5f * (1 + fabsf(dx[0][i])) && dx[1][i] != host[i];
+        ok &= fabs(bf16_value(y[0][i]) - bf16_value(y[1][i])) <= 0.008 * fabs(bf16_value(y[0][i]));
+    }
+    for (int way = 0; way < WAYS; way++) free(dx[way]), free(y[way]);
+    gpu->weight_free(gpu, &w);
+    gpu->mem_free(gpu, dev), gpu->mem_free(gpu, h), gpu->mem_free(gpu, out);
+    free(host), free(matrix);
+    return ok;
+}
+
 /* ---- LoRA over many rows ------------------------------------------------------------------------------------------
  */
 
@@ -1052,7 +1101,10 @@ static bool lora_trains(struct backend *gpu, struct err *e) {
     for (int way = 0; ok && way < WAYS; way++) {
         const struct model_options mo = {.dtype = "bf16", .frozen = true, .activation_memory = way == 1 ? least : 0};
         struct model *m = NULL;
-        if (way == 2) gpu->lora_swiglu_both = NULL, gpu->linear_add = NULL, gpu->logprob_dx = NULL;
+        if (way == 2) {
+            gpu->lora_swiglu_both = NULL, gpu->linear_add = NULL;
+            gpu->logprob_dx = NULL, gpu->rmsnorm_back = NULL;
+        }
         ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK && adapter_of_noise(m, 8, e);
         if (ok && way == 0) least = model_activation_bytes(m, T, N, LAYERS);
         ok = ok && model_forward(m, &b, logp[way], NULL, NULL, e) == ST_OK && model_backward(m, &b, g, e) == ST_OK;
@@ -1104,6 +1156,9 @@ int main(int argc, char **argv) {
     test_attention_grad(gpu);
     report("SwiGLU and its gradient at once: rows of 64", swiglu_both_same_bits(gpu, 64));
     report("SwiGLU and its gradient at once: rows of 37", swiglu_both_same_bits(gpu, 37));
+    report("a norm and its gradient at once: 1,536 columns", norm_back_right(gpu, 1536));
+    report("a norm and its gradient at once: 2,600 columns", norm_back_right(gpu, 2600));
+    report("a norm and its gradient at once: 42 columns", norm_back_right(gpu, 42));
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
     report("the gradient of SwiGLU with LoRA within: few rows, rank 32", lora_swiglu_grad(gpu, 37, 32));
