@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tools/own_answers.py RUN DIR: a run's own answers as a folder for `kernelrl corpus from=DIR`.
 
-Reads RUN/traces.jsonl.zst (single turns, zero-shot prompts, backend c) and writes DIR/problems.jsonl and
+Reads RUN/traces.jsonl.zst (single turns, zero-shot prompts; backend c, cuda_native or triton) and writes DIR/problems.jsonl and
 DIR/answers.jsonl as `kernelrl problems generate --answers --verify` does: what failed is a broken answer with its
 verdict, all are of the one style "own". Their refinement rows show the model's own failures with the verifier's
 feedback, and end with an answer of its own that is right. Needs zstdcat; standard library otherwise.
@@ -48,7 +48,7 @@ def main():
             if t.get("prompt_ids"):
                 prompt = decode(t["prompt_ids"])
                 code[t["problem"]] = re.findall(r"```python\n(.*?)\n?```", prompt, re.S)[-1] + "\n"
-            kernel = re.search(r"```c\n(.*?)```", t["text"], re.S)
+            kernel = re.search(r"```(?:c|cuda|python)\n(.*?)```", t["text"], re.S)
             v = t.get("verdict")
             if not kernel or not v or v["class"] == "I":
                 continue

@@ -68,8 +68,9 @@ static const char triton_text[] =
 
 static const char native_text[] =
     "// %d\n__global__ void elementwise_answer(const float4 *x, float4 *out, long n) {\n"
-    "    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;\n    if (i >= n) return;\n    float4 a = x[i];\n"
-    "    out[i] = make_float4(fmaxf(a.x, 0.0f), fmaxf(a.y, 0.0f), fmaxf(a.z, 0.0f), fmaxf(a.w, 0.0f));\n}\n"
+    "    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;\n    if (i >= n) return;\n    float4 a = x[i], b;\n"
+    "    { float v = a.x; b.x = %s; }\n    { float v = a.y; b.y = %s; }\n"
+    "    { float v = a.z; b.z = %s; }\n    { float v = a.w; b.w = %s; }\n    out[i] = b;\n}\n"
     "void kernel(const float *x, float *out, cudaStream_t stream) {\n    long n = X_N / 4;\n"
     "    elementwise_answer<<<(n + 255) / 256, 256, 0, stream>>>((const float4 *)x, (float4 *)out, n);\n}\n";
 
@@ -100,6 +101,12 @@ static void cuda_answer(struct str *out, int f, int outside, int inside) {
     const char *v = functions[f].cuda;
     str_clear(out);
     str_addf(out, cuda_text, outside, inside, v, v, v, v);
+}
+
+static void native_answer(struct str *out, int f, int salt) {
+    const char *v = functions[f].cuda;
+    str_clear(out);
+    str_addf(out, native_text, salt, v, v, v, v);
 }
 
 static void report(const char *what, const char *device, int answers, int correct, double seconds, int64_t held_bytes,
@@ -213,14 +220,26 @@ static enum status bench_single(struct verifier *v, int which, int rows, const c
         else if (steps[i].verifier == TRITON)
             str_addf(&s, triton_text, outside, functions[0].triton, inside);
         else
-            str_addf(&s, native_text, inside);
+            native_answer(&s, 0, inside);
         struct verify_item it = {.problem = &problems[steps[i].conv], .source = str_c(&s)};
         TRY(timed_batch(v, &it, 1, steps[i].what, device, e));
     }
     return ST_OK;
 }
 
-static enum status bench_many(struct verifier *v, const char *what, bool is_triton, int answers, const char *device,
+/* An answer of verifier `which` to function f; outside differs between answers that share what is compiled (a native
+ * one is compiled as a whole). */
+static void make_answer(struct str *out, int which, int f, int outside, int inside) {
+    str_clear(out);
+    if (which == TRITON)
+        str_addf(out, triton_text, outside, functions[f].triton, inside);
+    else if (which == CUDA)
+        cuda_answer(out, f, outside, inside);
+    else
+        native_answer(out, f, outside);
+}
+
+static enum status bench_many(struct verifier *v, const char *what, int which, int answers, const char *device,
                               struct err *e) {
     struct str *sources = xcalloc((size_t)answers, sizeof *sources);
     struct verify_item *items = xcalloc((size_t)answers, sizeof *items);
@@ -234,10 +253,7 @@ static enum status bench_many(struct verifier *v, const char *what, bool is_trit
     }
     for (int i = 0; i < answers; i++) {
         int f = i / each;
-        if (is_triton)
-            str_addf(&sources[i], triton_text, i, functions[f].triton, salt + i);
-        else
-            cuda_answer(&sources[i], f, i, salt + i);
+        make_answer(&sources[i], which, f, i, salt + i);
         items[i] = (struct verify_item){.problem = &problems[f], .source = str_c(&sources[i])};
     }
     enum status st = timed_batch(v, items, (size_t)answers, what, device, e);
@@ -250,11 +266,7 @@ static enum status bench_many(struct verifier *v, const char *what, bool is_trit
         int i = k * answers / ALONE % answers, f = i / each;
         double ratio[3] = {items[i].verdict.speedup, 0, 0};
         for (int t = 0; t < 2 && st == ST_OK; t++) {
-            str_clear(&sources[i]);
-            if (is_triton)
-                str_addf(&sources[i], triton_text, salt + answers * (t + 1) + i, functions[f].triton, salt + i);
-            else
-                cuda_answer(&sources[i], f, salt + answers * (t + 1) + i, salt + i);
+            make_answer(&sources[i], which, f, salt + answers * (t + 1) + i, salt + i);
             struct verify_item alone = {.problem = &problems[f], .source = str_c(&sources[i])};
             st = verify_batch(v, &alone, 1, NULL, e);
             ratio[t + 1] = alone.verdict.speedup;
@@ -285,7 +297,7 @@ static enum status bench_gpu(struct verify_options o, int answers, int rows, str
         const char *started, *many;
     } parts[N_VERIFIERS] = {{BACKEND_cuda, "verifier started, cuda", "cuda, different, cold"},
                             {BACKEND_triton, "verifier started, triton", "triton, different, cold"},
-                            {BACKEND_cuda_native, "verifier started, native", NULL}};
+                            {BACKEND_cuda_native, "verifier started, native", "native, different, cold"}};
     enum status st = ST_OK;
     o.measure = true;
     for (int i = 0; i < N_VERIFIERS && st == ST_OK; i++) {
@@ -295,7 +307,7 @@ static enum status bench_gpu(struct verify_options o, int answers, int rows, str
         st = verifier_open(&o, &v, e);
         if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, 0, NULL);
         if (st == ST_OK) st = bench_single(v, i, rows, o.device, e);
-        if (st == ST_OK && parts[i].many) st = bench_many(v, parts[i].many, i == TRITON, answers / 2, o.device, e);
+        if (st == ST_OK) st = bench_many(v, parts[i].many, i, answers / 2, o.device, e);
         verifier_close(v);
     }
     return st;

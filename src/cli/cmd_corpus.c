@@ -9,7 +9,7 @@
 
 struct corpus_args {
     const char *from, *output, *python, *index;
-    int backend; /* 0: c, 1: triton */
+    int backend; /* of backend_names */
     bool unverified;
     int64_t seed, answers;
     double think, refine, examples, retrieved, verdicts, proposals, kernelbench;
@@ -19,7 +19,7 @@ static const struct config_key keys[] = {
     KEY_STRING(T, from, "",
                "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
     KEY_STRING(T, output, "", "Rows to append to, .jsonl or .jsonl.zst."),
-    KEY_ENUM(T, backend, "c", "c|triton", "What the answers are written in."),
+    KEY_ENUM(T, backend, "c", "c|triton|cuda_native", "What the answers are written in."),
     KEY_BOOL(T, unverified, "false",
              "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
     KEY_FLOAT(T, kernelbench, "0", "[0,1]",
@@ -40,14 +40,15 @@ static const struct config_key keys[] = {
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
+static const char *const backend_names[] = {"c", "triton", "cuda_native"};
 static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct corpus_args), NULL, 0};
 
 static enum status run(const struct corpus_args *a, struct err *e) {
     if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
     struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
     struct verifier *v = NULL;
-    const struct prompt_backend *backend = prompt_backend(a->backend ? "triton" : "c");
-    if (!backend->prototype && (a->index || a->verdicts > 0))
+    const struct prompt_backend *backend = prompt_backend(backend_names[a->backend]);
+    if (a->backend > 0 && (a->index || a->verdicts > 0))
         return FAIL(e, ST_USAGE, "corpus: index and verdicts: backend c only");
     if (backend->prototype) TRY(verifier_open(&vo, &v, e));
     struct corpus_options o = {.from = a->from,

@@ -1,5 +1,7 @@
 /* kernelrl demo: the main job on the embedded model. Evaluates on the held-out problems, trains by reinforcement
- * learning, evaluates again with the same seeds, and prints both side by side. */
+ * learning, evaluates again with the same seeds, and prints both side by side. On a GPU twenty easy problems of
+ * KernelBench are evaluated, too, where KERNELBENCH_ROOT says where they are. Interrupted, the same command goes on:
+ * the verdicts of evaluations are on disk like those of training. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,28 +16,141 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "rl/eval.h"
+#include "rl/journal.h"
 #include "rl/loop.h"
 #include "rl/session.h"
 
-struct both { /* the same problems sampled and greedy */
-    struct eval_result sampled, greedy;
-};
+/* Verdicts are on disk after so many problems of an evaluation. */
+enum { PROBLEMS_AT_ONCE = 16 };
 
-static enum status evaluate(const struct train_options *o, const char *checkpoint, const volatile bool *cancel,
-                            struct session *s, const struct problem ***test, struct both *out, struct err *e) {
+struct results { /* of the same problems; n_problems 0: not made */
+    struct eval_result sampled, greedy, kernelbench;
+};
+static void free_results(struct results *r) {
+    eval_free(&r->sampled);
+    eval_free(&r->greedy);
+    eval_free(&r->kernelbench);
+}
+
+struct evaluation {
+    struct session s;
+    struct journal *journal;
+    const struct problem **test;
+    struct problem_set problems, generated; /* what the results point into, once the session is closed */
+};
+/* Everything but the problems: training wants the device, and the verifier's processes, for itself. */
+static void evaluation_leave(struct evaluation *x) {
+    x->problems = x->s.problems;
+    x->generated = x->s.generated;
+    x->s.problems = x->s.generated = (struct problem_set){.arena = ARENA_INIT};
+    session_judging_close(&x->s);
+    journal_close(x->journal);
+    session_close(&x->s);
+}
+static void evaluation_free(struct evaluation *x) {
+    problem_set_free(&x->problems);
+    problem_set_free(&x->generated);
+    free(x->test);
+}
+
+static bool on_gpu(const struct train_options *o) { return strcmp(o->device, "cpu") != 0; }
+
+/* ---- KernelBench --------------------------------------------------------------------------------------------------*/
+
+/* Single element-wise operators, norms and losses of its first level; of the second what a small kernel can take part
+ * in. */
+static bool is_easy(const struct problem *p) {
+    static const short level1[] = {19, 20, 22, 23, 25, 26, 28, 29, 31, 32, 40, 88, 94},
+                       level2[] = {29, 53, 59, 70, 76, 86, 95};
+    const short *ids = p->level == 1 ? level1 : level2;
+    const size_t n = p->level == 1 ? ARRAY_LEN(level1) : p->level == 2 ? ARRAY_LEN(level2) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == p->problem_id) return true;
+    return false;
+}
+
+struct kernelbench {
+    struct problem_set set;
+    const struct problem **easy;
+    int n;
+};
+static void kernelbench_close(struct kernelbench *k) {
+    free(k->easy);
+    problem_set_free(&k->set);
+}
+
+/* Leaves n at 0, and says why, where there is none. */
+static enum status kernelbench_open(const struct train_options *o, struct kernelbench *k, struct err *e) {
+    const char *root = getenv("KERNELBENCH_ROOT");
+    *k = (struct kernelbench){.set = {.arena = ARENA_INIT}};
+    if (!on_gpu(o)) return ST_OK;
+    if (!root || !*root) {
+        log_info("KernelBench's problems are left out: KERNELBENCH_ROOT does not say where they are");
+        return ST_OK;
+    }
+    TRY(problem_set_load(root, &k->set, e));
+    k->easy = xcalloc(k->set.count + 1, sizeof(struct problem *));
+    for (size_t i = 0; i < k->set.count; i++)
+        if (is_easy(&k->set.items[i])) k->easy[k->n++] = &k->set.items[i];
+    if (k->n == 0)
+        log_info("KernelBench's problems are left out: KERNELBENCH_ROOT (%s) has none of the easy ones", root);
+    return ST_OK;
+}
+
+/* ---- evaluations --------------------------------------------------------------------------------------------------*/
+
+/* n_samples 1: greedy. */
+static enum status evaluate_on(const struct train_options *o, const struct evaluation *x,
+                               const struct problem *const *problems, int n, int n_samples, struct eval_result *out,
+                               struct err *e) {
+    const struct rollout_params p = {.group_size = n_samples,
+                                     .max_tokens = (int)o->max_tokens,
+                                     .temperature = n_samples > 1 ? 1 : 0,
+                                     .seed = n_samples > 1 ? (uint64_t)o->seed + 77 : 0,
+                                     .at_once = on_gpu(o) ? PROBLEMS_AT_ONCE : 0};
+    return eval_rollouts(&x->s.actor, problems, n, &p, out, e);
+}
+
+static enum status evaluate_all(const struct train_options *o, const char *name, const char *checkpoint,
+                                const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
+                                struct results *out, struct err *e) {
     struct train_options mine = *o;
     mine.load_checkpoint_path = checkpoint;
-    const struct problem **train = NULL;
+    CLEANUP_FREE const struct problem **train = NULL;
+    CLEANUP_STR struct str path = STR_INIT;
+    const double start = clock_now_s();
     int n_train, n;
-    enum status st = session_open(&mine, cancel, s, e);
-    if (st == ST_OK) st = session_problems(&mine, s, &train, &n_train, test, &n, e);
-    free(train);
-    if (st == ST_OK)
-        st = eval_run(&s->actor, *test, n, (int)o->eval_samples, 1, (int)o->max_tokens, (uint64_t)o->seed + 77,
-                      &out->sampled, e);
-    if (st == ST_OK) st = eval_run(&s->actor, *test, n, 1, 0, (int)o->max_tokens, 0, &out->greedy, e);
+    str_addf(&path, "%s/%s.verdicts.jsonl", o->log_path, name);
+    TRY(session_open(&mine, cancel, &x->s, e));
+    TRY(session_problems(&mine, &x->s, &train, &n_train, &x->test, &n, e));
+    TRY(journal_open(path.p, x->s.verify_settings, 0, x->s.verifier, &x->journal, e));
+    session_judging(&x->s, x->journal, cancel);
+    if (o->eval_samples > 1) {
+        TRY(evaluate_on(o, x, x->test, n, (int)o->eval_samples, &out->sampled, e));
+        log_info("  %d held-out problems x %lld answers: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", n,
+                 (long long)o->eval_samples, 100 * out->sampled.correct.mean, 100 * out->sampled.fast.mean,
+                 clock_now_s() - start);
+    }
+    TRY(evaluate_on(o, x, x->test, n, 1, &out->greedy, e));
+    log_info("  %d held-out problems, greedy: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", n,
+             100 * out->greedy.correct.mean, 100 * out->greedy.fast.mean, clock_now_s() - start);
+    if (k->n == 0) return ST_OK;
+    TRY(evaluate_on(o, x, k->easy, k->n, 1, &out->kernelbench, e));
+    log_info("  %d problems of KernelBench, greedy: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", k->n,
+             100 * out->kernelbench.correct.mean, 100 * out->kernelbench.fast.mean, clock_now_s() - start);
+    return ST_OK;
+}
+
+/* name: "before" or "after", of the file of its verdicts. */
+static enum status evaluate(const struct train_options *o, const char *name, const char *checkpoint,
+                            const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
+                            struct results *out, struct err *e) {
+    const enum status st = evaluate_all(o, name, checkpoint, k, cancel, x, out, e);
+    evaluation_leave(x);
     return st;
 }
+
+/* ---- the report ---------------------------------------------------------------------------------------------------*/
 
 static void row(const char *name, struct interval a, struct interval b) {
     printf("  %-9s %5.1f%% [%5.1f,%5.1f]   %5.1f%% [%5.1f,%5.1f]   %+6.1f\n", name, 100 * a.mean, 100 * a.low,
@@ -48,57 +163,70 @@ static void table(const char *title, const struct eval_result *a, const struct e
     row("compile", a->compiled, b->compiled);
     row("correct", a->correct, b->correct);
     row("fast_1", a->fast, b->fast);
+    if (isnan(a->speedup.mean) || isnan(b->speedup.mean)) return; /* not timed, or nothing correct */
     printf("  %-9s %5.2fx [%5.2f,%5.2f]   %5.2fx [%5.2f,%5.2f]   x%5.2f\n", "speed-up", a->speedup.mean, a->speedup.low,
            a->speedup.high, b->speedup.mean, b->speedup.low, b->speedup.high, b->speedup.mean / a->speedup.mean);
 }
 
-static void print_tables(const struct both *before, const struct both *after) {
+static void print_tables(const struct results *before, const struct results *after) {
     char title[128];
-    int n, n_greedy;
+    int n = 0, n_greedy;
+    struct interval p = {0}, g = eval_paired_speed(&before->greedy, &after->greedy, &n_greedy);
     printf("\n%-21s before                  after            change\n", "");
-    snprintf(title, sizeof title, "temperature 1 (%d held-out problems x %d answers)", before->sampled.n_problems,
-             before->sampled.n_samples);
-    table(title, &before->sampled, &after->sampled);
-    table("greedy (1 answer each)", &before->greedy, &after->greedy);
-    struct interval p = eval_paired_speed(&before->sampled, &after->sampled, &n);
-    struct interval g = eval_paired_speed(&before->greedy, &after->greedy, &n_greedy);
-    printf("speed after / before on problems solved both times: %.2f [%.2f, %.2f] over %d problems", p.mean, p.low,
-           p.high, n);
-    printf(" (greedy %.2f over %d)\n", g.mean, n_greedy);
+    if (before->sampled.n_problems > 0) {
+        snprintf(title, sizeof title, "temperature 1 (%d held-out problems x %d answers)", before->sampled.n_problems,
+                 before->sampled.n_samples);
+        table(title, &before->sampled, &after->sampled);
+        p = eval_paired_speed(&before->sampled, &after->sampled, &n);
+    }
+    snprintf(title, sizeof title, "greedy (%d held-out problems)", before->greedy.n_problems);
+    table(title, &before->greedy, &after->greedy);
+    if (before->kernelbench.n_problems > 0) {
+        snprintf(title, sizeof title, "greedy (%d problems of KernelBench)", before->kernelbench.n_problems);
+        table(title, &before->kernelbench, &after->kernelbench);
+    }
+    if (n + n_greedy > 0) printf("speed after / before on held-out problems solved both times:");
+    if (n > 0) printf(" %.2f [%.2f, %.2f] over %d;", p.mean, p.low, p.high, n);
+    if (n_greedy > 0) printf(" greedy %.2f [%.2f, %.2f] over %d", g.mean, g.low, g.high, n_greedy);
+    if (n + n_greedy > 0) printf("\n");
     printf("intervals: 95%% bootstrap over problems; fast_1: correct and faster than PyTorch eager;\n"
            "speed-up: geometric mean over correct kernels\n\n");
 }
 
-/* demo.json in the run directory: the four evaluations, problem by problem. */
-static enum status write_json(const struct train_options *o, const struct both *before, const struct both *after,
+static void put_result(struct str *s, const char *name, const struct eval_result *r) {
+    str_addf(s, ", \"%s\": ", name);
+    if (r->n_problems > 0)
+        eval_to_json(r, s);
+    else
+        str_adds(s, "null");
+}
+
+/* demo.json in the run directory: the evaluations, problem by problem; null: not made. */
+static enum status write_json(const struct train_options *o, const struct results *before, const struct results *after,
                               double seconds, struct err *e) {
     struct rusage self, children;
     getrusage(RUSAGE_SELF, &self);
     getrusage(RUSAGE_CHILDREN, &children);
-    struct str s = STR_INIT, path = STR_INIT;
-    str_addf(&s, "{\"seed\": %lld, \"seconds\": %.1f, \"peak_rss_mib\": %ld, \"peak_child_rss_mib\": %ld, \"before\": ",
+    CLEANUP_STR struct str s = STR_INIT, path = STR_INIT;
+    str_addf(&s, "{\"seed\": %lld, \"seconds\": %.1f, \"peak_rss_mib\": %ld, \"peak_child_rss_mib\": %ld",
              (long long)o->seed, seconds, self.ru_maxrss / 1024, children.ru_maxrss / 1024);
-    eval_to_json(&before->sampled, &s);
-    str_adds(&s, ", \"before_greedy\": ");
-    eval_to_json(&before->greedy, &s);
-    str_adds(&s, ", \"after\": ");
-    eval_to_json(&after->sampled, &s);
-    str_adds(&s, ", \"after_greedy\": ");
-    eval_to_json(&after->greedy, &s);
+    put_result(&s, "before", &before->sampled);
+    put_result(&s, "before_greedy", &before->greedy);
+    put_result(&s, "before_kernelbench", &before->kernelbench);
+    put_result(&s, "after", &after->sampled);
+    put_result(&s, "after_greedy", &after->greedy);
+    put_result(&s, "after_kernelbench", &after->kernelbench);
     str_adds(&s, "}\n");
     str_addf(&path, "%s/demo.json", o->log_path);
-    enum status st = fs_write_atomic(path.p, s.p, s.len, e);
-    str_free(&s);
-    str_free(&path);
-    return st;
+    return fs_write_atomic(path.p, s.p, s.len, e);
 }
 
 static enum status demo(const struct train_options *o, const char *yaml, struct err *e) {
     const volatile bool *cancel = cli_interruptible();
-    struct session first = {0}, last = {0};
-    const struct problem **test_first = NULL, **test_last = NULL;
-    struct both before = {0}, after = {0};
-    struct str final = STR_INIT;
+    struct evaluation first = {0}, last = {0};
+    struct results before = {0}, after = {0};
+    struct kernelbench k = {0};
+    CLEANUP_STR struct str final = STR_INIT;
     str_addf(&final, "%s/checkpoints/final", o->log_path);
     double start = clock_now_s();
     enum status st;
@@ -107,14 +235,13 @@ static enum status demo(const struct train_options *o, const char *yaml, struct 
         st = FAIL(e, ST_IO, "%s: cannot write to the run directory: %s", o->log_path, strerror(errno));
         goto out;
     }
+    TRY_GOTO(kernelbench_open(o, &k, e), out);
     log_info("demo 1/3: how good is %s on problems it never saw?", o->model_name);
-    TRY_GOTO(evaluate(o, o->load_checkpoint_path, cancel, &first, &test_first, &before, e), out);
-    log_info("  correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", 100 * before.sampled.correct.mean,
-             100 * before.sampled.fast.mean, clock_now_s() - start);
+    TRY_GOTO(evaluate(o, "before", o->load_checkpoint_path, &k, cancel, &first, &before, e), out);
     log_info("demo 2/3: reinforcement learning on training problems");
     TRY_GOTO(train_run(o, yaml, cancel, e), out);
     log_info("demo 3/3: the same held-out problems again");
-    TRY_GOTO(evaluate(o, final.p, cancel, &last, &test_last, &after, e), out);
+    TRY_GOTO(evaluate(o, "after", final.p, &k, cancel, &last, &after, e), out);
     double seconds = clock_now_s() - start;
     print_tables(&before, &after);
     TRY_GOTO(write_json(o, &before, &after, seconds, e), out);
@@ -122,15 +249,11 @@ static enum status demo(const struct train_options *o, const char *yaml, struct 
            "numbers: %s/metrics.jsonl, every answer: %s/traces.jsonl.zst\n",
            seconds, o->log_path, o->log_path, o->log_path, o->log_path);
 out:
-    eval_free(&before.sampled);
-    eval_free(&before.greedy);
-    eval_free(&after.sampled);
-    eval_free(&after.greedy);
-    free(test_first);
-    free(test_last);
-    session_close(&first);
-    session_close(&last);
-    str_free(&final);
+    free_results(&before);
+    free_results(&after);
+    evaluation_free(&first);
+    evaluation_free(&last);
+    kernelbench_close(&k);
     return st;
 }
 

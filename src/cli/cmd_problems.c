@@ -23,7 +23,7 @@ static const char usage[] =
     "       kernelrl problems check [KEY]... [--source SRC] [filters] [--timeout S] [--json]\n"
     "       kernelrl problems label [KEY]... [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
     "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
-    "                [--answers [--backend c|triton] [--per-problem N]] [--broken] [--verify]\n"
+    "                [--answers [--backend c|triton|cuda_native] [--per-problem N]] [--broken] [--verify]\n"
     "                [--untimed] [--device D] [--threads N] [--allow-weaker]";
 static const char help[] =
     "\n"
@@ -50,14 +50,15 @@ static const char help[] =
     "  --out DIR        of label: the file to write; of generate: folder to write, made if missing; files of an "
     "earlier run there are replaced\n"
     "  --answers        also write correct answers, one a style (needs --out)\n"
-    "  --backend B      what answers are written in: c (default), or triton; problems without an operator that has a\n"
-    "                   Triton kernel have no answers then\n"
+    "  --backend B      what answers are written in: c (default), triton or cuda_native; problems whose operators "
+    "have\n"
+    "                   no such kernels have no answers then\n"
     "  --per-problem N  answers a problem, drawn by how common a style is (all of them)\n"
     "  --broken         also write a wrong variant of one (with --answers; backend c)\n"
     "  --verify         judge all answers; right ones that fail are left out and reported, wrong ones keep their\n"
     "                   verdict (with --answers)\n"
     "  --untimed        judge without timing: no speed-ups\n"
-    "  --device D       where Triton answers are judged: cuda, cuda:N (default cuda:0), or cpu (Triton's interpreter)\n"
+    "  --device D       where those are judged: cuda, cuda:N (default cuda:0); Triton's also cpu (its interpreter)\n"
     "  --threads N      threads of reference and answers while judging (all CPUs)\n"
     "  --allow-weaker   judge without bubblewrap when it is missing\n";
 
@@ -66,7 +67,8 @@ enum { BATCH_PROBLEMS = 16, STYLES_MAX = GEN_STYLES > (int)GEN_TRITON_STYLES ? G
 struct args {
     const char *source, *out, *recipe;
     const char *device;
-    bool json, answers, broken, verify, weaker, triton, untimed;
+    bool json, answers, broken, verify, weaker, untimed;
+    enum verify_backend backend;
     int64_t count, seed, first, per_problem, threads;
     const char *ops; /* filters; level and difficulty 0, split -1: any */
     int64_t level, difficulty;
@@ -185,14 +187,30 @@ static enum status look_at(const struct args *a, bool label, char **keys, int n_
 
 struct answer {
     const struct problem *problem;
-    int style;  /* enum gen_style, or gen_triton_style */
+    int style;  /* enum gen_style, gen_triton_style or gen_cuda_style */
     int broken; /* enum gen_break, or -1 */
     const char *source;
 };
 
-static int style_count(const struct args *a) { return a->triton ? (int)GEN_TRITON_STYLES : (int)GEN_STYLES; }
+static int style_count(const struct args *a) {
+    return a->backend == BACKEND_triton        ? (int)GEN_TRITON_STYLES
+           : a->backend == BACKEND_cuda_native ? (int)GEN_CUDA_STYLES
+                                               : (int)GEN_STYLES;
+}
 static const char *style_name(const struct args *a, int s) {
-    return a->triton ? gen_triton_style_name((enum gen_triton_style)s) : gen_style_name((enum gen_style)s);
+    return a->backend == BACKEND_triton        ? gen_triton_style_name((enum gen_triton_style)s)
+           : a->backend == BACKEND_cuda_native ? gen_cuda_style_name((enum gen_cuda_style)s)
+                                               : gen_style_name((enum gen_style)s);
+}
+static int style_share(const struct args *a, int s) {
+    return a->backend == BACKEND_triton        ? gen_triton_style_share((enum gen_triton_style)s)
+           : a->backend == BACKEND_cuda_native ? gen_cuda_style_share((enum gen_cuda_style)s)
+                                               : gen_style_share((enum gen_style)s);
+}
+static const char *answer_of(const struct args *a, const struct gen_item *it, int s) {
+    return a->backend == BACKEND_triton        ? it->triton[s]
+           : a->backend == BACKEND_cuda_native ? it->cuda[s]
+                                               : it->answers[s];
 }
 
 struct files {
@@ -227,7 +245,7 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
     size_t n = 0, drawn = 0;
     int share[STYLES_MAX], left = 0;
     for (int s = style_count(a) - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
-        const char *source = a->triton ? it->triton[s] : it->answers[s];
+        const char *source = answer_of(a, it, s);
         size_t k = 0;
         if (!source) continue;
         while (k < n && strcmp(code_of(out[k].source), code_of(source)) != 0) k++;
@@ -235,8 +253,7 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
             share[n] = 0;
             out[n++] = (struct answer){&it->problem, s, -1, source};
         }
-        const int part =
-            a->triton ? gen_triton_style_share((enum gen_triton_style)s) : gen_style_share((enum gen_style)s);
+        const int part = style_share(a, s);
         share[k] += part;
         left += part;
     }
@@ -371,11 +388,12 @@ static enum status generate(const struct args *a, struct err *e) {
                     a->broken   ? "broken"
                     : a->verify ? "verify"
                                 : "per-problem");
-    if (a->triton && !a->answers) return FAIL(e, ST_USAGE, "--backend: give --answers, too");
-    if (a->triton && a->broken) return FAIL(e, ST_USAGE, "--broken: wrong variants are of C answers");
+    const bool on_gpu = a->backend != BACKEND_c;
+    if (on_gpu && !a->answers) return FAIL(e, ST_USAGE, "--backend: give --answers, too");
+    if (on_gpu && a->broken) return FAIL(e, ST_USAGE, "--broken: wrong variants are of C answers");
     if (a->untimed && !a->verify) return FAIL(e, ST_USAGE, "--untimed: give --verify, too");
-    if (a->device && !(a->triton && a->verify))
-        return FAIL(e, ST_USAGE, "--device: give --backend triton --verify, too");
+    if (a->device && !(on_gpu && a->verify))
+        return FAIL(e, ST_USAGE, "--device: give --backend triton (or cuda_native) and --verify, too");
     TRY(generator_open(NULL, &g, e));
     if (a->out) {
         TRY_GOTO(fs_mkdirs(a->out, e), done);
@@ -385,8 +403,8 @@ static enum status generate(const struct args *a, struct err *e) {
     }
     if (a->verify) {
         struct verify_options vo = {.threads = (int)a->threads, .measure = !a->untimed, .allow_weaker = a->weaker};
-        if (a->triton) {
-            vo.backend = BACKEND_triton;
+        if (on_gpu) {
+            vo.backend = a->backend;
             vo.device = a->device ? a->device : "cuda:0";
         }
         TRY_GOTO(verifier_open(&vo, &v, e), done);
@@ -548,9 +566,9 @@ int cmd_problems(int argc, char **argv) {
         case UNTIMED: a.untimed = true; break;
         case DEVICE: a.device = optarg; break;
         case BACKEND:
-            a.triton = strcmp(optarg, "triton") == 0;
-            if (!a.triton && strcmp(optarg, "c") != 0)
-                return cli_wrong(usage, "problems: --backend: expected c or triton, got \"%s\"", optarg);
+            if (!backend_from_name(optarg, &a.backend) ||
+                (a.backend != BACKEND_c && a.backend != BACKEND_triton && a.backend != BACKEND_cuda_native))
+                return cli_wrong(usage, "problems: --backend: expected c, triton or cuda_native, got \"%s\"", optarg);
             break;
         case WEAKER: a.weaker = true; break;
         case HELP: printf("usage: kernelrl %s\n%s", usage, help); return 0;

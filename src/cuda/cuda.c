@@ -580,9 +580,7 @@ static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_
                           const int32_t *d_targets) {
     if (logits.cols <= LOGIT_CHUNK) return cuda_ok(c, op, cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets));
     void *scratch = cuda_scratch(c, op, &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
-    unsigned *count = zeroed_counts(c, op, logits.rows);
-    return scratch && count &&
-           cuda_ok(c, op, cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets, scratch, count));
+    return scratch && cuda_ok(c, op, cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets, scratch));
 }
 
 static void op_logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
@@ -610,11 +608,9 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
     void *scratch = cuda_scratch(c, "draw", &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
-    unsigned *count = zeroed_counts(c, "draw", logits.rows);
-    if (scratch && count && stage_send(c, "draw", &s) &&
-        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(scratch),
-             ADDRESS(count)))
-        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch, count));
+    if (scratch && stage_send(c, "draw", &s) &&
+        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(scratch)))
+        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch));
 }
 
 /* alone: the next op wants the gradient's rounding to bfloat16 and nothing else. */

@@ -62,6 +62,7 @@ enum { ROW_THREADS = 256 }; /* threads of a block in kernels that give LANES thr
 #define FULL_WARP 0xffffffffu
 
 static __device__ __forceinline__ int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static __device__ __forceinline__ int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* exp_f32 of tensor/ops.h: 2^n e^r, n = round(x / ln 2), e^r by its Taylor series to r^7. */
 static __device__ __forceinline__ float exp_lane(float x) {

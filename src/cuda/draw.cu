@@ -1,7 +1,8 @@
 /* Log-probabilities of drawn tokens, their gradient, and the drawing itself, for long rows of logits. A block takes a
  * chunk of a row and reads it once: its maximum and, in the order of tensor/ops.h, its sums; for a draw also the sums
- * of the weights of each warp's run. The last block of a row to come puts the chunks together and picks. The host takes
- * the logarithm, so that its bits are the host's wherever it is needed. */
+ * of the weights of each warp's run. Then a block a row puts the chunks together and picks: it needs more registers and
+ * waits more, and of the first kernel's blocks as many as possible are to run at a time. The host takes the logarithm,
+ * so that its bits are the host's wherever it is needed. */
 #include "cuda/bf16.cuh"
 #include "tensor/ops.h"
 
@@ -61,14 +62,19 @@ static __device__ __forceinline__ float weight_of(float x, float max, const stru
     return w < h.min_p ? 0.0f : w;
 }
 
-/* What a block shares. */
+/* What the threads of a block share. Of a chunk: its exponentials and exponents, and maxima and first ids of warps. */
 struct work {
-    float *e, *d; /* [CHUNK] exponentials and exponents; later of chunks: factors, and [CHUNKS_MAX][WARPS] weights */
+    float *e, *d; /* [CHUNK] */
     float2 *tops; /* [WARPS] */
-    float *scale, *sums; /* [CHUNKS_MAX], [2 * CHUNKS_MAX] */
-    double *total;       /* [CHUNKS_MAX] */
-    double *lane;        /* [32] */
-    int *chosen;         /* [2]: chunk, warp */
+    float *firsts;
+};
+/* Of a row: of its chunks maxima, factors, pairs of sums and totals, and, to pick from, weights of each warp's run. */
+struct row_work {
+    float *max, *top, *scale, *sums; /* [CHUNKS_MAX], [2 * CHUNKS_MAX] */
+    double *total;                   /* [CHUNKS_MAX] */
+    float *part, *weights;           /* [CHUNKS_MAX][WARPS], [CHUNK] */
+    double *lane;                    /* [32] */
+    int *chosen;                     /* [2]: chunk, warp */
 };
 
 /* Sums of a chunk, all of them in the first thread; part[] by the first of each warp. */
@@ -76,39 +82,43 @@ template <bool DRAW>
 static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t V, int64_t limit, int64_t j0, int vec,
                                 const struct cu_draw *how, const struct work &k) {
     const int tid = threadIdx.x;
-    const int64_t j = j0 + (int64_t)tid * PER; /* of a draw */
-    float v[PER], e[PER], first = CHUNK;
+    const bool weigh = DRAW && how->scale > 0;
+    /* Of a draw: how many of this thread's ids are below the limit. */
+    const int below = DRAW ? (int)max64(0, min64(limit - j0 - tid * PER, PER)) : 0;
+    float v[PER];
     load_run<DRAW>(v, x, j0, V, vec, MINUS_INFINITY);
     float2 max = make_float2(MINUS_INFINITY, MINUS_INFINITY);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         max.x = fmaxf(max.x, v[i]);
-        if (DRAW && j + i < limit) max.y = fmaxf(max.y, v[i]);
+        if (DRAW && i < below) max.y = fmaxf(max.y, v[i]);
     }
     max = block_max(max, k.tops);
     const float own = finite_or_zero(max.x), top = finite_or_zero(max.y);
-#pragma unroll
-    for (int i = 0; i < PER; i++) e[i] = exp_lane(v[i] - own);
+    const bool same = weigh && how->scale == 1.0f && top == own;
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i += 4) {
-        *reinterpret_cast<float4 *>(k.e + place<DRAW>(i)) = make_float4(e[i], e[i + 1], e[i + 2], e[i + 3]);
-        *reinterpret_cast<float4 *>(k.d + place<DRAW>(i)) =
-            make_float4(v[i] - own, v[i + 1] - own, v[i + 2] - own, v[i + 3] - own);
-    }
-    if (DRAW && how->scale > 0) {
-        const bool same = how->scale == 1.0f && top == own;
-        float sum = 0;
+        float e[4], d[4];
 #pragma unroll
-        for (int i = 0; i < PER; i++)
-            if (j + i < limit) sum = sum + (same ? e[i] : exp_lane((v[i] - top) * how->scale));
+        for (int q = 0; q < 4; q++) {
+            d[q] = v[i + q] - own;
+            e[q] = exp_lane(d[q]);
+            if (weigh && i + q < below) sum = sum + (same ? e[q] : exp_lane((v[i + q] - top) * how->scale));
+        }
+        *reinterpret_cast<float4 *>(k.e + place<DRAW>(i)) = make_float4(e[0], e[1], e[2], e[3]);
+        *reinterpret_cast<float4 *>(k.d + place<DRAW>(i)) = make_float4(d[0], d[1], d[2], d[3]);
+    }
+    if (weigh) {
         sum = warp_sum(sum);
         if (tid % 32 == 0) out->part[tid / 32] = sum;
-    } else if (DRAW) {
+    } else if (DRAW) { /* greedy */
+        float first = CHUNK;
 #pragma unroll
         for (int i = PER - 1; i >= 0; i--)
-            if (j + i < limit && v[i] == max.y) first = (float)(tid * PER + i);
+            if (i < below && v[i] == max.y) first = (float)(tid * PER + i);
         for (int w = 16; w >= 1; w /= 2) first = fminf(first, __shfl_xor_sync(FULL_WARP, first, w, 32));
-        if (tid % 32 == 0) k.scale[tid / 32] = first;
+        if (tid % 32 == 0) k.firsts[tid / 32] = first;
     }
     __syncthreads();
     if (tid >= 32) return;
@@ -124,16 +134,9 @@ static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t 
     s = fold_sum(s);
     w = fold_sum(w);
     if (tid > 0) return;
-    for (int i = 0; DRAW && how->scale == 0 && i < WARPS; i++) first = fminf(first, k.scale[i]);
+    float first = CHUNK;
+    for (int i = 0; DRAW && !weigh && i < WARPS; i++) first = fminf(first, k.firsts[i]);
     out->max = max.x, out->s = s, out->w = w, out->top = max.y, out->first = first;
-}
-
-static __device__ __forceinline__ float fresh(const float &p) {
-#ifdef __CUDA_ARCH__
-    return __ldcg(&p);
-#else
-    return p;
-#endif
 }
 
 struct row_sums {
@@ -142,29 +145,29 @@ struct row_sums {
 
 /* The sums of a row; s and w in the first thread alone. k.scale gets the factors of the chunks' weights. */
 static __device__ struct row_sums row_of_chunks(const struct chunk_sums *sums, int chunks, float scale,
-                                                const struct work &k) {
+                                                const struct row_work &k) {
     struct row_sums r = {MINUS_INFINITY, MINUS_INFINITY, 0, 0};
-    for (int c = threadIdx.x; c < chunks; c += THREADS) {
-        k.e[c] = fresh(sums[c].max);
-        k.d[c] = fresh(sums[c].top);
-        k.sums[2 * c] = fresh(sums[c].s);
-        k.sums[2 * c + 1] = fresh(sums[c].w);
+    for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
+        k.max[c] = sums[c].max;
+        k.top[c] = sums[c].top;
+        k.sums[2 * c] = sums[c].s;
+        k.sums[2 * c + 1] = sums[c].w;
     }
     __syncthreads();
     for (int c = 0; c < chunks; c++) {
-        r.max = fmaxf(r.max, k.e[c]);
-        r.top = fmaxf(r.top, k.d[c]);
+        r.max = fmaxf(r.max, k.max[c]);
+        r.top = fmaxf(r.top, k.top[c]);
     }
-    for (int c = threadIdx.x; c < chunks; c += THREADS) {
-        k.scale[c] = exp_lane((finite_or_zero(k.d[c]) - r.top) * scale);
-        k.total[c] = (double)exp_lane(finite_or_zero(k.e[c]) - r.max);
+    for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
+        k.scale[c] = exp_lane((finite_or_zero(k.top[c]) - r.top) * scale);
+        k.total[c] = (double)exp_lane(finite_or_zero(k.max[c]) - r.max);
     }
     __syncthreads();
     if (threadIdx.x == 0)
         for (int c = 0; c < chunks; c++) {
             const float f = (float)k.total[c];
             r.s = fmaf(f, k.sums[2 * c], r.s);
-            r.w = fmaf(f, fmaf(k.sums[2 * c], finite_or_zero(k.e[c]) - r.max, k.sums[2 * c + 1]), r.w);
+            r.w = fmaf(f, fmaf(k.sums[2 * c], finite_or_zero(k.max[c]) - r.max, k.sums[2 * c + 1]), r.w);
         }
     return r;
 }
@@ -172,11 +175,11 @@ static __device__ struct row_sums row_of_chunks(const struct chunk_sums *sums, i
 /* The id at which the running sum of weights passes u times their total: chunk, warp, thread and element in turn, each
  * sum in an order of its own that the row alone decides. In the first thread. */
 static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_t limit, float max, int vec,
-                           const struct cu_draw &h, const struct work &k) {
+                           const struct cu_draw &h, const struct row_work &k) {
     const int chunks = (int)ceil_div(limit, (int64_t)CHUNK), tid = threadIdx.x;
-    float *const part = k.d; /* [chunks][WARPS] */
+    float *const part = k.part;
     float v[PER];
-    __syncthreads(); /* the chunks' numbers have been read */
+    __syncthreads(); /* the first thread has read the totals */
     if (h.min_p > 0) {
         for (int c = 0; c < chunks; c++) { /* which weights count is known only now */
             float sum = 0;
@@ -188,7 +191,7 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
         }
     } else {
         for (int i = tid; i < chunks * WARPS; i += THREADS)
-            part[i] = fresh(sums[i / WARPS].part[i % WARPS]) * k.scale[i / WARPS];
+            part[i] = sums[i / WARPS].part[i % WARPS] * k.scale[i / WARPS];
     }
     __syncthreads();
     for (int c = tid; c < chunks; c += THREADS) {
@@ -211,7 +214,7 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
         target = want - before;
     }
     __syncthreads();
-    float *const weights = k.e; /* [CHUNK], of which the chosen warp's are needed */
+    float *const weights = k.weights; /* of which the chosen warp's are needed */
     const int first = k.chosen[1] * 32 * PER;
     const int64_t j0 = (int64_t)k.chosen[0] * CHUNK;
     if (tid / 32 == k.chosen[1]) {
@@ -240,33 +243,45 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
     return (int)j0 + at;
 }
 
-/* A block a chunk. Without DRAW: log-probabilities of the targets, and `how` is NULL. One thread in 32 adds up a
- * chunk's exponentials, so as many blocks as fit are to run at a time. */
+/* A block a chunk. Without DRAW: log-probabilities, and `how` is NULL. One thread in 32 adds up a chunk's exponentials,
+ * so as many blocks as fit are to run at a time. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
+#define CHUNK_BLOCKS 3 /* a multiprocessor has 1536 threads */
+#else
+#define CHUNK_BLOCKS 4
+#endif
 template <bool DRAW>
-static __global__ void __launch_bounds__(THREADS, DRAW ? 2 : 4)
-    logits_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const int32_t *targets,
-                  const struct cu_draw *how, struct chunk_sums *sums, unsigned *count, int chunks, int vec) {
+static __global__ void __launch_bounds__(THREADS, CHUNK_BLOCKS)
+    chunk_kernel(struct chunk_sums *sums, struct cu_mat logits, int32_t limit, const struct cu_draw *how, int chunks,
+                 int vec) {
     __shared__ __align__(16) float e[CHUNK], d[CHUNK];
     __shared__ float2 tops[WARPS];
-    __shared__ float scale[CHUNKS_MAX], pairs[2 * CHUNKS_MAX];
-    __shared__ double total[CHUNKS_MAX], lane[32];
-    __shared__ int chosen[2], last;
-    const struct work k = {e, d, tops, scale, pairs, total, lane, chosen};
+    __shared__ float firsts[WARPS];
+    const struct work k = {e, d, tops, firsts};
     const int64_t row = blockIdx.x / (unsigned)chunks, c = blockIdx.x % (unsigned)chunks;
-    const float *x = logits.p + row * logits.ld;
-    struct chunk_sums *const mine = sums + row * chunks;
+    let_next_begin();
     struct cu_draw h = {0, 0, 0};
     if (DRAW) h = how[row];
-    chunk_of<DRAW>(mine + c, x, logits.cols, limit, c * CHUNK, vec, DRAW ? &h : nullptr, k);
-    __syncthreads(); /* what all threads wrote, the first makes known */
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(&count[row], 1u) + 1 == (unsigned)chunks;
-        if (last) count[row] = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!last) return;
+    chunk_of<DRAW>(sums + row * chunks + c, logits.p + row * logits.ld, logits.cols, limit, c * CHUNK, vec,
+                   DRAW ? &h : nullptr, k);
+}
+
+/* A block a row, from its chunks' sums. Without DRAW: log-probabilities of the targets, by blocks of any width. */
+template <bool DRAW>
+static __global__ void __launch_bounds__(THREADS)
+    row_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const int32_t *targets,
+               const struct cu_draw *how, const struct chunk_sums *sums, int chunks, int vec) {
+    __shared__ __align__(16) float part[DRAW ? CHUNKS_MAX * WARPS : 1], weights[DRAW ? (int)CHUNK : 1];
+    __shared__ float max[CHUNKS_MAX], top[CHUNKS_MAX], scale[CHUNKS_MAX], pairs[2 * CHUNKS_MAX];
+    __shared__ double total[CHUNKS_MAX], lane[32];
+    __shared__ int chosen[2];
+    const struct row_work k = {max, top, scale, pairs, total, part, weights, lane, chosen};
+    const int64_t row = blockIdx.x;
+    const float *x = logits.p + row * logits.ld;
+    const struct chunk_sums *const mine = sums + row * chunks;
+    wait_for_before();
+    struct cu_draw h = {0, 0, 0};
+    if (DRAW) h = how[row];
     const struct row_sums r = row_of_chunks(mine, chunks, h.scale, k);
     int id = 0;
     if (!DRAW) {
@@ -275,8 +290,8 @@ static __global__ void __launch_bounds__(THREADS, DRAW ? 2 : 4)
         id = pick(mine, x, limit, r.top, vec, h, k);
     } else { /* greedy: the first of the largest */
         int at = 0;
-        while (at + 1 < chunks && !(k.d[at] == r.top)) at++;
-        id = at * CHUNK + (int)fresh(mine[at].first);
+        while (at + 1 < chunks && !(k.top[at] == r.top)) at++;
+        id = at * CHUNK + (int)mine[at].first;
     }
     if (threadIdx.x > 0) return;
     if (DRAW && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
@@ -289,24 +304,31 @@ extern "C" int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V) {
     return rows * ceil_div(V, (int64_t)CHUNK) * (int64_t)sizeof(struct chunk_sums);
 }
 
-static int run_logits(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-                      const int32_t *targets, const struct cu_draw *how, void *scratch, unsigned *count) {
+extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
+                                const int32_t *targets, void *scratch) {
+    enum { FEW = 64 };
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
+    struct chunk_sums *const sums = static_cast<struct chunk_sums *>(scratch);
     if (logits.rows <= 0) return 0;
     if (chunks > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
-    auto *kernel = how ? logits_kernel<true> : logits_kernel<false>;
-    return LAUNCH(kernel, logits.rows * chunks, THREADS, 0, d->stream, out, logits, limit, targets, how,
-                  static_cast<struct chunk_sums *>(scratch), count, (int)chunks, row_vec(logits));
-}
-
-extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
-                                const int32_t *targets, void *scratch, unsigned *count) {
-    return run_logits(d, out, logits, 0, targets, nullptr, scratch, count);
+    const int vec = row_vec(logits), rc = LAUNCH(chunk_kernel<false>, logits.rows * chunks, THREADS, 0, d->stream, sums,
+                                                 logits, 0, nullptr, (int)chunks, vec);
+    return rc ? rc
+              : LAUNCH_SOON(row_kernel<false>, logits.rows, FEW, 0, d, out, logits, 0, targets, nullptr, sums,
+                            (int)chunks, vec);
 }
 
 extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-                       const struct cu_draw *how, void *scratch, unsigned *count) {
-    return run_logits(d, out, logits, limit, nullptr, how, scratch, count);
+                       const struct cu_draw *how, void *scratch) {
+    const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
+    struct chunk_sums *const sums = static_cast<struct chunk_sums *>(scratch);
+    if (logits.rows <= 0) return 0;
+    if (chunks > CHUNKS_MAX) return (int)cudaErrorInvalidValue;
+    const int vec = row_vec(logits), rc = LAUNCH(chunk_kernel<true>, logits.rows * chunks, THREADS, 0, d->stream, sums,
+                                                 logits, limit, how, (int)chunks, vec);
+    return rc ? rc
+              : LAUNCH_SOON(row_kernel<true>, logits.rows, THREADS, 0, d, out, logits, limit, nullptr, how, sums,
+                            (int)chunks, vec);
 }
 
 /* x = -g / s exp(x - max), and g more at the target; rounded too where `rounded` is not NULL (then vec). */

@@ -287,11 +287,10 @@ struct cu_row_stats {
     int32_t id;
     float x, max, s, w;
 };
-/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cu_logits_scratch_bytes(), count one zero a row,
- * and is left so. */
+/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cu_logits_scratch_bytes(). */
 int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V);
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets,
-                     void *scratch, unsigned *count);
+                     void *scratch);
 struct cu_draw {
     float scale; /* 1 / temperature; 0: the largest */
     float min_p;
@@ -299,7 +298,7 @@ struct cu_draw {
 };
 /* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-            const struct cu_draw *how, void *scratch, unsigned *count);
+            const struct cu_draw *how, void *scratch);
 /* The gradient of the log-probabilities that `stats` tells of, in place; also rounded to bfloat16, rows end to end,
  * where `rounded` is not NULL: rows are aligned to 16 bytes then and a multiple of 8 long, and with `alone` logits stay
  * as they are. */

@@ -230,8 +230,6 @@ void doubles_free(double *v[OPERANDS_MAX]) {
 
 /* ---- bfloat16 ---------------------------------------------------------------------------------------------------- */
 
-float subnormal_to_zero(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf(0.0f, x) : x; }
-
 /* From the definition: of the 24 significant bits eight stay. */
 float bf16_rounded(float x) {
     if (isnan(x) || isinf(x) || x == 0) return x;

@@ -188,7 +188,6 @@ void doubles_free(double *v[OPERANDS_MAX]);
 
 float bf16_rounded(float x); /* to nearest even, subnormals to zero */
 uint16_t bf16_bits(float x); /* of bf16_rounded */
-float subnormal_to_zero(float x);
 
 /* ---- counting and printing ---- */
 

@@ -1,4 +1,5 @@
 /* Cases of the matrix products, with float32 and with bf16 weights, and of bias_grad. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -30,26 +31,54 @@ static double factor(const struct op_case *c, double x) {
     return c->dt == DT_BF16 ? (double)bf16_rounded((float)x) : x;
 }
 
-/* s + sum of a_k b_k for k = 0..n-1 in the order of tensor/ops.h; the factors of bf16 are rounded already. */
-static float chain(const struct op_case *c, float s, const float *a, const float *b, int64_t n) {
+/* Subnormal numbers become zero. */
+static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
+
+/* The oracle takes SIDE sums side by side: most of a check's time is spent here. */
+enum { SIDE = 8 };
+
+/* s[q] + sum of a_k b_kq for k = 0..n-1 in the order of tensor/ops.h; b has SIDE columns, and the factors of bf16 are
+ * rounded already. */
+static inline __attribute__((always_inline)) void chains(const struct op_case *c, float *s, const float *a,
+                                                         const float *b, int64_t n) {
     if (c->dt == DT_F32) {
-        for (int64_t k = 0; k < n; k++) s = fmaf(a[k], b[k], s);
-        return s;
-    }
-    if (!c->tiles) {
+        for (int64_t k = 0; k < n; k++)
+            for (int q = 0; q < SIDE; q++) s[q] = fmaf(a[k], b[k * SIDE + q], s[q]);
+    } else if (!c->tiles) {
         for (int64_t k = 0; k < n; k += 2)
             for (int64_t i = k + 1; i >= k;
                  i--) /* the odd one of a pair first, a product of zeros where it is missing */
-                s = subnormal_to_zero(fmaf(i < n ? a[i] : 0, i < n ? b[i] : 0, subnormal_to_zero(s)));
-        return s;
+                for (int q = 0; q < SIDE; q++)
+                    s[q] = flushed(fmaf(i < n ? a[i] : 0, i < n ? b[i * SIDE + q] : 0, flushed(s[q])));
+    } else {
+        for (int64_t k0 = 0; k0 < n; k0 += 32) {
+            float sum[2][SIDE] = {{0}};
+            for (int64_t i = k0; i < k0 + 32; i++)
+                for (int q = 0; q < SIDE; q++)
+                    sum[i % 2][q] = flushed(fmaf(i < n ? a[i] : 0, i < n ? b[i * SIDE + q] : 0, sum[i % 2][q]));
+            for (int q = 0; q < SIDE; q++) s[q] = flushed(flushed(s[q]) + flushed(sum[0][q] + sum[1][q]));
+        }
     }
-    for (int64_t k0 = 0; k0 < n; k0 += 32) {
-        float sum[2] = {0, 0};
-        for (int64_t i = k0; i < k0 + 32; i++)
-            sum[i % 2] = subnormal_to_zero(fmaf(i < n ? a[i] : 0, i < n ? b[i] : 0, sum[i % 2]));
-        s = subnormal_to_zero(subnormal_to_zero(s) + subnormal_to_zero(sum[0] + sum[1]));
-    }
-    return s;
+}
+
+/* What fmaf is without an instruction for it, a function of the library, takes ten times as long. */
+static void chains_plain(const struct op_case *c, float *s, const float *a, const float *b, int64_t n) {
+    chains(c, s, a, b, n);
+}
+#ifdef __x86_64__
+__attribute__((target("avx2,fma"))) static void chains_fused(const struct op_case *c, float *s, const float *a,
+                                                             const float *b, int64_t n) {
+    chains(c, s, a, b, n);
+}
+#else
+#define chains_fused chains_plain
+#endif
+static bool fuses(void) {
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return false;
+#endif
 }
 
 /* A matrix of floats, its rows end to end: operand i, or its transpose, as factors. Freed by the caller. */
@@ -61,15 +90,28 @@ static float *factors(const struct op_case *c, double *const v[], int i, bool tr
     return p;
 }
 
-/* out[r,j] = begin + <row r of a, row j of b>. */
+/* out[r,j] = begin + <row r of a, row j of b>. Frees a and b. */
 static void expect_product(const struct op_case *c, double *const v[], int out, float *a, float *b, int64_t n,
                            bool accumulate, int bias) {
-    for (int64_t r = 0; r < c->a[out].rows; r++)
-        for (int64_t j = 0; j < c->a[out].cols; j++) {
-            double *y = &v[out][at(c, out, r, j)];
-            const float begin = accumulate ? (float)*y : bias ? (float)v[bias][at(c, bias, 0, j)] : 0.0f;
-            *y = (double)chain(c, begin, a + r * n, b + j * n, n);
+    void (*const sums)(const struct op_case *, float *, const float *, const float *, int64_t) =
+        fuses() ? chains_fused : chains_plain;
+    const int64_t cols = c->a[out].cols;
+    float *const side = xaligned((size_t)i64_max(n, 1) * SIDE * sizeof *side);
+    for (int64_t j0 = 0; j0 < cols; j0 += SIDE) {
+        const int width = (int)i64_min(cols - j0, SIDE); /* behind the last column there are copies of it */
+        for (int64_t k = 0; k < n; k++)
+            for (int q = 0; q < SIDE; q++) side[k * SIDE + q] = b[(j0 + i64_min(q, width - 1)) * n + k];
+        for (int64_t r = 0; r < c->a[out].rows; r++) {
+            float s[SIDE] = {0};
+            for (int q = 0; q < width; q++)
+                s[q] = accumulate ? (float)v[out][at(c, out, r, j0 + q)]
+                       : bias     ? (float)v[bias][at(c, bias, 0, j0 + q)]
+                                  : 0.0f;
+            sums(c, s, a + r * n, side, n);
+            for (int q = 0; q < width; q++) v[out][at(c, out, r, j0 + q)] = (double)s[q];
         }
+    }
+    free(side);
     free(a);
     free(b);
 }

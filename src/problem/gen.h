@@ -169,5 +169,7 @@ char *prog_python(struct prog *p);
 char *prog_answer(const struct prog *p, enum gen_style style);
 /* gen_triton.c; NULL when no operator has a Triton kernel, or the text is too long. */
 char *prog_triton(const struct prog *p, enum gen_triton_style style);
+/* gen_cuda.c; NULL when an operator has no CUDA kernel there, or the text is too long. */
+char *prog_cuda(const struct prog *p, enum gen_cuda_style style);
 
 #endif

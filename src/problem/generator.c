@@ -64,6 +64,11 @@ static void fill_item(struct prog *p, const char *ops, struct gen_item *out) {
         out->triton[s] = t ? arena_strdup(a, t) : NULL;
         free(t);
     }
+    for (int s = 0; s < GEN_CUDA_STYLES; s++) {
+        char *t = prog_cuda(p, (enum gen_cuda_style)s);
+        out->cuda[s] = t ? arena_strdup(a, t) : NULL;
+        free(t);
+    }
 }
 
 void generator_make(const struct generator *g, uint64_t seed, uint64_t index, struct arena *a, struct gen_item *out) {

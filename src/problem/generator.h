@@ -3,7 +3,7 @@
  * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
  * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
  * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_text.c and gen_c.c (answers in C), gen_triton.c
- * (answers in Triton), gen_break.c (wrong answers). */
+ * (answers in Triton), gen_cuda.c (in CUDA), gen_break.c (wrong answers). */
 #ifndef KERNELRL_GENERATOR_H
 #define KERNELRL_GENERATOR_H
 
@@ -60,6 +60,23 @@ enum gen_triton_style {
 const char *gen_triton_style_name(enum gen_triton_style s); /* "fused_small" */
 int gen_triton_style_share(enum gen_triton_style s);        /* percent */
 
+/* Styles of native CUDA answers. X(name, fused, literal, share): one kernel or one an operator; sizes by name or
+ * written as numbers, products worked out. */
+#define GEN_CUDA_STYLE_LIST(X)    \
+    X(separate_numbers, 0, 1, 30) \
+    X(fused_numbers, 1, 1, 20)    \
+    X(separate, 0, 0, 25)         \
+    X(fused, 1, 0, 25)
+
+enum gen_cuda_style {
+#define X(name, fused, literal, share) GEN_CUDA_##name,
+    GEN_CUDA_STYLE_LIST(X)
+#undef X
+        GEN_CUDA_STYLES
+};
+const char *gen_cuda_style_name(enum gen_cuda_style s); /* "fused_numbers" */
+int gen_cuda_style_share(enum gen_cuda_style s);        /* percent */
+
 /* What generator_break() does to an answer. X(name, what the verifier should find) */
 #define GEN_BREAK_LIST(X)                        \
     X(undeclared_name, "compile error")          \
@@ -94,6 +111,9 @@ struct gen_item {
     const char *answers[GEN_STYLES];
     /* Modules with Triton kernels, one a style; NULL when no operator has one, or the text is too long. */
     const char *triton[GEN_TRITON_STYLES];
+    /* CUDA units, one a style; NULL when an operator has no kernel there, when the style has no meaning for it, or the
+     * text is too long. */
+    const char *cuda[GEN_CUDA_STYLES];
 };
 
 struct generator;

@@ -551,6 +551,39 @@ static void triton_answers(void **state) {
     arena_free(&a);
 }
 
+/* Native CUDA answers: what a style's choices change, and programs that have none. */
+static void cuda_answers(void **state) {
+    (void)state;
+    struct arena a = ARENA_INIT;
+    struct gen_item it;
+    int share = 0;
+    for (int s = 0; s < GEN_CUDA_STYLES; s++) share += gen_cuda_style_share((enum gen_cuda_style)s);
+    assert_int_equal(share, 100);
+    assert_string_equal(gen_cuda_style_name(GEN_CUDA_fused_numbers), "fused_numbers");
+    assert_int_equal(generator_from_recipe("rows 6x40 relu scale:2.0", 3, &a, &it, &e), ST_OK);
+    const char *fused = it.cuda[GEN_CUDA_fused], *separate = it.cuda[GEN_CUDA_separate];
+    assert_memory_equal(fused, "// plan: fused, names\nenum { R = ", 33);
+    assert_non_null(strstr(fused, "  if (i >= R * N) return;\n"));
+    assert_non_null(strstr(fused, "  step1<<<(R * N + 255) / 256, 256, 0, stream>>>("));
+    assert_null(strstr(fused, "step2"));
+    assert_null(strstr(fused, "row_sum"));
+    assert_non_null(strstr(separate, "step2<<<"));
+    assert_non_null(strstr(separate, "float v = out[i];\n  v = v * 2.0f;\n  out[i] = v;\n"));
+    assert_non_null(strstr(it.cuda[GEN_CUDA_fused_numbers], "  if (i >= 240) return;\n"));
+    assert_non_null(strstr(it.cuda[GEN_CUDA_fused_numbers], "<<<(240 + 255) / 256, 256, 0, stream>>>"));
+    assert_int_equal(generator_from_recipe("rows 6x40 relu max", 3, &a, &it, &e), ST_OK);
+    assert_non_null(strstr(it.cuda[GEN_CUDA_fused], "step1<<<R, 256, 0, stream>>>("));
+    assert_non_null(strstr(it.cuda[GEN_CUDA_fused], "__device__ float row_max(float m) {"));
+    assert_null(it.cuda[GEN_CUDA_separate]); /* the rows have no place between two kernels */
+    static const char *const without[] = {"rows 6x40 linear:24", "rows 6x40 cumsum", "rows 2x40000 softmax",
+                                          "rows 6x40 mean_all", "rows 6x40 argmax"};
+    for (size_t i = 0; i < ARRAY_LEN(without); i++) {
+        assert_int_equal(generator_from_recipe(without[i], 3, &a, &it, &e), ST_OK);
+        for (int s = 0; s < GEN_CUDA_STYLES; s++) assert_null(it.cuda[s]);
+    }
+    arena_free(&a);
+}
+
 static int setup(void **state) {
     (void)state;
     return mkdtemp(dir) ? 0 : -1;
@@ -574,6 +607,7 @@ int main(void) {
         cmocka_unit_test(recipes),
         cmocka_unit_test(broken_answers),
         cmocka_unit_test(triton_answers),
+        cmocka_unit_test(cuda_answers),
     };
     return cmocka_run_group_tests_name("generator", tests, setup, teardown);
 }

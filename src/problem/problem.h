@@ -36,6 +36,12 @@ void problem_set_free(struct problem_set *s);
 /* By key, name ("19_ReLU"), or "LEVEL/ID"; NULL when absent. */
 const struct problem *problem_find(const struct problem_set *s, const char *key);
 
+/* Gives the problems `factor` times their batch: the number that a line "batch_size = N" (batch, num_rows) of the
+ * module assigns, a first dimension of inputs and none of parameters in the built-in and generated problems. Their keys
+ * end in "@FACTOR" then. Problems without such a line, or whose product is above 2^31, stay as they are. Returns how
+ * many were changed. */
+size_t problem_set_enlarge(struct problem_set *s, int64_t factor);
+
 /* What is known to be wrong with a problem of KernelBench, as names with blanks between (docs/formats.md, "Problems");
  * nothing is added for problems without known defects, and for those of other sources. */
 void problem_flags(const struct problem *p, struct str *out);

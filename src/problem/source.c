@@ -358,6 +358,37 @@ enum status problem_set_load(const char *source, struct problem_set *out, struct
     return st;
 }
 
+/* The line of a module that says how large its batch is: its number and what follows that. */
+static const char *find_batch(const char *code, int64_t *batch, const char **end) {
+    static const char *const names[] = {"batch_size = ", "batch = ", "num_rows = "};
+    for (const char *line = code; line; line = strchr(line, '\n'), line += line != NULL)
+        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+            if (!str_has_prefix(line, names[i])) continue;
+            const char *number = line + strlen(names[i]);
+            char text[16];
+            const size_t n = strspn(number, "0123456789");
+            *end = number + n;
+            snprintf(text, sizeof text, "%.*s", (int)n, number);
+            if (n < sizeof text && (**end == '\n' || **end == 0) && parse_i64(text, batch)) return number;
+        }
+    return NULL;
+}
+
+size_t problem_set_enlarge(struct problem_set *s, int64_t factor) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        struct problem *p = &s->items[i];
+        int64_t batch = 0;
+        const char *end = NULL, *number = find_batch(p->code, &batch, &end);
+        if (!number || factor < 2 || batch < 1 || batch > INT32_MAX / factor) continue;
+        p->code =
+            arena_printf(&s->arena, "%.*s%lld%s", (int)(number - p->code), p->code, (long long)(batch * factor), end);
+        p->key = arena_printf(&s->arena, "%s@%lld", p->key, (long long)factor);
+        n++;
+    }
+    return n;
+}
+
 void problem_set_free(struct problem_set *s) {
     arena_free(&s->arena);
     *s = (struct problem_set){.arena = ARENA_INIT};

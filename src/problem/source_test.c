@@ -78,6 +78,40 @@ static void one_file(void **state) {
     must_fail(put("one/x.txt", "x"), "x.txt", ".jsonl");
 }
 
+/* Sixteen times the batch, and nothing else, of every built-in problem; a module without that line stays as it is. */
+static void enlarged(void **state) {
+    (void)state;
+    struct problem_set s, large;
+    must_load("builtin", &s);
+    must_load("builtin", &large);
+    assert_int_equal(problem_set_enlarge(&large, 16), s.count);
+    for (size_t i = 0; i < s.count; i++) {
+        static const char *const names[] = {"\nbatch_size = ", "\nbatch = ", "\nnum_rows = "};
+        const char *a = s.items[i].code, *b = large.items[i].code;
+        size_t same = 0;
+        while (a[same] && a[same] == b[same]) same++;
+        const char *line = a + same; /* the first digit that differs, or a later one */
+        while (line > a && line[-1] != '\n') line--;
+        bool named = false;
+        for (size_t k = 0; k < ARRAY_LEN(names); k++) named |= str_has_prefix(line, names[k] + 1);
+        assert_true(named);
+        const char *number = strchr(line, '=') + 1, *other = b + (number - a);
+        char *a_end, *b_end;
+        assert_int_equal(16 * strtoll(number, &a_end, 10), strtoll(other, &b_end, 10));
+        assert_string_equal(a_end, b_end);
+        assert_true(str_has_suffix(large.items[i].key, "@16"));
+        assert_memory_equal(large.items[i].key, s.items[i].key, strlen(s.items[i].key));
+    }
+    assert_int_equal(problem_set_enlarge(&large, 1), 0);
+    assert_int_equal(problem_set_enlarge(&large, INT64_C(1) << 31), 0); /* too large */
+    problem_set_free(&s);
+    problem_set_free(&large);
+    must_load(put("one/19_ReLU.py", "class Model: pass\nrows = 4\nbatch_size = 4 * rows\ndef get_inputs(): pass\n"),
+              &s);
+    assert_int_equal(problem_set_enlarge(&s, 2), 0);
+    problem_set_free(&s);
+}
+
 static void folder_tree(void **state) {
     (void)state;
     char root[200];
@@ -295,9 +329,10 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_defects),  cmocka_unit_test(one_file),   cmocka_unit_test(folder_tree),
-        cmocka_unit_test(json_lines),     cmocka_unit_test(builtin),    cmocka_unit_test(kernelbench_rows),
-        cmocka_unit_test(folder_of_rows), cmocka_unit_test(no_pyarrow), cmocka_unit_test(parquet_rows),
+        cmocka_unit_test(known_defects), cmocka_unit_test(one_file),       cmocka_unit_test(folder_tree),
+        cmocka_unit_test(json_lines),    cmocka_unit_test(builtin),        cmocka_unit_test(kernelbench_rows),
+        cmocka_unit_test(enlarged),      cmocka_unit_test(folder_of_rows), cmocka_unit_test(no_pyarrow),
+        cmocka_unit_test(parquet_rows),
     };
     return cmocka_run_group_tests_name("problem sources", tests, setup, teardown);
 }

@@ -267,6 +267,7 @@ static const struct {
     {"dataset_builder.measure_performance", NULL, "false"},
     {"dataset_builder.generated_problems", NULL, "3"},
     {"dataset_builder.difficulty", NULL, "2"},
+    {"dataset_builder.batch_factor", "dataset_builder.source=builtin", "2"},
     {"curriculum.start_share", "curriculum.enabled=true", "0.4"},
     {"curriculum.end_share", "curriculum.enabled=true curriculum.window=1 curriculum.increment=1", "0.2"},
     {"curriculum.increment", "curriculum.enabled=true curriculum.window=1", "0.4"},

@@ -136,7 +136,7 @@ enum status eval_rollouts(const struct actor *a, const struct problem *const *pr
                           const struct rollout_params *p, struct eval_result *out, struct err *e) {
     const int n_samples = p->group_size;
     eval_begin(out, n, n_samples, p->temperature);
-    int step = EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
+    int step = p->at_once > 0 ? p->at_once : EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
     for (int begin = 0; begin < n; begin += step) {
         int chunk = n - begin < step ? n - begin : step;
         struct rollout x = {0};

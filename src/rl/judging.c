@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "verify/spent.h"
 
 struct order { /* an answer in the queue */
     struct verify_item item;
@@ -53,6 +54,9 @@ static void judge_next(struct judging *q) {
     if (!give_up) st = journal_judge(q->journal, &q->judge, items, at, (size_t)n, q->cancel, &e);
     pthread_mutex_unlock(&q->serial);
     const double seconds = clock_now_s() - from;
+    CLEANUP_STR struct str spent = STR_INIT;
+    spent_take(&spent);
+    log_debug("%d answers judged in %.1f s: %s", n, seconds, str_c(&spent));
     for (int i = 0; i < n; i++) {
         if (give_up || st != ST_OK) items[i].verdict = (struct verdict){.outcome = OUTCOME_INFRASTRUCTURE};
         *orders[i].out = items[i].verdict;

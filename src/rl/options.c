@@ -183,6 +183,10 @@ static const struct config_key train_keys[] = {
              "any: it is when there is no file or folder of that name."),
     KEY_INT(T, dataset_builder.generated_problems, "0", "[0,1000000]",
             "Problems of the generator to add to the training set."),
+    KEY_INT(
+        T, dataset_builder.batch_factor, "1", "[1,4096]",
+        "Built-in and generated problems get so many times their batch: at their own sizes (2 MB) a GPU's time is that "
+        "of launches. Other sources stay as they are."),
     KEY_INT_OPT(T, dataset_builder.level, "null", "[0,4]",
                 "Only problems of this level. 0: all. null: 1 of KernelBench, all of other sources."),
     KEY_INT_OPT(T, dataset_builder.difficulty, "null", "[1,3]",

@@ -59,8 +59,8 @@ struct train_options {
     bool tensorboard_log_per_level;
     struct {
         const char *source, *prompt_gpu_name, *rag_index_path;
-        int64_t raicl_k, raicl_max_tokens, generated_problems, level, difficulty, start_problem, end_problem,
-            batch_size, group_size, num_epochs, num_correct_trials, num_perf_trials;
+        int64_t raicl_k, raicl_max_tokens, generated_problems, batch_factor, level, difficulty, start_problem,
+            end_problem, batch_size, group_size, num_epochs, num_correct_trials, num_perf_trials;
         double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
             reward_speed_weight, reward_thinking_weight, reward_length_weight, speed_max_reward, cheating_penalty,
             format_penalty, overlong_penalty, excessive_speedup_threshold;

@@ -296,7 +296,11 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     const char *source;
     TRY(problem_source(o, &source, e));
     TRY(problem_set_load(source, &s->problems, e));
+    if (!source || !*source) source = getenv("KERNELBENCH_ROOT");
+    if (!source || !*source || strcmp(source, "builtin") == 0)
+        problem_set_enlarge(&s->problems, o->dataset_builder.batch_factor);
     if (o->dataset_builder.generated_problems > 0) TRY(generate(o, &s->generated, e));
+    problem_set_enlarge(&s->generated, o->dataset_builder.batch_factor);
     size_t total = s->problems.count + s->generated.count;
     *train = xcalloc(total, sizeof **train);
     *test = xcalloc(total, sizeof **test);

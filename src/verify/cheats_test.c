@@ -43,9 +43,22 @@ static bool expected(const char *outcomes, const struct verdict *v) {
     return false;
 }
 
-/* A ratio or a deadline may be others' doing on a busy machine, but not each time that it is looked at. */
-static bool time_decides(const char *outcomes, const struct verdict *v) {
-    return v->outcome == OUTCOME_TIMEOUT || (v->outcome == OUTCOME_CORRECT && strstr(outcomes, "correct<"));
+/* A deadline that was missed may be others' doing on a busy machine, and so may a ratio. */
+static bool is_late(const struct verdict *v) { return v->outcome == OUTCOME_TIMEOUT; }
+static bool too_fast(const char *outcomes, const struct verdict *v) {
+    return v->outcome == OUTCOME_CORRECT && strstr(outcomes, "correct<");
+}
+
+/* One more look at an answer. The caller frees r->source, as before. */
+static void look_again(struct verifier *v, struct row *r, struct verify_item *it) {
+    struct err e = {0};
+    size_t len = strlen(r->source);
+    printf("%s: %s, ratio %.2f: once more\n", r->file, outcome_name(it->verdict.outcome), it->verdict.speedup);
+    /* One more empty line: equal answers are judged once. */
+    r->source = xrealloc(r->source, len + 2);
+    memcpy(r->source + len, "\n", 2);
+    it->source = r->source;
+    if (verify_batch(v, it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
 }
 
 static size_t read_rows(const char *dir, const char *suffix) {
@@ -90,6 +103,7 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
         skip();
     }
     size_t n = read_rows(dir, backend == BACKEND_c ? ".c" : backend == BACKEND_cuda_native ? ".cu" : ".py"), wrong = 0;
+    size_t fast_once = 0, late_once = 0; /* rows that needed more than a look, and why */
     double t0 = clock_now_s();
     /* A few at a time, told as they are judged: a GPU is not always lent for long enough. */
     const size_t step = backend == BACKEND_triton || backend == BACKEND_cuda_native ? 6 : n;
@@ -100,14 +114,14 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
             if (step < n) printf("%zu of %zu after %.1f s\n", i + step < n ? i + step : n, n, clock_now_s() - t0);
             fflush(stdout);
         }
-        for (int k = 0; k < 2 && !expected(rows[i].outcomes, d) && time_decides(rows[i].outcomes, d); k++) {
-            printf("%s: %s, ratio %.2f: once more\n", rows[i].file, outcome_name(d->outcome), d->speedup);
-            /* One more empty line: equal answers are judged once. */
-            size_t len = strlen(rows[i].source);
-            rows[i].source = xrealloc(rows[i].source, len + 2);
-            memcpy(rows[i].source + len, "\n", 2);
-            items[i].source = rows[i].source;
-            if (verify_batch(v, items + i, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+        /* One verdict that time has decided wrongly is made up for by two right ones in a row, no less: a cheat that is
+         * accepted every other time is accepted. */
+        const bool ratio = too_fast(rows[i].outcomes, d), late = is_late(d);
+        if (!expected(rows[i].outcomes, d) && (ratio || late)) {
+            fast_once += ratio;
+            late_once += late;
+            look_again(v, &rows[i], &items[i]);
+            if (expected(rows[i].outcomes, d)) look_again(v, &rows[i], &items[i]);
         }
         if (!expected(rows[i].outcomes, d)) {
             printf("%s (%s): %s, expected %s; ratio %.2f; %s\n", rows[i].file, rows[i].problem,
@@ -118,10 +132,11 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
         free(rows[i].source);
         problem_set_free(&rows[i].set);
     }
-    printf("%s, %s: %zu answers, %zu judged otherwise, %.1f s\n", dir, backend_name(backend), n, wrong,
-           clock_now_s() - t0);
+    printf("%s, %s: %zu answers, %zu judged otherwise; at first %zu too fast, %zu late; %.1f s\n", dir,
+           backend_name(backend), n, wrong, fast_once, late_once, clock_now_s() - t0);
     verifier_close(v);
     assert_int_equal(wrong, 0);
+    assert_true(fast_once <= 1); /* of a folder: more are no accident */
     assert_true(n > 0);
 }
 

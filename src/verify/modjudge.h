@@ -1,4 +1,5 @@
-/* modjudge: one ModelNew answer on its way, as module.c (trials) and modtime.c (times) share it. Inner to these two. */
+/* modjudge: one ModelNew answer on its way, as module.c (trials), modtime.c (times) and modbatch.c (many) share
+ * it. Inner to these. */
 #ifndef KERNELRL_MODJUDGE_H
 #define KERNELRL_MODJUDGE_H
 
@@ -19,6 +20,8 @@ struct run {
     const char *source;
     struct modrun r;
     bool up;
+    bool second;                 /* our own trouble has ended a first try */
+    json_t *interface;           /* cuda_native: its problem's "spec" and "structure"; else NULL */
     struct kernel_names kernels; /* of its sources */
     json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
     bool timed;                  /* the trials are over */
@@ -50,6 +53,9 @@ bool run_build(struct run *r, int param_set);
 /* An open request of this name, and one whose reply says nothing more. */
 void run_open_request(struct str *q, const char *op);
 bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where);
+/* The same for what a process does before its answer is called: a busy machine may be late with it, so that the first
+ * time it is our trouble. */
+bool run_starting(struct run *r, struct str *q, int fd);
 /* Tensor objects for n slots, on one side or, at once, on both. */
 bool run_ready(struct run *r, const int *slots, int n, const char *where);
 bool run_ready_both(struct run *a, struct run *b, const int *slots, int n, const char *where);
@@ -70,6 +76,16 @@ bool run_look_again(struct run *r);
 /* Sets the verdict; always false. */
 bool run_reject(struct run *r, const char *where, enum outcome o, const char *what);
 
+/* With a loaded answer: trials and timing; the verdict is there afterwards. */
+void run_judge(struct run *r);
+/* Ends what is left of the answer; all that is in r but the verdict. */
+void run_finish(struct run *r);
+
+/* Leaves the processor of what is timed to it: this thread and what it starts, the referee, and processes to be forked
+ * keep to the others. place_free() ends that for this thread. */
+void module_keep_clear(struct module_judge *j);
+/* Between batches: memory of a GPU that is kept only to be quick goes back. */
+void module_rest(struct module_judge *j);
 /* Waits until the processes that wait for answers have stopped working: what is timed wants no company. */
 void module_settle_spares(struct module_judge *j);
 /* Starts processes that wait where some are missing, in a thread of its own. */

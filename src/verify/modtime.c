@@ -11,7 +11,7 @@
 
 /* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
  * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
-static const double cpu_request_s = 4e-3, gpu_request_s = 6e-3, long_request_s = 0.1;
+static const double cpu_request_s = 4e-3, gpu_request_s = 10e-3, long_request_s = 0.1;
 static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30, large_input_bytes = 1 << 30;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
@@ -24,7 +24,9 @@ enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
  * is lost in a single call. */
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
 static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, gpu_slow_call_s = 2.5e-3,
-                    most_first_s = 1e-3;
+                    gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
+/* Calls that are shorter take more requests until their ratio is known: for so long. */
+static const double short_call_s = 1e-4, short_patience_s = 2;
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
  * longer than long_enough_s have little of it. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
@@ -33,6 +35,12 @@ static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
 struct samples {
     double *eager, *mine;
     int n, capacity;
+};
+
+/* How long a side's requests were found to have left the device working behind their replies. */
+struct lateness {
+    int n;
+    double sum_s;
 };
 
 static void samples_add(struct samples *s, double eager, double mine) {
@@ -53,11 +61,12 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
-    bool flushed;         /* GPU: its cache is empty, nothing has run since */
-    int ref_slots;        /* of the reference's lane, that inputs have been written to */
-    int staged;           /* rounds of large inputs */
-    int rounds;           /* of long requests, once empty ones are known */
-    double first_s;       /* what the first call of a request costs beyond an empty one and beyond the others */
+    struct lateness late[2];
+    bool flushed;   /* GPU: its cache is empty, nothing has run since */
+    int ref_slots;  /* of the reference's lane, that inputs have been written to */
+    int staged;     /* rounds of large inputs */
+    int rounds;     /* of long requests, once empty ones are known */
+    double first_s; /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
 /* What a request for no calls costs. Asked of the reference alone: an answer could be slow at this in order to have
@@ -118,12 +127,15 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     const double replied = clock_now_s();
     for (int i = 0; on_gpu(r->j); i++) {
         if (!drain(d->answer, &one_s)) return false;
-        if (r == d->ref && (*usual_s <= 0 || one_s < *usual_s)) *usual_s = one_s;
+        /* Behind a request with calls: the device comes over from a process that has really worked. */
+        if (r == d->ref && n > 0 && (*usual_s <= 0 || one_s < *usual_s)) *usual_s = one_s;
         if (*usual_s <= 0 || one_s - *usual_s <= late_slack_s) break;
         late_s = clock_now_s() - replied - *usual_s;
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
+    d->late[r == d->answer].n += late_s > 0;
+    d->late[r == d->answer].sum_s += late_s;
     *seconds = (double)ns * 1e-9 + late_s;
     return true;
 }
@@ -290,8 +302,8 @@ static bool below_floor(struct run *r, double seconds) {
 /* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
  * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
  * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
- * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
- * its calls take; about_s: what they seem to take. */
+ * middle of three findings, and not much more than the smallest times of all show. *call_s: what its calls take;
+ * about_s: what they seem to take. */
 static bool measure_first(struct duel *d, double about_s, double *call_s) {
     double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
     const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
@@ -311,15 +323,25 @@ static bool measure_first(struct duel *d, double about_s, double *call_s) {
         }
     }
     const double least_s = least[0] - fmax((least[1] - least[0]) / (more - 1), 0) - empty_s(d);
-    d->first_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
+    double found[GROUPS];
     for (int g = 0; g < GROUPS; g++) {
         const double one_s = timing_quantile(took[0][g], n / GROUPS, 0.25);
         const double more_s = timing_quantile(took[1][g], n / GROUPS, 0.25);
         const double slope_s = fmax((more_s - one_s) / (more - 1), 1e-7);
-        d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
+        found[g] = fmax(one_s - slope_s - empty_s(d), 0);
         *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
     }
+    const double most_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
+    d->first_s = fmin(timing_median(found, GROUPS), most_s);
     return true;
+}
+
+/* Whether what a request's first call costs is more than noise in these: in the faster side's, and the slower one's do
+ * not take too long to find out. */
+static bool first_matters(const struct duel *d, const double request[2]) {
+    if (d->plan.whole) return false;
+    if (!on_gpu(d->ref->j)) return request[0] < slow_call_s;
+    return request[0] < gpu_slow_reference_s && fmin(request[0], request[1]) < gpu_slow_call_s;
 }
 
 /* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
@@ -330,8 +352,7 @@ static bool warm_up(struct duel *d) {
         if (!round_of(d, rounds % 2 == 1, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
         /* Not in the first round: the first calls of all are slow ones. */
-        if (rounds == 1 && !d->plan.whole && request[0] < (on_gpu(d->ref->j) ? gpu_slow_call_s : slow_call_s) &&
-            !measure_first(d, request[0] - empty_s(d), &slope_s))
+        if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0] - empty_s(d), &slope_s))
             return false;
         calls += d->n;
         for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i], empty_s(d)) / d->n;
@@ -376,7 +397,9 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
-        if (d->plan.patience_s > 0 && clock_now_s() - enough_since > d->plan.patience_s) break;
+        const double patience_s =
+            worked_s < short_call_s * s->n * d->n ? fmax(d->plan.patience_s, short_patience_s) : d->plan.patience_s;
+        if (d->plan.patience_s > 0 && clock_now_s() - enough_since > patience_s) break;
     }
     return ratio;
 }
@@ -427,9 +450,12 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
 /* What was measured, before anything is taken off: for whoever doubts the clock. */
 static void tell(const struct duel *d) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(&s,
-             "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more; us, reference:answer:", d->n,
-             empty_s(d) * 1e6, d->first_s * 1e6);
+    str_addf(
+        &s,
+        "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more, late %d:%d times, %.1f:%.1f us in "
+        "all; us, reference:answer:",
+        d->n, empty_s(d) * 1e6, d->first_s * 1e6, d->late[0].n, d->late[1].n, d->late[0].sum_s * 1e6,
+        d->late[1].sum_s * 1e6);
     for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
         str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
     log_debug("%s", str_c(&s));
@@ -451,6 +477,9 @@ static void measure(struct run *r) {
         judge_trouble(v, st, &e);
         return;
     }
+    /* On the same processor, in turns: the reference has it already where it is known. */
+    if (j->place.cpu >= 0 && !(place_on(&j->place, r->r.pid) && place_on(&j->place, ref.r.pid)))
+        log_debug("what is timed is not bound to a processor");
     module_renew_spares(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
     bool good = known || same_tools(&d);

@@ -1,5 +1,6 @@
 #include "verify/module.h"
 
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +17,9 @@
 #include "verify/spent.h"
 
 enum { SHAPE_RANK = 12 };
+/* Processors from which on those that take part in a GPU's timing (this process, which waits without sleeping, the
+ * referee, what is timed) have one each. */
+enum { GPU_CPUS = 4 };
 /* Turns in front of which the device may have been busy: a cheat that gains in so few gains nothing. */
 static const int most_busy = 4;
 
@@ -83,6 +87,16 @@ static void prepare_spares(struct module_judge *j) {
     pthread_mutex_unlock(&j->spares_lock);
 }
 
+static int cpus_of(const struct module_judge *j) {
+    return j->place.cpu >= 0 ? CPU_COUNT(&j->place.all) : pool_cpu_count();
+}
+
+void module_keep_clear(struct module_judge *j) {
+    place_beside(&j->place, 0);
+    place_beside(&j->place, j->zygote.worker.process.pid);
+    place_beside(&j->place, j->referee.process.pid);
+}
+
 static void *spares_main(void *v) {
     prepare_spares(v);
     return NULL;
@@ -113,7 +127,7 @@ static void settle(struct module_spare *s) {
 void module_settle_spares(struct module_judge *j) {
     enum { MANY_CPUS = 8 };
     const double t0 = clock_now_s();
-    if (pool_cpu_count() >= MANY_CPUS) return;
+    if (cpus_of(j) >= MANY_CPUS) return;
     join_spares(j);
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) settle(&j->spares[i]);
@@ -179,13 +193,16 @@ static enum status open_both(struct module_judge *j, struct jail *jail, struct e
 enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
+    place_open(&j->place, on_gpu(j) ? GPU_CPUS : INT_MAX);
     pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
     enum status st = open_both(j, jail, e);
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
     if (st == ST_OK) st = open_tools(j, jail, e);
+    module_keep_clear(j);
     if (st == ST_OK) prepare_spares(j);
+    place_free(&j->place);
     if (st != ST_OK) module_close(j);
     return st;
 }
@@ -199,8 +216,7 @@ void module_drop_reference(struct module_judge *j) {
 /* A lane above this does not outlive the batch that it was made for. */
 static const int64_t most_lane_bytes = (int64_t)8 << 30;
 
-/* Between batches: memory of a GPU that is kept only to be quick goes back. */
-static void rest(struct module_judge *j) {
+void module_rest(struct module_judge *j) {
     CLEANUP_JSON json_t *reply = NULL;
     struct err e = {0};
     if (!on_gpu(j)) return;
@@ -217,6 +233,7 @@ static void rest(struct module_judge *j) {
 
 void module_close(struct module_judge *j) {
     if (!j->o) return;
+    module_rested(j);
     join_spares(j);
     for (int i = 0; i < MODULE_SPARES; i++)
         if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
@@ -226,6 +243,7 @@ void module_close(struct module_judge *j) {
     if (j->referee_open) refworker_close(&j->referee);
     zygote_close(&j->zygote);
     extension_close(&j->tools);
+    place_close(&j->place);
     j->o = NULL;
 }
 
@@ -308,6 +326,13 @@ bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const ch
     return good;
 }
 
+bool run_starting(struct run *r, struct str *q, int fd) {
+    static const char where[] = "when it was started";
+    if (run_simple(r, q, fd, r->j->o->run_timeout_s, where)) return true;
+    if (r->out->outcome == OUTCOME_TIMEOUT && !r->second) r->out->outcome = OUTCOME_INFRASTRUCTURE;
+    return false;
+}
+
 void run_open_request(struct str *q, const char *op) {
     js_begin(q, NULL, '{');
     js_put_str(q, "op", op);
@@ -367,8 +392,8 @@ static bool compile_native(struct run *r, const char *source, int *fd, struct st
         SAY(r->out, "%s", job.message);
         return false;
     }
-    js_put_json(q, "spec", json_object_get(r->c->loaded, "spec"));
-    js_put_json(q, "structure", json_object_get(r->c->loaded, "structure"));
+    js_put_json(q, "spec", json_object_get(r->interface, "spec"));
+    js_put_json(q, "structure", json_object_get(r->interface, "structure"));
     return true;
 }
 
@@ -425,7 +450,7 @@ bool run_attach(struct run *r, enum modcase_lane lane) {
     js_put_i64(&q, "slot_base", 2 * c->param_bytes);
     js_put_i64(&q, "slot_stride", c->input_bytes);
     js_end(&q, '}');
-    return run_simple(r, &q, c->lane_fd[lane], r->j->o->run_timeout_s, "when it was started");
+    return run_starting(r, &q, c->lane_fd[lane]);
 }
 
 bool run_build(struct run *r, int param_set) {
@@ -441,7 +466,7 @@ bool run_build(struct run *r, int param_set) {
 }
 
 enum status run_fork(struct run *r, struct err *e) {
-    struct modrun_options mo = run_options(r->j, r->c);
+    struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
     if (!take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
         st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
@@ -450,7 +475,7 @@ enum status run_fork(struct run *r, struct err *e) {
     }
     r->up = st == ST_OK;
     /* Where there are processors enough that neither the answer nor the system misses this one. */
-    r->r.spin = pool_cpu_count() >= (on_gpu(r->j) ? 4 : r->j->o->threads + 3);
+    r->r.spin = cpus_of(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
     return st;
 }
 
@@ -962,8 +987,8 @@ static bool run_tests(struct run *r) {
     return good;
 }
 
-/* With a loaded answer: trials, timing, end. */
-static void judge_loaded(struct run *r) {
+/* Trials, timing, end. */
+void run_judge(struct run *r) {
     struct module_judge *j = r->j;
     struct verdict *out = r->out;
     double t0 = clock_now_s();
@@ -979,190 +1004,13 @@ static void judge_loaded(struct run *r) {
     module_renew_spares(j);
 }
 
-/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
-static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
-    struct module_judge *j = r->j;
-    enum status st = modcase_get(&j->cases, p->code, &r->c, e);
-    if (st == ST_OK && r->c != j->current) {
-        module_drop_reference(j);
-        modcase_drop_others(&j->cases, r->c);
-    }
-    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
-}
-
-static void finish(struct run *r) {
-    struct verdict *out = r->out;
-    if (out->tests_passed == 0 && out->outcome != OUTCOME_WRONG_OUTPUT && out->outcome != OUTCOME_NOT_FINITE)
-        out->max_error = (double)NAN;
+void run_finish(struct run *r) {
     if (r->up && on_gpu(r->j)) modcase_let_go(&r->j->cases);
     if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
     r->up = false;
     kernel_names_free(&r->kernels);
     json_decref(r->segments);
-    r->segments = NULL;
+    json_decref(r->interface);
+    r->segments = r->interface = NULL;
     if (on_gpu(r->j) && r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
-}
-
-static void init_run(struct run *r, struct module_judge *j, const char *source, struct verdict *out) {
-    char lint[sizeof out->lint];
-    memcpy(lint, out->lint, sizeof lint);
-    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
-    memcpy(out->lint, lint, sizeof lint);
-    *r = (struct run){.j = j, .out = out, .source = source, .random = rng_u64(j->seed, hash_str(source), 2)};
-}
-
-static void fork_and_load(struct run *r, const char *source) {
-    struct err e = {0};
-    enum status st = run_fork(r, &e);
-    if (st != ST_OK) judge_trouble(r->out, st, &e);
-    if (st == ST_OK && !run_load(r, source, true) && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
-}
-
-/* Its context, and Triton's first compilation, ahead of its turn. */
-static void warm(struct run *r) {
-    CLEANUP_STR struct str q = STR_INIT;
-    run_open_request(&q, "warm");
-    js_put_bool(&q, "triton", r->j->o->backend == BACKEND_triton);
-    if (!run_simple(r, &q, -1, r->j->o->run_timeout_s, "when it was started") && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
-}
-
-/* ---- a batch ---- */
-
-/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
- * while the GPU works. On a CPU there are no such threads, because what is timed wants the processors for itself. */
-struct loading {
-    struct module_judge *j;
-    struct module_item *items;
-    struct run *runs;
-    size_t n, next, judged, ahead;
-    bool *loaded, stop;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-};
-
-static void *load_main(void *v) {
-    struct loading *l = v;
-    pthread_mutex_lock(&l->lock);
-    while (l->next < l->n && !l->stop) {
-        if (l->next >= l->judged + l->ahead) {
-            pthread_cond_wait(&l->changed, &l->lock);
-            continue;
-        }
-        size_t i = l->next++;
-        pthread_mutex_unlock(&l->lock);
-        fork_and_load(&l->runs[i], l->items[i].source);
-        if (l->runs[i].up) warm(&l->runs[i]);
-        /* What its module has left running does not disturb those that are timed in front of it. */
-        if (l->runs[i].up) modrun_pause(&l->runs[i].r);
-        pthread_mutex_lock(&l->lock);
-        l->loaded[i] = true;
-        pthread_cond_broadcast(&l->changed);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return NULL;
-}
-
-/* There was trouble, which may be for want of a GPU's memory. When it is the answer that has most of it, that is the
- * answer's trouble. */
-static void blame(struct run *r) {
-    static const double most = 0.5;
-    int64_t before = 0, after = 0, total = 0;
-    struct err e = {0};
-    if (r->out->outcome != OUTCOME_INFRASTRUCTURE || !on_gpu(r->j) || !r->up) return;
-    enum status st = modcases_room(&r->j->cases, &before, &total, &e);
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
-    if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
-    if (st != ST_OK || (double)(after - before) <= most * (double)total) return;
-    r->out->outcome = OUTCOME_MEMORY_LIMIT;
-    SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9, (double)total * 1e-9);
-}
-
-/* Our own trouble (a worker that was lost) is worth a second try, from the start. */
-static void try_again(struct loading *l, size_t i) {
-    struct run *r = &l->runs[i];
-    log_warn("%s; judging the answer again", r->out->message);
-    if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
-    init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-    struct err e = {0};
-    enum status st = prepare_case(r, l->items[i].problem, &e);
-    if (st != ST_OK)
-        judge_trouble(r->out, st, &e);
-    else {
-        fork_and_load(r, l->items[i].source);
-        if (r->up) judge_loaded(r);
-    }
-    finish(r);
-}
-
-static void judge_next(struct loading *l, size_t i, bool threads) {
-    struct run *r = &l->runs[i];
-    /* The problem first: the reference runs while compilers do. */
-    struct err e = {0};
-    enum status st = prepare_case(r, l->items[i].problem, &e);
-    const bool known = st == ST_OK;
-    if (threads) {
-        pthread_mutex_lock(&l->lock);
-        while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
-        pthread_mutex_unlock(&l->lock);
-    } else if (known)
-        fork_and_load(r, l->items[i].source);
-    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
-    if (!known) judge_trouble(r->out, st, &e);
-    if (known && r->up) judge_loaded(r);
-    blame(r);
-    finish(r);
-    if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
-}
-
-enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
-                          struct err *e) {
-    enum { MAX_LOADERS = 64 };
-    pthread_t threads[MAX_LOADERS];
-    struct loading l = {.j = j, .items = items, .n = n};
-    enum status st = ST_OK;
-    /* A native answer is compiled against its problem's interface, which is known when its turn comes. */
-    bool ahead = on_gpu(j) && j->o->backend != BACKEND_cuda_native;
-    int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
-    pthread_mutex_init(&l.lock, NULL);
-    pthread_cond_init(&l.changed, NULL);
-    l.runs = xcalloc(n + 1, sizeof *l.runs);
-    l.loaded = xcalloc(n + 1, sizeof *l.loaded);
-    for (size_t i = 0; i < n; i++) init_run(&l.runs[i], j, items[i].source, items[i].verdict);
-    l.ahead = (size_t)wanted + 4;
-    while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
-    size_t i = 0;
-    for (; i < n && st == ST_OK; i++) {
-        if (cancel && *cancel) {
-            st = FAIL(e, ST_CANCELLED, "cancelled");
-            break;
-        }
-        judge_next(&l, i, started > 0);
-        if (j->o->progress) j->o->progress(i + 1, n);
-        pthread_mutex_lock(&l.lock);
-        l.judged = i + 1;
-        pthread_cond_broadcast(&l.changed);
-        pthread_mutex_unlock(&l.lock);
-    }
-    pthread_mutex_lock(&l.lock);
-    l.stop = true;
-    pthread_cond_broadcast(&l.changed);
-    pthread_mutex_unlock(&l.lock);
-    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
-    for (; i < n; i++) {
-        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
-        kernel_names_free(&l.runs[i].kernels);
-    }
-    rest(j);
-    free(l.runs);
-    free(l.loaded);
-    pthread_cond_destroy(&l.changed);
-    pthread_mutex_destroy(&l.lock);
-    return st;
 }

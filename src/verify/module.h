@@ -8,6 +8,7 @@
 #include "verify/extension.h"
 #include "verify/modcase.h"
 #include "verify/modrun.h"
+#include "verify/place.h"
 
 enum { MODULE_SPARES = 2 };
 
@@ -25,16 +26,21 @@ struct module_judge {
     struct modcases cases;
     struct modrun reference; /* runs eager calls of `current` */
     struct modcase *current;
+    struct modcase *next;                      /* of a batch, loaded ahead; NULL: none */
     struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
     pthread_mutex_t spares_lock;
     pthread_t spares_thread; /* starts new ones */
     bool renewing;           /* it has not been joined */
+    struct place place;      /* GPU: where answer and reference run while they are timed */
     uint64_t seed;
     bool referee_open;
     struct refworker referee;
     /* the GPU */
     char gpu_name[128], capability[16];
     int64_t l2_bytes;
+    struct run *last; /* GPU: the answer whose process is ended by resting; NULL: none */
+    pthread_t resting;
+    bool is_resting;    /* it has not been joined */
     int64_t held_bytes; /* of its memory, by the referee's PyTorch, after the last batch */
 };
 
@@ -52,5 +58,8 @@ struct module_item {
  * *cancel became true in between. */
 enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
                           struct err *e) MUST_USE;
+/* On a GPU a batch's last process ends, and memory goes back, behind the last verdict: waits for that. Everything above
+ * does so by itself; for who reads held_bytes. */
+void module_rested(struct module_judge *j);
 
 #endif

@@ -1,5 +1,6 @@
 /* ModelNew answers: want of a GPU's memory is nobody's fault, and what is kept for speed is given back; references that
- * draw numbers. test_rest needs a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
+ * draw numbers; native answers of a batch, compiled ahead; a start that is late; models of the Hub's cache. test_rest
+ * needs a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "base/fs.h"
 #include "verify/verify.h"
 
 static struct verifier *open_verifier(struct verify_options o) {
@@ -82,6 +86,107 @@ static void test_draws(void **state) {
     verifier_close(v);
 }
 
+/* Answers to several problems in turns, one of which cannot be loaded: whatever is compiled before its turn comes out
+ * as if it had been alone. */
+static void test_native_batch(void **state) {
+    (void)state;
+    static const char form[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return %s\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(%d, 16)]\n\n\ndef get_init_inputs():\n    return []\n";
+    static const char *const forwards[] = {"torch.relu(x)", "x * 2", "x.no_such_method()", "x - 1"};
+    static const struct {
+        int problem;
+        const char *element, *outcome;
+    } rows[] = {
+        {0, "x[i] > 0 ? x[i] : 0", "correct"}, {1, "x[i] + x[i]", "correct"},
+        {0, "x[i]", "wrong_output"},           {2, "x[i]", "problem_error"},
+        {1, "y[i]", "compile_error"},          {3, "x[i] - 1", "correct"},
+        {2, "x[i] + 1", "problem_error"},      {0, "x[i] > 0 ? x[i] : 0 * x[i]", "correct"},
+        {3, "x[i]", "wrong_output"},
+    };
+    enum { ROWS = ARRAY_LEN(rows), PROBLEMS = ARRAY_LEN(forwards) };
+    char code[PROBLEMS][500], sources[ROWS][300];
+    struct problem problems[PROBLEMS];
+    struct verify_item items[ROWS];
+    struct err e = {0};
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_cuda_native, .device = "cpu"});
+    for (int i = 0; i < PROBLEMS; i++) {
+        snprintf(code[i], sizeof code[i], form, forwards[i], 8 + i); /* sizes are the interface: X_N */
+        problems[i] = (struct problem){.key = forwards[i], .name = forwards[i], .code = code[i]};
+    }
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(sources[i], sizeof sources[i],
+                 "static_assert(X_N == %d, \"another problem's\");\n"
+                 "void kernel(const float *x, float *out, cudaStream_t stream) {\n"
+                 "    for (long i = 0; i < X_N; i++) out[i] = %s;\n}\n",
+                 16 * (8 + rows[i].problem), rows[i].element);
+        items[i] = (struct verify_item){.problem = &problems[rows[i].problem], .source = sources[i]};
+    }
+    if (verify_batch(v, items, ROWS, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (int i = 0; i < ROWS; i++)
+        if (strcmp(outcome_name(items[i].verdict.outcome), rows[i].outcome) != 0)
+            fail_msg("%d: %s, expected %s; %s", i, outcome_name(items[i].verdict.outcome), rows[i].outcome,
+                     items[i].verdict.message);
+    verifier_close(v);
+}
+
+/* A process that is late before its answer has been called is our trouble once, and the answer's when it happens again.
+ */
+static void test_late_start(void **state) {
+    (void)state;
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return x + 1\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(8, 8)]\n\n\ndef get_init_inputs():\n    return []\n";
+    static const char source[] = "import time\nimport torch\nfrom kernelrl_worker import harness\n\n"
+                                 "harness.Harness.attach = lambda self, request, channel: time.sleep(60)\n\n\n"
+                                 "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n";
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu, .run_timeout_s = 0.5});
+    const double from = clock_now_s();
+    struct verdict got = judge(v, code, source);
+    assert_string_equal(outcome_name(got.outcome), "timeout");
+    assert_non_null(strstr(got.message, "when it was started"));
+    assert_true(clock_now_s() - from >= 2 * 0.5);
+    verifier_close(v);
+}
+
+/* An answer reads the models that its problem reads, and nothing else of what the Hub's library keeps. */
+static void test_models(void **state) {
+    (void)state;
+    static const char code[] =
+        "import os\nimport torch\nimport torch.nn as nn\n\n"
+        "HOME = os.environ['HF_HUB_CACHE']\nwith open(HOME + '/models--org--tiny/weights') as f:\n"
+        "    WEIGHT = float(f.read())\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x * WEIGHT\n\n\ndef get_inputs():\n    return [torch.rand(8, 8)]\n\n\n"
+        "def get_init_inputs():\n    return []\n";
+    static const char source[] =
+        "import os\nimport torch\n\nHOME = os.environ['HF_HUB_CACHE']\n"
+        "with open(HOME + '/models--org--tiny/weights') as f:\n    WEIGHT = float(f.read())\n"
+        "assert os.environ['HF_HUB_OFFLINE'] == '1'\nassert os.listdir(HOME) == ['models--org--tiny']\n"
+        "assert not os.path.exists(HOME + '/../token')\ntry:\n    open(HOME + '/models--org--tiny/more', 'w')\n"
+        "    raise AssertionError('written')\nexcept OSError:\n    pass\n\n\n"
+        "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * WEIGHT\n";
+    static const char *const files[] = {"hub/models--org--tiny/weights", "hub/datasets--org--secret/rows", "token"};
+    char home[] = "/tmp/kernelrl-hub-XXXXXX", path[200];
+    struct err e = {0};
+    assert_non_null(mkdtemp(home));
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", home, files[i]);
+        *strrchr(path, '/') = 0;
+        assert_int_equal(fs_mkdirs(path, &e), ST_OK);
+        path[strlen(path)] = '/';
+        assert_int_equal(fs_write_atomic(path, "1.5", 3, &e), ST_OK);
+    }
+    snprintf(path, sizeof path, "%s/hub", home);
+    setenv("HF_HUB_CACHE", path, 1);
+    chmod(home, 0755);
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
+    struct verdict got = judge(v, code, source);
+    verifier_close(v);
+    unsetenv("HF_HUB_CACHE");
+    assert_int_equal(fs_remove(home, &e), ST_OK);
+    if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+}
+
 static void test_rest(void **state) {
     (void)state;
     const char *wanted = getenv("KERNELRL_TEST_GPU");
@@ -110,9 +215,8 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_draws),
-        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_no_room),    cmocka_unit_test(test_draws),  cmocka_unit_test(test_native_batch),
+        cmocka_unit_test(test_late_start), cmocka_unit_test(test_models), cmocka_unit_test(test_rest),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }

@@ -93,7 +93,8 @@ enum status refworker_call(struct refworker *w, const struct str *request, int f
  * answer: neither disturbs the other's turn, and PyTorch builds with two thread pools (OpenMP and a BLAS of its own) do
  * not fight themselves for the cores. Spinning made a small linear layer 3 to 16 times slower on two cores. */
 static char **worker_environment(const struct refworker *w, struct arena *a) {
-    /* What an answer's process may inherit: where programs and libraries are, and which GPU is meant. No secrets. */
+    /* What an answer's process may inherit: where programs, libraries and models are, and which GPU is meant. No
+     * secrets. */
     static const char *const passed[] = {"PATH=",
                                          "LD_LIBRARY_PATH=",
                                          "PYTHONPATH=",
@@ -105,7 +106,11 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
                                          "CUDA_PATH=",
                                          "CUDA_DEVICE_ORDER=",
                                          "NVIDIA_VISIBLE_DEVICES=",
-                                         "HF_HUB_OFFLINE=",
+                                         "HOME=",
+                                         "XDG_CACHE_HOME=",
+                                         "HF_HOME=",
+                                         "HF_HUB_CACHE=",
+                                         "HUGGINGFACE_HUB_CACHE=",
                                          "THUNDERKITTENS_ROOT="};
     static const char *const own[] = {"OMP_NUM_THREADS=", "MKL_NUM_THREADS=", "OPENBLAS_NUM_THREADS=",
                                       "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};

@@ -139,7 +139,10 @@ void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware
     snprintf(hardware, hardware_size, "%s", v->module.gpu_name[0] ? v->module.gpu_name : "CPU");
 }
 
-int64_t verifier_held_bytes(const struct verifier *v) { return v->module.held_bytes; }
+int64_t verifier_held_bytes(struct verifier *v) {
+    module_rested(&v->module);
+    return v->module.held_bytes;
+}
 
 /* ---- a batch ---- */
 

@@ -170,7 +170,7 @@ void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware
                        size_t device_size);
 
 /* Bytes of a GPU's memory that the referee has kept after the last batch, beside what its context takes. */
-int64_t verifier_held_bytes(const struct verifier *v);
+int64_t verifier_held_bytes(struct verifier *v);
 
 struct verify_item {
     const struct problem *problem;

@@ -46,5 +46,31 @@ else
     skip "sft refuses bad rows" "models/tiny has no model.safetensors; make embedded-model builds it"
 fi
 refuses "the demo on a GPU that is not there" 3 'device cuda:999' env DEVICE=cuda:999 tools/demo log_path="$tmp/demo"
+# tools/demo itself, with a program in the place of kernelrl that writes down where it was told to run, and is interrupted.
+mkdir -p "$tmp/home/tools" "$tmp/home/build"
+cp tools/demo "$tmp/home/tools/"
+cat >"$tmp/home/build/kernelrl" <<'SH'
+#!/bin/sh
+for a in "$@"; do case $a in log_path=*) path=${a#log_path=} ;; esac; done # the last one counts
+echo "$path" >>told
+exit 130
+SH
+chmod +x "$tmp/home/build/kernelrl"
+a_demo_is_gone_on_with() (
+    cd "$tmp/home"
+    demo() { DEVICE=$device tools/demo "$@" 2>>said || true; }
+    device=cpu demo seed=1
+    device=cpu demo seed=1             # the same one
+    device=cuda:1 demo seed=1          # on another device
+    device=cpu demo seed=1 max_steps=2 # with other arguments
+    device=cpu demo seed=1 log_path=x  # as the user says
+    first=$(sed -n 1p told)
+    [ -d "$first" ] && [ "$(sed -n 2p told)" = "$first" ] || return 1
+    touch "$first/demo.json"
+    device=cpu demo seed=1 # that one is finished
+    grep -q "going on with $first" said && [ "$(grep -c "^$first\$" told)" = 2 ] && [ "$(wc -l <told)" = 6 ] &&
+        [ "$(sort -u told | wc -l)" = 5 ]
+)
+check "tools/demo goes on with the demo of the same arguments that was interrupted" a_demo_is_gone_on_with
 refuses "a demo on a device of no kind" 2 "DEVICE: expected cpu, cuda or cuda:N" env DEVICE=gpu tools/demo
 echo "1..$tap_n"

@@ -9,6 +9,18 @@ if ! command -v g++ >/dev/null; then
     echo "1..$tap_n"
     exit 0
 fi
+# The generator's native CUDA answers on the same device: flat kernels, rows with sums and maxima, images.
+if python=$(command -v python3); then
+    answers=("$python" tests/native_answers.py)
+    recipes=("rows 5x300 bias gelu layernorm mul" "image 2x4x9x9 relu instancenorm channel_scale global_avg_pool scale:2.0"
+        "rows 2x270 softmax scale:2.0 rmsnorm var" "rows 3x40 min clamp:-0.5,0.5" "image 2x3x5x5 channel_scale bias")
+    check "native CUDA answers are right, in all styles" "${answers[@]}" "$KRL" tests/cuda/emulate "${recipes[@]}"
+    printf '#!/bin/sh\n"%s" "$@"; sed -i "s/s = row_sum(s);//" "$7/answers.jsonl"\n' "$(realpath "$KRL")" >"$tmp/krl"
+    chmod +x "$tmp/krl"
+    refuses "wrong ones are found out" 1 '[1-9] wrong$' "${answers[@]}" "$tmp/krl" tests/cuda/emulate "rows 3x270 logsumexp"
+else
+    skip "native CUDA answers" "python3 is not installed"
+fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
 # A card that is full: a run of a model of 7 billion parameters ends before it loads anything.

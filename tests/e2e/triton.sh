@@ -92,7 +92,7 @@ fi
 refuses "unverified ones unasked" 1 'no outcome: generate with --verify' "${corpus[@]}" output="$tmp/none.jsonl"
 refuses "retrieval for Triton" 2 'backend c only' "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp"
 refuses "broken Triton answers" 2 'wrong variants are of C answers' "${generate[@]}" --count 1 --backend triton --broken
-refuses "a backend without answers" 2 'backend: expected c or triton, got "cuda"' "${generate[@]}" --count 1 --backend cuda
-refuses "a device for C answers" 2 'device: give --backend triton --verify' "${generate[@]}" --count 1 --device cpu
+refuses "a backend without answers" 2 'backend: expected c, triton or cuda_native, got "cuda"' "${generate[@]}" --count 1 --backend cuda
+refuses "a device for C answers" 2 'device: give --backend triton' "${generate[@]}" --count 1 --device cpu
 refuses "untimed without judging" 2 'untimed: give --verify' "${generate[@]}" --count 1 --untimed
 echo "1..$tap_n"

@@ -16,7 +16,7 @@ import traceback
 
 import torch
 
-from kernelrl_worker import build, cupti, tensors
+from kernelrl_worker import build, cupti, selfjail, tensors
 from kernelrl_worker.channel import Channel
 
 libc = ctypes.CDLL(None)
@@ -313,6 +313,9 @@ def main(fd, options):
     libc.mallopt(M_TOP_PAD, 16 << 20)
     torch.set_num_threads(options["threads"])
     os.environ.pop("KERNELRL_HOME", None)
+    # Models that are there already; there is no network to look for newer ones.
+    os.environ.update(dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), selfjail.hub_cache()))
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
     os.environ.update(
         HOME="/tmp", TMPDIR="/tmp", USER="nobody", TRITON_CACHE_DIR="/tmp/triton", TORCHINDUCTOR_CACHE_DIR="/tmp/inductor"
     )

@@ -88,8 +88,16 @@ def bind(path, as_nobody, writable_devices=False):
                 raise
 
 
+def hub_cache():
+    """Where huggingface_hub keeps what it has downloaded, by its own rules."""
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return os.path.realpath(os.path.expanduser(given or os.path.join(home, "hub")))
+
+
 def visible_paths():
-    """What Python, torch and a compiler need: the system's programs and libraries, and wherever this Python lives."""
+    """What Python, torch and a compiler need: the system's programs and libraries, and wherever this Python lives. Of
+    the Hub's cache the models, which the answers to KernelBench's fourth level load; not its data sets, no token."""
     paths = ["/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/passwd"]
     for name in ("/lib", "/lib64", "/bin", "/sbin"):
         if os.path.isdir(name) and not os.path.islink(name):
@@ -99,6 +107,7 @@ def visible_paths():
     own += os.environ.get("LD_LIBRARY_PATH", "").split(":")
     if os.environ.get("CUDA_HOME"):
         own.append(os.environ["CUDA_HOME"])
+    own += glob.glob(glob.escape(hub_cache()) + "/models--*")
     for path in own:
         path = os.path.realpath(path) if path else ""
         if path and os.path.isdir(path) and path not in ("/", "/tmp", "/root", "/home"):
@@ -113,18 +122,17 @@ def visible_paths():
 def build_root(paths, devices, tmp_bytes, as_nobody):
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", NEW_ROOT, "tmpfs", MS_NOSUID, "mode=0755,size=16m")
+    for name, size in (("/tmp", tmp_bytes), ("/dev/shm", 64 << 20)):  # first: a Python may live below /tmp
+        os.makedirs(NEW_ROOT + name, exist_ok=True)
+        mount("tmpfs", NEW_ROOT + name, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={size},nr_inodes=16384")
     for path in paths:
         bind(path, as_nobody)
     for name in ("/lib", "/lib64", "/bin", "/sbin"):
         if os.path.islink(name):
             os.symlink(os.readlink(name), NEW_ROOT + name)
-    os.makedirs(NEW_ROOT + "/dev/shm", exist_ok=True)
     for name in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"] + devices:
         if os.path.exists(name):
             bind(name, as_nobody, writable_devices=True)
-    for name, size in (("/tmp", tmp_bytes), ("/dev/shm", 64 << 20)):
-        os.makedirs(NEW_ROOT + name, exist_ok=True)
-        mount("tmpfs", NEW_ROOT + name, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={size},nr_inodes=16384")
     os.makedirs(NEW_ROOT + "/proc", exist_ok=True)
     mount("proc", NEW_ROOT + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chdir(NEW_ROOT)

@@ -65,6 +65,7 @@ void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, c
 void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed);
 void emulate_launch(int64_t grid, int block, int64_t shared, const std::function<void()> &body);
 
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void __syncthreads(void) { emulate_barrier(false); }
 static inline float __shfl_sync(unsigned mask, float v, int lane, int width) {
     (void)mask;
@@ -77,7 +78,7 @@ static inline float __shfl_down_sync(unsigned mask, float v, int by, int width) 
     return emulate_exchange(v, self % width + by < width ? self + by : self);
 }
 
-static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width) {
+static inline float __shfl_xor_sync(unsigned mask, float v, int by, int width = 32) {
     (void)mask, (void)width;
     return emulate_exchange(v, (int)(threadIdx.x % 32) ^ by);
 }
@@ -87,18 +88,18 @@ static inline unsigned atomicAdd(unsigned *p, unsigned n) { return *p += n, *p -
 
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *f, int what, int value) {
     (void)f, (void)what;
-    return value <= 232448 ? cudaSuccess : cudaErrorInvalidValue;
+    return emulate_end(value <= 232448 ? cudaSuccess : cudaErrorInvalidValue);
 }
 template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *f) {
     (void)a, (void)f;
-    return emulate_fault("image") ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+    return emulate_end(emulate_fault("image") ? cudaErrorNoKernelImageForDevice : cudaSuccess);
 }
 
 /* Arguments are copied, as a real launch does: a captured one runs when they are gone. */
 template <typename... P, typename... A>
 static inline int emulate_run(int64_t grid, int block, int64_t shared, void (*kernel)(P...), A... args) {
     emulate_launch(grid, block, shared, [=] { kernel(args...); });
-    return emulate_state();
+    return cudaGetLastError();
 }
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     ((void)(stream), emulate_run((int64_t)(grid), (int)(block), (int64_t)(shared), (kernel), __VA_ARGS__))

@@ -19,6 +19,7 @@ enum {
     cudaErrorInsufficientDriver = 35,
     cudaErrorDevicesUnavailable = 46,
     cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorIllegalAddress = 700
 };
@@ -40,6 +41,16 @@ extern "C"
 #endif
     cudaError_t
     emulate_state(void); /* that of a device which a kernel has broken, for good */
+/* A call that fails leaves its error for the next cudaGetLastError, which launches of kernels ask too; calls that
+ * succeed in between do not take it away. emulate_end: what every call that may fail ends with. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+cudaError_t emulate_end(cudaError_t rc);
+cudaError_t cudaGetLastError(void);
+#ifdef __cplusplus
+}
+#endif
 static inline int emulate_fault(const char *name) {
     const char *wanted = getenv("KERNELRL_EMULATE_FAULT");
     return wanted && strcmp(wanted, name) == 0;
@@ -49,18 +60,17 @@ static inline const char *cudaGetErrorString(cudaError_t e) {
            : e == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
                                           : "emulated error";
 }
-static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 static inline cudaError_t cudaGetDeviceCount(int *n) {
     *n = !emulate_fault("none") && !emulate_fault("driver");
-    return *n ? cudaSuccess : emulate_fault("none") ? cudaErrorNoDevice : cudaErrorInsufficientDriver;
+    return emulate_end(*n ? cudaSuccess : emulate_fault("none") ? cudaErrorNoDevice : cudaErrorInsufficientDriver);
 }
 static inline cudaError_t cudaDriverGetVersion(int *v) {
     return *v = emulate_fault("none") ? 0 : emulate_fault("driver") ? 11040 : 13000, cudaSuccess;
 }
 static inline cudaError_t cudaRuntimeGetVersion(int *v) { return *v = 13000, cudaSuccess; }
 static inline cudaError_t cudaSetDevice(int d) {
-    if (emulate_fault("busy")) return cudaErrorDevicesUnavailable;
-    return d == 0 ? emulate_state() : cudaErrorInvalidValue;
+    if (emulate_fault("busy")) return emulate_end(cudaErrorDevicesUnavailable);
+    return emulate_end(d == 0 ? emulate_state() : cudaErrorInvalidDevice);
 }
 static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     (void)device;
@@ -76,9 +86,9 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     return cudaSuccess;
 }
 static inline cudaError_t cudaMalloc(void **p, size_t n) {
-    if (emulate_state()) return emulate_state();
+    if (emulate_state()) return emulate_end(emulate_state());
     *p = n > (size_t)1 << 40 ? NULL : aligned_alloc(256, (n + 255) & ~(size_t)255);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+    return emulate_end(*p ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 #ifdef __cplusplus
 extern "C" {
@@ -132,9 +142,12 @@ static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) 
     return *low = 0, *high = -1, cudaSuccess;
 }
 static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int priority) {
-    return (void)f, (void)priority, *s = NULL, emulate_fault("memory") ? cudaErrorMemoryAllocation : cudaSuccess;
+    (void)f, (void)priority, *s = NULL;
+    return emulate_end(emulate_fault("memory") ? cudaErrorMemoryAllocation : cudaSuccess);
 }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return (void)s, emulate_wait(), emulate_state(); }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    return (void)s, emulate_wait(), emulate_end(emulate_state());
+}
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { return (void)s, cudaSuccess; }
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
     return (void)f, *e = NULL, cudaSuccess;

@@ -191,7 +191,17 @@ static bool put_off() {
     return on && *on == '1';
 }
 static bool broken;
+static cudaError_t last_error;
 extern "C" cudaError_t emulate_state(void) { return broken ? cudaErrorIllegalAddress : cudaSuccess; }
+extern "C" cudaError_t emulate_end(cudaError_t rc) {
+    if (rc) last_error = rc;
+    return rc;
+}
+extern "C" cudaError_t cudaGetLastError(void) {
+    const cudaError_t rc = broken ? cudaErrorIllegalAddress : last_error;
+    last_error = cudaSuccess;
+    return rc;
+}
 static void queue_work(const std::function<void()> &w) {
     if (broken) return;
     if (captured)
@@ -220,12 +230,12 @@ struct CUgraphExec_st {
 
 extern "C" {
 cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
-    if (captured) return cudaErrorInvalidValue;
+    if (captured) return emulate_end(cudaErrorInvalidValue);
     captured = new std::vector<std::function<void()>>;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g) {
-    if (!captured) return cudaErrorInvalidValue;
+    if (!captured) return emulate_end(cudaErrorInvalidValue);
     *g = new emulated_graph{*captured};
     delete captured;
     captured = nullptr;
@@ -253,7 +263,7 @@ cudaError_t emulate_copy(void *dst, size_t dpitch, const void *src, size_t spitc
     } else {
         queue_work([=] { copy(from, spitch); });
     }
-    return emulate_state();
+    return emulate_end(emulate_state());
 }
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t) {
     queue_work([=] { memset(dst, v, n); });

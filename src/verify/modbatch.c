@@ -1,0 +1,287 @@
+/* A batch of answers: in order, and those to come made ready beside the one that is judged. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "verify/judge.h"
+#include "verify/modjudge.h"
+
+/* ---- one answer ---- */
+
+/* What a native answer is compiled against: a copy, which threads may read while the problem itself is dropped or
+ * loaded anew. */
+static void note_interface(struct run *r) {
+    if (r->interface || r->j->o->backend != BACKEND_cuda_native) return;
+    r->interface = json_object();
+    json_object_set_new(r->interface, "spec", json_deep_copy(json_object_get(r->c->loaded, "spec")));
+    json_object_set_new(r->interface, "structure", json_deep_copy(json_object_get(r->c->loaded, "structure")));
+}
+
+/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
+    struct module_judge *j = r->j;
+    struct modcase *c;
+    enum status st = modcase_get(&j->cases, p->code, &c, e);
+    if (r->c != c) r->c = c; /* a thread may be reading it */
+    if (st == ST_OK && r->c != j->current) {
+        module_drop_reference(j);
+        modcase_drop_others(&j->cases, r->c, j->next);
+    }
+    if (st == ST_OK) note_interface(r);
+    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
+}
+
+static void init_run(struct run *r, struct module_judge *j, const char *source, struct verdict *out) {
+    char lint[sizeof out->lint];
+    memcpy(lint, out->lint, sizeof lint);
+    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
+    memcpy(out->lint, lint, sizeof lint);
+    *r = (struct run){.j = j, .out = out, .source = source, .random = rng_u64(j->seed, hash_str(source), 2)};
+}
+
+static void fork_and_load(struct run *r, const char *source) {
+    struct err e = {0};
+    enum status st = run_fork(r, &e);
+    if (st != ST_OK) judge_trouble(r->out, st, &e);
+    if (st == ST_OK && !run_load(r, source, true) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* Its context, and Triton's first compilation, ahead of its turn. */
+static void warm(struct run *r) {
+    CLEANUP_STR struct str q = STR_INIT;
+    run_open_request(&q, "warm");
+    js_put_bool(&q, "triton", r->j->o->backend == BACKEND_triton);
+    if (!run_starting(r, &q, -1) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* ---- a batch ---- */
+
+/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
+ * while the GPU works. On a CPU there are no such threads where something is timed, which wants the processors for
+ * itself. A native answer is compiled against its problem's interface: it can be begun once that is known, which is
+ * when the first answer to the problem before it comes up. */
+struct loading {
+    struct module_judge *j;
+    struct module_item *items;
+    struct run *runs;
+    size_t n, next, judged, ahead;
+    bool *known, *loaded, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+static bool has_interface(const struct module_judge *j, const struct run *r) {
+    return j->o->backend != BACKEND_cuda_native || r->c;
+}
+
+static void *load_main(void *v) {
+    struct loading *l = v;
+    pthread_mutex_lock(&l->lock);
+    while (l->next < l->n && !l->stop) {
+        if (l->next >= l->judged + l->ahead || !l->known[l->next]) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        size_t i = l->next++;
+        pthread_mutex_unlock(&l->lock);
+        struct run *r = &l->runs[i];
+        if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
+        if (r->up) warm(r);
+        /* What its module has left running does not disturb those that are timed in front of it. */
+        if (r->up) modrun_pause(&r->r);
+        pthread_mutex_lock(&l->lock);
+        l->loaded[i] = true;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* All answers to item i's problem may be compiled; c NULL: there is nothing to compile them against. */
+static void announce(struct loading *l, size_t i, struct modcase *c) {
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i; k < l->n; k++) {
+        if (l->known[k] || strcmp(l->items[k].problem->code, l->items[i].problem->code) != 0) continue;
+        l->runs[k].c = c;
+        if (c) note_interface(&l->runs[k]);
+        l->known[k] = true;
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* The next problem, before an answer to this one is judged, so that the answers to it compile meanwhile. Two of the
+ * largest would be in each other's way. */
+static void look_ahead(struct loading *l, size_t i) {
+    static const int64_t large_bytes = (int64_t)1 << 30;
+    const struct modcase *c = l->runs[i].c;
+    struct err e = {0};
+    int64_t bytes = c->input_bytes + 4 * c->param_bytes;
+    size_t k = i + 1;
+    for (int o = 0; o < c->n_outputs; o++) bytes += c->output_bytes[o];
+    while (k < l->n && l->known[k]) k++;
+    if (k == l->n || bytes > large_bytes) return;
+    enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &l->j->next, &e);
+    if (st == ST_OK || st == ST_INVALID) announce(l, k, st == ST_OK ? l->j->next : NULL);
+    if (st != ST_OK) l->j->next = NULL; /* its own turn shows what it is */
+}
+
+/* ---- behind a verdict ---- */
+
+/* Nothing was looked at that could have been wrong. */
+static void settle_error(struct verdict *v) {
+    if (v->tests_passed == 0 && v->outcome != OUTCOME_WRONG_OUTPUT && v->outcome != OUTCOME_NOT_FINITE)
+        v->max_error = (double)NAN;
+}
+
+static void *rest_main(void *v) {
+    struct module_judge *j = v;
+    if (j->last) run_finish(j->last);
+    module_rest(j);
+    return NULL;
+}
+
+void module_rested(struct module_judge *j) {
+    if (j->is_resting) pthread_join(j->resting, NULL);
+    j->is_resting = false;
+    free(j->last);
+    j->last = NULL;
+}
+
+/* A driver takes a tenth of a second to end a process. Nobody waits for it who has the verdict. */
+static void begin_rest(struct module_judge *j) {
+    if (on_gpu(j)) j->is_resting = pthread_create(&j->resting, NULL, rest_main, j) == 0;
+    if (j->is_resting) return;
+    rest_main(j);
+    module_rested(j);
+}
+
+/* There was trouble, which may be for want of a GPU's memory. When it is the answer that has most of it, that is the
+ * answer's trouble. */
+static void blame(struct run *r) {
+    static const double most = 0.5;
+    int64_t before = 0, after = 0, total = 0;
+    struct err e = {0};
+    if (r->out->outcome != OUTCOME_INFRASTRUCTURE || !on_gpu(r->j) || !r->up) return;
+    enum status st = modcases_room(&r->j->cases, &before, &total, &e);
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
+    if (st != ST_OK || (double)(after - before) <= most * (double)total) return;
+    r->out->outcome = OUTCOME_MEMORY_LIMIT;
+    SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9, (double)total * 1e-9);
+}
+
+/* Our own trouble (a worker that was lost) is worth a second try, from the start. */
+static void try_again(struct loading *l, size_t i) {
+    struct run *r = &l->runs[i];
+    log_warn("%s; judging the answer again", r->out->message);
+    if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
+    init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+    r->second = true;
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    if (st != ST_OK)
+        judge_trouble(r->out, st, &e);
+    else {
+        fork_and_load(r, l->items[i].source);
+        if (r->up) run_judge(r);
+    }
+    settle_error(r->out);
+    run_finish(r);
+}
+
+static void judge_next(struct loading *l, size_t i, bool threads) {
+    struct run *r = &l->runs[i];
+    /* The problem first: the reference runs while compilers do. */
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    if (threads && !l->known[i]) announce(l, i, st == ST_OK ? r->c : NULL);
+    if (threads && st == ST_OK && r->interface) {
+        look_ahead(l, i);
+        st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
+    }
+    const bool known = st == ST_OK;
+    if (threads) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        pthread_mutex_unlock(&l->lock);
+    } else if (known)
+        fork_and_load(r, l->items[i].source);
+    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    if (!known) judge_trouble(r->out, st, &e);
+    if (known && r->up) run_judge(r);
+    blame(r);
+    settle_error(r->out);
+    if (i + 1 == l->n && on_gpu(l->j) && r->out->outcome != OUTCOME_INFRASTRUCTURE) {
+        l->j->last = xmalloc(sizeof *r);
+        *l->j->last = *r;
+        return;
+    }
+    run_finish(r);
+    if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
+}
+
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) {
+    enum { MAX_LOADERS = 64 };
+    pthread_t threads[MAX_LOADERS];
+    struct loading l = {.j = j, .items = items, .n = n};
+    enum status st = ST_OK;
+    const bool native = j->o->backend == BACKEND_cuda_native;
+    const bool ahead = on_gpu(j) || (native && !j->o->measure);
+    int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
+    module_rested(j);
+    module_keep_clear(j); /* before there are threads: they inherit it */
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.changed, NULL);
+    l.runs = xcalloc(n + 1, sizeof *l.runs);
+    l.loaded = xcalloc(n + 1, sizeof *l.loaded);
+    l.known = xcalloc(n + 1, sizeof *l.known);
+    for (size_t i = 0; i < n; i++) {
+        init_run(&l.runs[i], j, items[i].source, items[i].verdict);
+        l.known[i] = !native;
+    }
+    l.ahead = (size_t)wanted + 4;
+    while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
+    size_t i = 0;
+    for (; i < n && st == ST_OK; i++) {
+        if (cancel && *cancel) {
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+            break;
+        }
+        judge_next(&l, i, started > 0);
+        if (j->o->progress) j->o->progress(i + 1, n);
+        pthread_mutex_lock(&l.lock);
+        l.judged = i + 1;
+        pthread_cond_broadcast(&l.changed);
+        pthread_mutex_unlock(&l.lock);
+    }
+    pthread_mutex_lock(&l.lock);
+    l.stop = true;
+    pthread_cond_broadcast(&l.changed);
+    pthread_mutex_unlock(&l.lock);
+    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
+    for (; i < n; i++) {
+        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+        kernel_names_free(&l.runs[i].kernels);
+        json_decref(l.runs[i].interface);
+    }
+    j->next = NULL;
+    begin_rest(j);
+    place_free(&j->place);
+    free(l.runs);
+    free(l.loaded);
+    free(l.known);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    return st;
+}
