@@ -58,9 +58,9 @@ static void rl_step_close(struct rl_step *s) {
     free(s->sample);
 }
 
-/* Where the user left it open, rows of a micro-batch, now that the cache is there: a prompt with all its answers, or with
- * half of them and so on, so that the device's memory holds what the backward pass asks for and nothing is computed
- * again. */
+/* Where the user left it open, rows of a micro-batch, now that the cache is there: a prompt with all its answers, or
+ * with half of them and so on, so that the device's memory holds what the backward pass asks for and nothing is
+ * computed again. */
 static void choose_rows(struct rl_step *s, struct model *m) {
     const int64_t room = model_backend(m)->mem_available(model_backend(m)), slack = room / 20;
     int n = s->answers;

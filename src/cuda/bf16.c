@@ -39,6 +39,23 @@ void bf16_weight_pack(struct backend *be, struct weight *w) {
                            (struct cu_mat){w->w, w->N, w->K, w->K}));
 }
 
+void bf16_weights_pack(struct backend *be, struct weight *const *w, int n) {
+    struct cuda_backend *c = cuda_begin(be, "weights_pack");
+    struct cu_round_list l = {.count = 0};
+    if (!c) return;
+    if (c->profile) profile_mark(c, "weights_pack");
+    for (int i = 0; i < n; i++) {
+        if (!w[i]->w || w[i]->N * w[i]->K == 0 || !weight_room(be, w[i])) continue;
+        l.from[l.count] = w[i]->w;
+        l.to[l.count] = w[i]->packed;
+        l.n[l.count++] = w[i]->N * w[i]->K;
+        if (l.count < CU_ROUND_MOST) continue;
+        if (!cuda_ok(c, "weights_pack", cu_round_list16(&c->dev, &l))) return;
+        l.count = 0;
+    }
+    cuda_ok(c, "weights_pack", cu_round_list16(&c->dev, &l));
+}
+
 void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
     ASSERT(row >= 0 && row + rows <= w->N);
     if (weight_room(be, w))
@@ -216,6 +233,24 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
         return;
     written(c, dw, (size_t)(dy.cols * x.cols) * sizeof *dw);
     if (c->profile) profile_mark(c, profile_name(c, "linear_dw", dy.cols, x.cols));
+    const bool wide_rows = dy.cols > x.cols;
+    const struct tensor wide = wide_rows ? dy : x, thin = wide_rows ? x : dy;
+    struct cu_thin t = {.w = wide.data,
+                        .s = thin.data,
+                        .ldw = wide.ld,
+                        .lds = thin.ld,
+                        .out = dw,
+                        .wide_rows = wide_rows,
+                        .T = x.rows,
+                        .N = wide.cols,
+                        .R = thin.cols};
+    if (cu_thin_takes(&c->dev, &t)) {
+        const int64_t parts = cu_thin_parts(&c->dev, &t);
+        float *room = NULL;
+        if (parts > 1) room = cuda_scratch(c, "linear_dw", &c->scratch, (size_t)(parts * t.N * t.R) * sizeof *room);
+        if (parts == 1 || room) cuda_ok(c, "linear_dw", cu_thin(&c->dev, &t, room));
+        return;
+    }
     const struct lt_product p = {.tb = true,
                                  .accumulate = true,
                                  .m = x.cols,

@@ -76,12 +76,13 @@ extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, str
 /* A block a row, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). */
 template <int N_THREADS, int QUADS>
 static __global__ void __launch_bounds__(N_THREADS)
-    rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat dy, struct cu_mat x, const float *gain,
+    rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x, const float *gain,
                           float eps, uint16_t *rounded) {
     __shared__ float2 part[N_THREADS / 32];
     const int64_t t = blockIdx.x, n = x.cols;
     const int tid = threadIdx.x;
     float4 u[QUADS], v[QUADS], w[QUADS], g[QUADS];
+    uint2 d[QUADS];
     float2 s = make_float2(0, 0); /* of x^2, of dy gain x */
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
@@ -89,13 +90,14 @@ static __global__ void __launch_bounds__(N_THREADS)
         const bool in = j < n;
         const float4 none = make_float4(0, 0, 0, 0);
         u[i] = in ? *reinterpret_cast<const float4 *>(x.p + t * x.ld + j) : none;
-        v[i] = in ? *reinterpret_cast<const float4 *>(dy.p + t * dy.ld + j) : none;
+        d[i] = in ? *reinterpret_cast<const uint2 *>(dy.p + t * dy.ld + j) : make_uint2(0, 0);
         g[i] = in ? *reinterpret_cast<const float4 *>(gain + j) : none;
         w[i] = in ? *reinterpret_cast<const float4 *>(dx.p + t * dx.ld + j) : none;
     }
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
-        v[i] = make_float4(v[i].x * g[i].x, v[i].y * g[i].y, v[i].z * g[i].z, v[i].w * g[i].w);
+        v[i] = make_float4(low_float(d[i].x) * g[i].x, high_float(d[i].x) * g[i].y, low_float(d[i].y) * g[i].z,
+                           high_float(d[i].y) * g[i].w);
         s.x = fmaf(u[i].w, u[i].w, fmaf(u[i].z, u[i].z, fmaf(u[i].y, u[i].y, fmaf(u[i].x, u[i].x, s.x))));
         s.y = fmaf(v[i].w, u[i].w, fmaf(v[i].z, u[i].z, fmaf(v[i].y, u[i].y, fmaf(v[i].x, u[i].x, s.y))));
     }
@@ -121,14 +123,39 @@ static __global__ void __launch_bounds__(N_THREADS)
     }
 }
 
-extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat dy,
+extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy,
                                  struct cu_mat x, const float *gain, float eps, uint16_t *rounded, int *done) {
-    *done = x.rows <= 0 || (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(dy.p, dy.ld) &&
-                            aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && y.ld % 4 == 0);
+    *done = x.rows <= 0 ||
+            (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(x.p, x.ld) &&
+             aligned16(gain, 4) && (((uintptr_t)y.p | (uintptr_t)dy.p) & 7) == 0 && y.ld % 4 == 0 && dy.ld % 4 == 0);
     if (x.rows <= 0 || !*done) return 0;
     if (x.cols <= 1536)
         return LAUNCH((rmsnorm_back16_kernel<128, 3>), x.rows, 128, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
     return LAUNCH((rmsnorm_back16_kernel<256, 4>), x.rows, 256, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------
+ */
+
+/* Sixteen blocks an array. */
+static __global__ void __launch_bounds__(THREADS) round_list_kernel(const struct cu_round_list l) {
+    enum { BLOCKS = 16 };
+    const int64_t i = blockIdx.x / BLOCKS, n = l.n[i], step = BLOCKS * THREADS * 4;
+    const float *const from = l.from[i];
+    uint16_t *const to = l.to[i];
+    const bool vec = ((uintptr_t)from & 15) == 0 && ((uintptr_t)to & 7) == 0;
+    for (int64_t j = ((int64_t)(blockIdx.x % BLOCKS) * THREADS + threadIdx.x) * 4; j < n; j += step) {
+        if (vec && j + 4 <= n) {
+            const float4 v = *reinterpret_cast<const float4 *>(from + j);
+            *reinterpret_cast<uint2 *>(to + j) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+            continue;
+        }
+        for (int64_t k = j; k < min64(j + 4, n); k++) to[k] = bf16_of(from[k]);
+    }
+}
+
+extern "C" int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l) {
+    return l->count > 0 ? LAUNCH(round_list_kernel, l->count * 16, THREADS, 0, d->stream, *l) : 0;
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------

@@ -7,9 +7,9 @@ enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
 /* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
  */
 
-/* A block has 32 rows and 32 of A's; its warps share k, each OWN of the CU_LORA_CHAINS chains over pieces of 32 that are
- * added in order at the end. A warp asks for AHEAD pieces together: it is their number on a multiprocessor that keeps
- * memory busy. A chain's part lies in shared memory as the fragments do, a float4 a thread. */
+/* A block has 32 rows and 32 of A's; its warps share k, each OWN of the CU_LORA_CHAINS chains over pieces of 32 that
+ * are added in order at the end. A warp asks for AHEAD pieces together: it is their number on a multiprocessor that
+ * keeps memory busy. A chain's part lies in shared memory as the fragments do, a float4 a thread. */
 enum { DOWN_ROWS = 32, DOWN_COLS = 32, DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS, AHEAD = 2 };
 enum { OWN = CU_LORA_CHAINS / DOWN_WARPS, DOWN_BYTES = CU_LORA_CHAINS * DOWN_ROWS * DOWN_COLS * 4 };
 
@@ -77,8 +77,8 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2) lora_down_many_kernel(
 }
 
 extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
-    const int rc = (int)cudaFuncSetAttribute(lora_down_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             DOWN_BYTES);
+    const int rc =
+        (int)cudaFuncSetAttribute(lora_down_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DOWN_BYTES);
     const int64_t blocks = ceil_div(l->T, DOWN_ROWS) * ceil_div(l->n * l->R, DOWN_COLS);
     return rc ? rc : LAUNCH(lora_down_many_kernel, blocks, DOWN_THREADS, DOWN_BYTES, d->stream, *l);
 }
@@ -298,6 +298,10 @@ template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_
 }
 
 extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
+    const struct cu_lora_site *s = l->site;
+    if (l->T >= CU_LORA_MANY && static_cast<uint16_t *>(s[0].y) + y.cols == s[1].y && s[0].ldy == s[1].ldy &&
+        s[0].b.row == l->R && s[1].b.row == l->R)
+        return cu_lora_swiglu_many(d, l, y);
     return l->R <= 32 ? swiglu<1>(d, l, y) : swiglu<2>(d, l, y);
 }
 

@@ -33,10 +33,11 @@ void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, st
     int done = 0;
     c->rounded.data = NULL;
     if (!cuda_ok(c, "rmsnorm_back",
-                 cu_rmsnorm_back16(&c->dev, of, mat16(y), mat_of(dy), mat_of(x), gain, eps, rounded, &done)))
+                 cu_rmsnorm_back16(&c->dev, of, mat16(y), mat16(dy), mat_of(x), gain, eps, rounded, &done)))
         return;
     if (done && rounded) c->rounded = dx;
-    if (done) return;
+    struct tensor *const wide[] = {&dy};
+    if (done || !bf16_widen(c, "rmsnorm_back", wide, 1)) return;
     be->rmsnorm(be, y, x, gain, eps);
     be->rmsnorm_grad(be, dx, NULL, dy, x, gain, eps, true);
 }

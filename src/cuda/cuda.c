@@ -627,7 +627,8 @@ static void logprob_grad(struct backend *be, struct tensor logits, const int32_t
     const bool same = k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld;
     if (known.stats && same) {
         uint16_t *const rounded = bf16_rounding_room(c, logits);
-        if (cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), rounded, alone, d_targets, known.stats, d_g)) &&
+        if (cuda_ok(c, "logprob_grad",
+                    cu_logits_grad(&c->dev, mat_of(logits), rounded, alone, d_targets, known.stats, d_g)) &&
             rounded)
             c->rounded = logits;
         return;
@@ -771,6 +772,7 @@ static const struct backend table = {
     .rope_kv = bf16_rope_kv,
     .swiglu_both = op_swiglu_both,
     .lora_dt = bf16_lora_dt,
+    .weights_pack = bf16_weights_pack,
     .rmsnorm_back = bf16_rmsnorm_back,
     .linear_add = bf16_linear_add,
     .logprob_dx = op_logprob_dx,

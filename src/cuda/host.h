@@ -204,6 +204,7 @@ const char *lt_text(const struct lt *l, char *buf, size_t size);
 
 /* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */
 void bf16_weight_pack(struct backend *be, struct weight *w);
+void bf16_weights_pack(struct backend *be, struct weight *const *w, int n);
 void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src);
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,

@@ -5,8 +5,8 @@
  * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
  * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
  * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
- * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of
- * matrices so small that a launch takes most of the time. */
+ * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
+ * rows with matrices so small that a launch takes most of the time. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,7 +20,8 @@
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
 #define WORKSPACE_BYTES ((size_t)32 << 20)
-#define SMALL_MATRIX 65536 /* elements */
+#define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
+#define MANY_ROWS 1024
 #define FLUSH_BYTES ((size_t)96 << 20)
 
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
@@ -46,7 +47,7 @@ struct lt {
     int n_groups;
     struct gradient gradient[GRADIENTS]; /* a ring */
     int64_t n_gradients;
-    void *workspace; /* of fast numerics, and of gradients */
+    void *workspace; /* fast numerics only */
     cublasStatus_t (*create)(cublasLtHandle_t *);
     cublasStatus_t (*destroy)(cublasLtHandle_t);
     size_t (*version)(void);
@@ -135,16 +136,10 @@ static bool shape_init(const struct lt *l, const struct lt_product *p, struct sh
              l->layout_init(&s->d, sizeof s->d, out, m, n, p->ldd));
 }
 
-/* How the sum of an output may be made: in one piece; in pieces, which are added in an order of their own, the same in
- * every run; or in any way. */
-enum sum { SUM_WHOLE, SUM_IN_PIECES, SUM_ANY };
-
-static int candidates(const struct lt *l, struct shape *s, enum sum sum, int most,
-                      cublasLtMatmulHeuristicResult_t *out) {
+static int candidates(const struct lt *l, struct shape *s, bool fast, int most, cublasLtMatmulHeuristicResult_t *out) {
     cublasLtMatmulPreferenceOpaque_t pref;
-    const size_t workspace = sum == SUM_WHOLE ? 0 : WORKSPACE_BYTES;
-    const uint32_t align = 16,
-                   schemes = sum == SUM_WHOLE ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const size_t workspace = fast ? WORKSPACE_BYTES : 0;
+    const uint32_t align = 16, no_split = CUBLASLT_REDUCTION_SCHEME_NONE;
     int n = 0;
     memset(&pref, 0, sizeof pref);
     if (l->pref_init(&pref, sizeof pref) ||
@@ -153,7 +148,7 @@ static int candidates(const struct lt *l, struct shape *s, enum sum sum, int mos
         l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align) ||
         l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align) ||
         l->pref_set(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align) ||
-        (sum != SUM_ANY && l->pref_set(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes)) ||
+        (!fast && l->pref_set(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_split, sizeof no_split)) ||
         l->heuristic(l->handle, &s->desc, &s->a, &s->b, &s->d, &s->d, &pref, most, out, &n) != CUBLAS_STATUS_SUCCESS)
         return 0;
     int good = 0;
@@ -166,9 +161,8 @@ static bool launch(const struct cuda_backend *c, struct shape *s, const struct l
                    const cublasLtMatmulAlgo_t *algo) {
     const float alpha = p->alpha != 0.0f ? p->alpha : 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
     const struct lt *l = c->lt;
-    return l->matmul(l->handle, &s->desc, &alpha, p->a, &s->a, p->b, &s->b, &beta, p->c ? p->c : p->d, &s->d, p->d, &s->d,
-                     algo,
-                     l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+    return l->matmul(l->handle, &s->desc, &alpha, p->a, &s->a, p->b, &s->b, &beta, p->c ? p->c : p->d, &s->d, p->d,
+                     &s->d, algo, l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- choosing an algorithm --------------------------------------------------------------------------------------- */
@@ -264,7 +258,7 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
     q.ldd = p->m;
     if (c->profile) profile_mark(c, "search");
     const bool fast = c->be.fast;
-    const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast ? SUM_ANY : SUM_WHOLE, CANDIDATES, found) : 0;
+    const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast, CANDIDATES, found) : 0;
     const int64_t wanted = i64_min(p->n, REFERENCE_ROWS);
     if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * p->k, 1) &&
         !cu_random16(&c->dev, t.x, p->n * p->k, 2) && !cu_spread_rows(&c->dev, t.x, t.few, p->k, p->n, wanted) &&
@@ -302,7 +296,7 @@ static struct group *group_of(struct cuda_backend *c, const struct lt_product *p
     g->like.n = REFERENCE_ROWS;
     g->like.ldb = p->tb ? REFERENCE_ROWS : p->k;
     g->like.ldd = p->m;
-    g->usable = shape_init(l, &g->like, &s) && candidates(l, &s, SUM_WHOLE, 1, &one) == 1;
+    g->usable = shape_init(l, &g->like, &s) && candidates(l, &s, false, 1, &one) == 1;
     if (g->usable) g->reference = one.algo;
     return g;
 }
@@ -324,8 +318,7 @@ static bool same_product(const struct lt_product *a, const struct lt_product *b)
 }
 
 /* In training's gradients the sum runs over rows or outputs, and no row is compared with another: the first algorithm
- * is taken for each size, so that a run repeats. Sums may be split, or the thin gradients of LoRA would occupy a few
- * multiprocessors. Asking for an algorithm takes longer than a small product, so it is kept. */
+ * is taken for each size, so that a run repeats. Asking for it takes longer than a small product, so it is kept. */
 static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
     struct lt *l = c->lt;
     struct shape s;
@@ -333,7 +326,7 @@ static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
     if (!shape_init(l, p, &s)) return false;
     for (int64_t i = 0; i < i64_min(l->n_gradients, GRADIENTS); i++)
         if (same_product(&l->gradient[i].like, p)) return launch(c, &s, p, &l->gradient[i].algo);
-    if (candidates(l, &s, SUM_IN_PIECES, 1, &one) != 1 || !launch(c, &s, p, &one.algo)) return false;
+    if (candidates(l, &s, false, 1, &one) != 1 || !launch(c, &s, p, &one.algo)) return false;
     l->gradient[l->n_gradients++ % GRADIENTS] = (struct gradient){*p, one.algo};
     return true;
 }
@@ -341,9 +334,8 @@ static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
     *done = false;
     if (!c->lt) return true;
-    if ((c->be.fast || !p->exact) && !c->lt->workspace &&
-        !cuda_ok(c, op, (int)cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES)))
-        return false;
+    if (c->be.fast && !c->lt->workspace && cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES) != cudaSuccess)
+        cudaGetLastError(); /* there are algorithms that need none */
     if (!p->exact) {
         *done = gradient(c, p);
         return true;
@@ -351,7 +343,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     struct group *g = group_of(c, p);
     if (!g || !g->usable) return true;
     const int64_t end = range_end(p->n);
-    const bool small = p->m * p->k < SMALL_MATRIX;
+    const bool small = p->m * p->k < SMALL_MATRIX && p->n < MANY_ROWS;
     int i = 0;
     while (i < g->n_ranges && g->n[i] != end) i++;
     if (i == g->n_ranges && !small) {

@@ -51,12 +51,17 @@ static void site_dx(struct model *m, const struct lora *l, enum lora_input input
     if (lora && !first) m->be->linear_dx(m->be, dx, lora_dt_of(m, l, input), &l->a[input], true);
 }
 
+/* Whether the backend does what norm_backward asks for in one op, which takes dh in bfloat16. */
+static bool norm_in_one(const struct model *m) {
+    return m->be->rmsnorm_back && m->act == DT_BF16 && m->train != TRAIN_FULL;
+}
+
 /* h = norm(x) once more, for the gradients of what read it; dx += the norm's gradient, dh being that of h. */
 static void norm_backward(struct model *m, struct tensor dx, struct tensor h, struct tensor dh, struct tensor x,
                           const float *gain) {
     struct backend *be = m->be;
     const float eps = m->cfg.rms_eps;
-    if (be->rmsnorm_back && m->act == DT_BF16 && m->train != TRAIN_FULL) {
+    if (norm_in_one(m)) {
         be->rmsnorm_back(be, dx, h, dh, x, gain, eps);
         return;
     }
@@ -76,7 +81,8 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
     const float eps = c->rms_eps;
     struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
     struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
-    struct tensor da = act_full(m, w->da, T, F), dgu = act_full(m, w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
+    struct tensor da = act_full(m, w->da, T, F), dgu = act_full(m, w->dgu, T, 2 * F);
+    struct tensor dh = norm_in_one(m) ? act_full(m, w->dh, T, D) : tensor_full(w->dh, T, D);
     struct tensor d_o = act_full(m, w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
     struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = act_full(m, w->dqkv, T, HK + 2 * GK);
 

@@ -166,7 +166,7 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    const bool within = lora_within_gu(m, i, a); /* check_batch: all rows are the own adapter's then */
+    const bool within = lora_within_gu(m, i, a);   /* check_batch: all rows are the own adapter's then */
     const bool last = p->kv || m->ts.forward_only; /* nobody asks for gu again */
     if (within && !x_out) return;
     if (within || (last && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu)) {

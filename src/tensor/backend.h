@@ -155,9 +155,11 @@ struct backend {
     void (*lora_swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
                              struct tensor xa, const struct lora_site_args *site, struct tensor dt,
                              const struct weight *a);
+    /* weight_pack of n weights of DT_BF16. */
+    void (*weights_pack)(struct backend *be, struct weight *const *w, int n);
     /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
     void (*linear_add)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
-    /* For models in bfloat16: y = rmsnorm(x) and rmsnorm_grad that adds to dx, without a dgain. */
+    /* For models in bfloat16: y = rmsnorm(x), and rmsnorm_grad of a dy in bfloat16 that adds to dx, without a dgain. */
     void (*rmsnorm_back)(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
                          const float *gain, float eps);
     /* logprob_grad, and dx = its result W with linear_dx; logits are undefined afterwards. */

@@ -9,6 +9,9 @@ struct block {
     int64_t bytes;
 };
 
+/* Parts of a thin gradient, src/cuda/bf16_thin.cu. */
+#define THIN_PARTS ((int64_t)4 << 20)
+
 /* The CUDA backend's slabs, src/cuda/host.h. */
 enum slab { X16, WIDE, LORA_X, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
 
@@ -108,6 +111,7 @@ static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, co
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)dw;
     if (dt == DT_BF16) use(be, X16, elements(dy) * 2 + elements(x) * 2 + 512);
+    if (dt == DT_BF16) use(be, SCRATCH, THIN_PARTS);
 }
 static void bias_grad(struct backend *be, float *db, struct tensor dy) {
     (void)db;
