@@ -111,6 +111,17 @@ static enum status evaluate_on(const struct train_options *o, const struct evalu
     return eval_rollouts(&x->s.actor, problems, n, &p, out, e);
 }
 
+/* Takes the verdicts in a journal of the run into the verifier's cache: who answers as before is judged as before. */
+static enum status recall(const struct train_options *o, const char *name, struct session *s, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    struct journal *j = NULL;
+    str_addf(&path, "%s/%s.verdicts.jsonl", o->log_path, name);
+    if (!fs_is_file(path.p)) return ST_OK;
+    TRY(journal_open(path.p, s->verify_settings, 1, s->verifier, &j, e)); /* evaluations are of step 0 */
+    journal_close(j);
+    return ST_OK;
+}
+
 static enum status evaluate_all(const struct train_options *o, const char *name, const char *checkpoint,
                                 const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
                                 struct results *out, struct err *e) {
@@ -123,6 +134,7 @@ static enum status evaluate_all(const struct train_options *o, const char *name,
     str_addf(&path, "%s/%s.verdicts.jsonl", o->log_path, name);
     TRY(session_open(&mine, cancel, &x->s, e));
     TRY(session_problems(&mine, &x->s, &train, &n_train, &x->test, &n, e));
+    if (checkpoint != o->load_checkpoint_path) TRY(recall(o, "before", &x->s, e));
     TRY(journal_open(path.p, x->s.verify_settings, 0, x->s.verifier, &x->journal, e));
     session_judging(&x->s, x->journal, cancel);
     if (o->eval_samples > 1) {
@@ -179,7 +191,7 @@ static void print_tables(const struct results *before, const struct results *aft
         table(title, &before->sampled, &after->sampled);
         p = eval_paired_speed(&before->sampled, &after->sampled, &n);
     }
-    snprintf(title, sizeof title, "greedy (%d held-out problems)", before->greedy.n_problems);
+    snprintf(title, sizeof title, "greedy (%d held-out problems, 1 answer each)", before->greedy.n_problems);
     table(title, &before->greedy, &after->greedy);
     if (before->kernelbench.n_problems > 0) {
         snprintf(title, sizeof title, "greedy (%d problems of KernelBench)", before->kernelbench.n_problems);
