@@ -39,7 +39,7 @@ struct bench_options {
     bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
     int adapters;         /* that many of them, which the sequences share evenly; 0: one */
     bool fast;            /* numerics: fast, see tensor/backend.h */
-    int64_t train_tokens; /* rows of a micro-batch, at least a sequence */
+    int64_t train_tokens; /* rows of a micro-batch, at least a sequence; 0: not said */
     int64_t activation_memory;
 };
 

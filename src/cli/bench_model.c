@@ -307,7 +307,7 @@ static enum status train(struct bench *b, struct model *m, enum train_what what,
     const struct bench_options *o = b->o;
     const struct model_config *c = model_cfg(m);
     const int64_t tokens = o->tokens, T = n_seq * tokens, repeat = o->repeat ? o->repeat : 3;
-    const int micro = (int)i64_max(1, i64_min(n_seq, o->train_tokens / tokens));
+    const int micro = (int)i64_max(1, i64_min(n_seq, (o->train_tokens ? o->train_tokens : 1024) / tokens));
     struct segment *seg = xcalloc((size_t)micro, sizeof *seg);
     int32_t *ids = random_ids(T, c->V, 1), *rows = xmalloc((size_t)T * sizeof *rows), *targets = random_ids(T, c->V, 2);
     float *logp = xcalloc((size_t)T, sizeof *logp), *g = xcalloc((size_t)T, sizeof *g);

@@ -58,6 +58,21 @@ static void rl_step_close(struct rl_step *s) {
     free(s->sample);
 }
 
+/* Where the user left it open, rows of a micro-batch, now that the cache is there: a prompt with all its answers, or
+ * with half of them and so on, so that the device's memory holds what the backward pass asks for and nothing is
+ * computed again. */
+static void choose_rows(struct rl_step *s, struct model *m) {
+    const int64_t room = model_backend(m)->mem_available(model_backend(m)), slack = room / 20;
+    int n = s->answers;
+    s->o.train_tokens = 1024;
+    if (room == INT64_MAX) return;
+    for (;; n = (n + 1) / 2) {
+        s->o.train_tokens = s->prompt_tokens + n * (s->new_tokens - 1);
+        if (n == 1 || model_activation_bytes(m, s->o.train_tokens, s->o.train_tokens, 0) <= room - slack) break;
+    }
+    model_limit_activations(m, room - slack);
+}
+
 /* One step with other random numbers than the last; times[0]: sampling, times[1]: the update. */
 static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en, struct adamw *opt,
                            struct update_space *space, uint64_t seed, double times[2], struct err *e) {
@@ -71,6 +86,7 @@ static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en
             sample_free(&ep->sample);
             ep->sample = s->sample[i * s->answers + j];
         }
+    if (s->o.train_tokens == 0) choose_rows(s, m);
     const double t1 = clock_now_s();
     TRY(update_policy(m, opt, NULL, &s->o, space, s->group, s->prompts, &s->opt_step, &stats, e));
     TRY(model_backend(m)->sync(model_backend(m), e));

@@ -28,7 +28,8 @@ static const char usage[] =
     "           --activation-memory as in `train`\n"
     "  rlstep   --answers (16) answers of exactly --new-tokens (1024) tokens to each of N (8) prompts of --tokens, and "
     "one\n"
-    "           optimizer step of LoRA on them; no verdicts\n"
+    "           optimizer step of LoRA on them, in micro-batches of --train-tokens rows (on a GPU a prompt's, or what "
+    "there is\n           memory for); no verdicts\n"
     "  matmul   the model's products one by one over N rows (512,64,16,1), and their gradients\n"
     "  all      all of these but rlstep, as they are in brackets\n"
     "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
@@ -298,8 +299,7 @@ int cmd_bench(int argc, char **argv) {
                               .tokens = 512,
                               .lora_rank = 16,
                               .answers = 16,
-                              .new_tokens = 1024,
-                              .train_tokens = 1024};
+                              .new_tokens = 1024};
     bool given[OPT_REPEAT - OPT_BATCH + 1] = {false};
     int64_t v = 0;
     int c;

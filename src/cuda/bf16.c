@@ -39,6 +39,23 @@ void bf16_weight_pack(struct backend *be, struct weight *w) {
                            (struct cu_mat){w->w, w->N, w->K, w->K}));
 }
 
+void bf16_weights_pack(struct backend *be, struct weight *const *w, int n) {
+    struct cuda_backend *c = cuda_begin(be, "weights_pack");
+    struct cu_round_list l = {.count = 0};
+    if (!c) return;
+    if (c->profile) profile_mark(c, "weights_pack");
+    for (int i = 0; i < n; i++) {
+        if (!w[i]->w || w[i]->N * w[i]->K == 0 || !weight_room(be, w[i])) continue;
+        l.from[l.count] = w[i]->w;
+        l.to[l.count] = w[i]->packed;
+        l.n[l.count++] = w[i]->N * w[i]->K;
+        if (l.count < CU_ROUND_MOST) continue;
+        if (!cuda_ok(c, "weights_pack", cu_round_list16(&c->dev, &l))) return;
+        l.count = 0;
+    }
+    cuda_ok(c, "weights_pack", cu_round_list16(&c->dev, &l));
+}
+
 void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
     ASSERT(row >= 0 && row + rows <= w->N);
     if (weight_room(be, w))
@@ -140,30 +157,54 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
     if (!done && !c->pass.abort) cuda_ok(c, op, cu_gemm16(&c->dev, own));
 }
 
+static struct lt_product linear_product(struct tensor y, struct tensor x, const struct weight *w) {
+    return (struct lt_product){.ta = true,
+                               .out16 = y.dt == DT_BF16,
+                               .exact = true,
+                               .m = w->N,
+                               .n = y.rows,
+                               .k = w->K,
+                               .lda = w->K,
+                               .ldb = x.ld,
+                               .ldd = y.ld,
+                               .a = w->packed,
+                               .b = x.data,
+                               .d = y.data};
+}
+
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate) {
     if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, 0, factor_bytes(x))) return;
-    const struct lt_product p = {.ta = true,
-                                 .out16 = y.dt == DT_BF16,
-                                 .accumulate = accumulate,
-                                 .exact = true,
-                                 .m = w->N,
-                                 .n = y.rows,
-                                 .k = w->K,
-                                 .lda = w->K,
-                                 .ldb = x.ld,
-                                 .ldd = y.ld,
-                                 .a = w->packed,
-                                 .b = x.data,
-                                 .d = y.data,
-                                 .bias = bias};
+    struct lt_product p = linear_product(y, x, w);
+    p.accumulate = accumulate;
+    p.bias = bias;
     ASSERT(!(bias && p.out16));
     product(c, "linear", p,
             &(struct cu_gemm16){side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, p.out16, y.ld, bias,
-                                accumulate, y.rows, w->N, w->K});
+                                accumulate, y.rows, w->N, w->K, 0});
 }
 
-void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+/* Where cuBLASLt reads z itself; elsewhere z is copied first. */
+void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
+    ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && z.rows == y.rows && z.cols == y.cols);
+    struct lt_product p = linear_product(y, x, w);
+    p.accumulate = true;
+    p.c = z.data;
+    const bool aligned = lined_up(p.d, p.ldd, 4) && lined_up(p.c, z.ld, 4) && lined_up(p.b, p.ldb, 2);
+    if (y.dt == DT_F32 && z.dt == DT_F32 && z.ld == y.ld && x.dt == DT_BF16 && aligned && p.m % 8 == 0 &&
+        p.k % 8 == 0 && p.k > 0 && y.rows > 0) {
+        struct cuda_backend *c = cuda_begin(be, "linear");
+        bool done;
+        if (!c) return;
+        const char *op = profile_name(c, "linear", p.m, p.k);
+        if (c->profile) profile_mark(c, op);
+        if (c->pass.mode == PASS_RUN && (!lt_run(c, op, &p, &done) || done)) return;
+    }
+    be->axpby(be, y, 1.0f, z, 0);
+    be->linear(be, y, x, w, NULL, true);
+}
+
+void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w, float alpha,
                     bool accumulate) {
     if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, 0, factor_bytes(dy))) return;
     const struct lt_product p = {.out16 = dx.dt == DT_BF16,
@@ -177,10 +218,11 @@ void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, 
                                  .ldd = dx.ld,
                                  .a = w->packed,
                                  .b = dy.data,
-                                 .d = dx.data};
+                                 .d = dx.data,
+                                 .alpha = alpha};
     product(c, "linear_dx", p,
             &(struct cu_gemm16){side(dy.data, dy.ld, 1), side(w->packed, 1, w->K), dx.data, p.out16, dx.ld, NULL,
-                                accumulate, dx.rows, w->K, w->N});
+                                accumulate, dx.rows, w->K, w->N, alpha});
     written(c, dx.data, (size_t)(dx.rows * dx.ld) * (p.out16 ? 2 : 4));
 }
 
@@ -191,6 +233,24 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
         return;
     written(c, dw, (size_t)(dy.cols * x.cols) * sizeof *dw);
     if (c->profile) profile_mark(c, profile_name(c, "linear_dw", dy.cols, x.cols));
+    const bool wide_rows = dy.cols > x.cols;
+    const struct tensor wide = wide_rows ? dy : x, thin = wide_rows ? x : dy;
+    struct cu_thin t = {.w = wide.data,
+                        .s = thin.data,
+                        .ldw = wide.ld,
+                        .lds = thin.ld,
+                        .out = dw,
+                        .wide_rows = wide_rows,
+                        .T = x.rows,
+                        .N = wide.cols,
+                        .R = thin.cols};
+    if (cu_thin_takes(&c->dev, &t)) {
+        const int64_t parts = cu_thin_parts(&c->dev, &t);
+        float *room = NULL;
+        if (parts > 1) room = cuda_scratch(c, "linear_dw", &c->scratch, (size_t)(parts * t.N * t.R) * sizeof *room);
+        if (parts == 1 || room) cuda_ok(c, "linear_dw", cu_thin(&c->dev, &t, room));
+        return;
+    }
     const struct lt_product p = {.tb = true,
                                  .accumulate = true,
                                  .m = x.cols,
@@ -203,7 +263,7 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
                                  .b = dy.data,
                                  .d = dw};
     const struct cu_gemm16 own = {
-        side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows};
+        side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows, 0};
     /* Here the rows of the inputs are what is summed over: their widths must line up, their number need not. */
     if (x.cols % 8 == 0 && dy.cols % 8 == 0 && lined_up(dw, x.cols, 4)) {
         bool done;
@@ -217,19 +277,16 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || a->N == 0) return;
     if (!is_factor(x) && !make_factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
-    ASSERT(a->dt == DT_BF16 && xa.dt == DT_F32 && xa.cols == a->N && a->K == x.cols);
+    ASSERT(a->dt == DT_BF16 && xa.dt == DT_BF16 && xa.cols == a->N && xa.ld == a->N && a->K == x.cols);
     const struct cu_lora l = {.x = side(x.data, x.ld, 1),
                               .a = side(a->packed, a->K, 1),
-                              .xa = xa.data,
-                              .ld_xa = xa.ld,
-                              .t = cuda_scratch(c, "lora", &c->lora_t, (size_t)(x.rows * a->N) * sizeof(uint16_t)),
+                              .t = xa.data,
                               .n = 1,
                               .scale = scale,
                               .T = x.rows,
                               .K = a->K,
                               .R = a->N};
-    if (!l.t || !NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), ADDRESS(l.t), OF_TENSOR(xa), float_bits(scale)))
-        return;
+    if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale))) return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
@@ -237,11 +294,10 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
         cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
 }
 
-static struct cu_lora second_half(const struct cuda_backend *c, struct tensor xa, const struct lora_site_args *site,
-                                  int n) {
+static struct cu_lora second_half(struct tensor xa, const struct lora_site_args *site, int n) {
     const int64_t R = xa.cols / n;
-    ASSERT(n <= LORA_SITES_MAX && R * n == xa.cols);
-    struct cu_lora l = {.t = c->lora_t.p, .n = n, .T = xa.rows, .R = R};
+    ASSERT(n <= LORA_SITES_MAX && R * n == xa.cols && xa.dt == DT_BF16 && xa.ld == xa.cols);
+    struct cu_lora l = {.t = xa.data, .n = n, .T = xa.rows, .R = R};
     for (int i = 0; i < n; i++) {
         const struct lora_site_args *s = &site[i];
         ASSERT(s->b->K == R && s->b->N == s->y.cols && s->b->dt == DT_BF16);
@@ -253,11 +309,10 @@ static struct cu_lora second_half(const struct cuda_backend *c, struct tensor xa
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || xa.rows == 0 || n == 0) return;
-    struct cu_lora l = second_half(c, xa, site, n);
+    struct cu_lora l = second_half(xa, site, n);
     bool launch = true;
     for (int i = 0; i < n; i++)
-        launch = NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(site[i].y), ADDRESS(site[i].b->packed),
-                      ADDRESS(l.t));
+        launch = NOTE(c, i == 0 ? "lora_up" : NULL, OF_TENSOR(xa), OF_TENSOR(site[i].y), ADDRESS(site[i].b->packed));
     if (launch && cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
         cuda_ok(c, "lora", cu_lora_up(&c->dev, &l));
 }
@@ -266,14 +321,15 @@ void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, str
                       const struct lora_site_args *site, int n) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || xa.rows == 0) return;
-    const struct cu_lora l = n > 0 ? second_half(c, xa, site, n) : (struct cu_lora){0};
+    const struct cu_lora l = n > 0 ? second_half(xa, site, n) : (struct cu_lora){0};
     if (n != 2 || site[0].y.data != gu.data || !cu_lora_takes_swiglu(&l, mat16(y))) {
+        ASSERT(n != 2 || !lora_leaves_gu(l.R, y.cols));
         bf16_lora_up(be, xa, site, n);
         be->swiglu(be, y, gu);
         return;
     }
     if (NOTE(c, "lora_swiglu", OF_TENSOR(xa), OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(site[0].b->packed),
-             ADDRESS(site[1].b->packed), ADDRESS(l.t)) &&
+             ADDRESS(site[1].b->packed)) &&
         cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
         cuda_ok(c, "lora", cu_lora_swiglu(&c->dev, &l, mat16(y)));
 }

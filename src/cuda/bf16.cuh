@@ -48,6 +48,14 @@ static __device__ __forceinline__ float power_of_two(float x) {
 
 static __device__ __forceinline__ float sigmoid16(float g) { return 1.0f / (1.0f + power_of_two(-(g * LOG2E))); }
 static __device__ __forceinline__ float gate16(float g, float u) { return g * sigmoid16(g) * u; } /* SwiGLU */
+/* Its gradient for d: with s = sigmoid(g) that at g is d u s (1 + g (1 - s)), that at u d g s. */
+struct gate_grad {
+    float gate, up;
+};
+static __device__ __forceinline__ struct gate_grad grad_of_gate(float d, float g, float u) {
+    const float s = 1.0f / (1.0f + power_of_two(-(g * LOG2E))), slope = s * fmaf(g, 1.0f - s, 1.0f);
+    return {d * u * slope, d * (g * s)};
+}
 
 /* c += a b: a 16 x 16, b 16 x 8, both as fragments. */
 static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,

@@ -21,6 +21,7 @@ static __device__ __forceinline__ uint4 load_eight(const struct cu_side16 &s, in
 
 static __device__ __forceinline__ void put(const struct cu_gemm16 &g, int64_t m, int64_t n, float x) {
     if (m >= g.M || n >= g.N) return;
+    if (g.alpha != 0.0f) x = g.alpha * x;
     if (g.bias) x = x + g.bias[n];
     if (g.c16) {
         uint16_t *c = static_cast<uint16_t *>(g.c) + m * g.ldc + n;
@@ -128,7 +129,6 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
     for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][j][who][e];
     const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + j * 8 + who % 4 * 2 + e % 2;
     if (m >= l.T || n >= cols) return;
-    l.xa[m * l.ld_xa + n] = l.scale * s;
     l.t[m * cols + n] = bf16_of(l.scale * s);
 }
 
@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
     if (s.N % 2 || s.ldy % 2 || ((uintptr_t)s.y & 7)) {
         wait_for_before();
         let_next_begin();
-        const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R};
+        const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R, 0};
         product_tile(g, m0, n0);
         return;
     }

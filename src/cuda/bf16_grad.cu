@@ -8,14 +8,6 @@ enum { THREADS = 256, COLUMN_THREADS = 64, MAX_HALF = 4 };
 /* ---- SwiGLU -------------------------------------------------------------------------------------------------------
  */
 
-/* y = g s u with s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s. */
-struct gate_grad {
-    float gate, up;
-};
-static __device__ __forceinline__ struct gate_grad grad_of(float d, float g, float u) {
-    const float s = 1.0f / (1.0f + power_of_two(-(g * LOG2E))), slope = s * fmaf(g, 1.0f - s, 1.0f);
-    return {d * u * slope, d * (g * s)};
-}
 static __device__ __forceinline__ uint32_t gate_pair(uint32_t g, uint32_t u) {
     return bf16_pair(gate16(low_float(g), low_float(u)), gate16(high_float(g), high_float(u)));
 }
@@ -25,15 +17,15 @@ static __global__ void swiglu_grad16_kernel(struct cu_mat16 dgu, struct cu_mat16
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < dy.rows * F; i += step) {
         const int64_t t = i / F, j = i % F;
         const uint16_t *const in = gu.p + t * gu.ld + j;
-        const struct gate_grad x = grad_of(bf16_float(dy.p[t * dy.ld + j]), bf16_float(in[0]), bf16_float(in[F]));
+        const struct gate_grad x = grad_of_gate(bf16_float(dy.p[t * dy.ld + j]), bf16_float(in[0]), bf16_float(in[F]));
         dgu.p[t * dgu.ld + j] = bf16_of(x.gate);
         dgu.p[t * dgu.ld + F + j] = bf16_of(x.up);
     }
 }
 
 static __device__ __forceinline__ void grad_pair(uint32_t *gate, uint32_t *up, uint32_t d, uint32_t g, uint32_t u) {
-    const struct gate_grad low = grad_of(low_float(d), low_float(g), low_float(u));
-    const struct gate_grad high = grad_of(high_float(d), high_float(g), high_float(u));
+    const struct gate_grad low = grad_of_gate(low_float(d), low_float(g), low_float(u));
+    const struct gate_grad high = grad_of_gate(high_float(d), high_float(g), high_float(u));
     *gate = bf16_pair(low.gate, high.gate);
     *up = bf16_pair(low.up, high.up);
 }
@@ -76,6 +68,94 @@ extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, str
     *done = n <= 0 || (dy.cols % 8 == 0 && vec8(y) && vec8(dy) && vec8(gu) && vec8(dgu));
     if (n <= 0 || !*done) return 0;
     return LAUNCH(swiglu_grad16_vec_kernel<true>, grid_for(d, n / 8, 128), 128, 0, d->stream, dgu, y, dy, gu);
+}
+
+/* ---- norm ---------------------------------------------------------------------------------------------------------
+ */
+
+/* A block a row, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). */
+template <int N_THREADS, int QUADS>
+static __global__ void __launch_bounds__(N_THREADS)
+    rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x, const float *gain,
+                          float eps, uint16_t *rounded) {
+    __shared__ float2 part[N_THREADS / 32];
+    const int64_t t = blockIdx.x, n = x.cols;
+    const int tid = threadIdx.x;
+    float4 u[QUADS], v[QUADS], w[QUADS], g[QUADS];
+    uint2 d[QUADS];
+    float2 s = make_float2(0, 0); /* of x^2, of dy gain x */
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int64_t j = (i * N_THREADS + tid) * 4;
+        const bool in = j < n;
+        const float4 none = make_float4(0, 0, 0, 0);
+        u[i] = in ? *reinterpret_cast<const float4 *>(x.p + t * x.ld + j) : none;
+        d[i] = in ? *reinterpret_cast<const uint2 *>(dy.p + t * dy.ld + j) : make_uint2(0, 0);
+        g[i] = in ? *reinterpret_cast<const float4 *>(gain + j) : none;
+        w[i] = in ? *reinterpret_cast<const float4 *>(dx.p + t * dx.ld + j) : none;
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        v[i] = make_float4(low_float(d[i].x) * g[i].x, high_float(d[i].x) * g[i].y, low_float(d[i].y) * g[i].z,
+                           high_float(d[i].y) * g[i].w);
+        s.x = fmaf(u[i].w, u[i].w, fmaf(u[i].z, u[i].z, fmaf(u[i].y, u[i].y, fmaf(u[i].x, u[i].x, s.x))));
+        s.y = fmaf(v[i].w, u[i].w, fmaf(v[i].z, u[i].z, fmaf(v[i].y, u[i].y, fmaf(v[i].x, u[i].x, s.y))));
+    }
+    s = make_float2(warp_sum(s.x), warp_sum(s.y));
+    if (tid % 32 == 0) part[tid / 32] = s;
+    __syncthreads();
+    s = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < N_THREADS / 32; i++) s = make_float2(s.x + part[i].x, s.y + part[i].y);
+    const float r = 1.0f / sqrtf(s.x / (float)n + eps), mean = s.y * r / (float)n;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int64_t j = (i * N_THREADS + tid) * 4;
+        if (j >= n) break;
+        const float4 h = make_float4(u[i].x * r, u[i].y * r, u[i].z * r, u[i].w * r);
+        const float4 o = make_float4(fmaf(r, v[i].x - h.x * mean, w[i].x), fmaf(r, v[i].y - h.y * mean, w[i].y),
+                                     fmaf(r, v[i].z - h.z * mean, w[i].z), fmaf(r, v[i].w - h.w * mean, w[i].w));
+        *reinterpret_cast<float4 *>(dx.p + t * dx.ld + j) = o;
+        *reinterpret_cast<uint2 *>(y.p + t * y.ld + j) =
+            make_uint2(bf16_pair(h.x * g[i].x, h.y * g[i].y), bf16_pair(h.z * g[i].z, h.w * g[i].w));
+        if (rounded)
+            *reinterpret_cast<uint2 *>(rounded + t * n + j) = make_uint2(bf16_pair(o.x, o.y), bf16_pair(o.z, o.w));
+    }
+}
+
+extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy,
+                                 struct cu_mat x, const float *gain, float eps, uint16_t *rounded, int *done) {
+    *done = x.rows <= 0 ||
+            (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(x.p, x.ld) &&
+             aligned16(gain, 4) && (((uintptr_t)y.p | (uintptr_t)dy.p) & 7) == 0 && y.ld % 4 == 0 && dy.ld % 4 == 0);
+    if (x.rows <= 0 || !*done) return 0;
+    if (x.cols <= 1536)
+        return LAUNCH((rmsnorm_back16_kernel<128, 3>), x.rows, 128, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+    return LAUNCH((rmsnorm_back16_kernel<256, 4>), x.rows, 256, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------
+ */
+
+/* Sixteen blocks an array. */
+static __global__ void __launch_bounds__(THREADS) round_list_kernel(const struct cu_round_list l) {
+    enum { BLOCKS = 16 };
+    const int64_t i = blockIdx.x / BLOCKS, n = l.n[i], step = BLOCKS * THREADS * 4;
+    const float *const from = l.from[i];
+    uint16_t *const to = l.to[i];
+    const bool vec = ((uintptr_t)from & 15) == 0 && ((uintptr_t)to & 7) == 0;
+    for (int64_t j = ((int64_t)(blockIdx.x % BLOCKS) * THREADS + threadIdx.x) * 4; j < n; j += step) {
+        if (vec && j + 4 <= n) {
+            const float4 v = *reinterpret_cast<const float4 *>(from + j);
+            *reinterpret_cast<uint2 *>(to + j) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+            continue;
+        }
+        for (int64_t k = j; k < min64(j + 4, n); k++) to[k] = bf16_of(from[k]);
+    }
+}
+
+extern "C" int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l) {
+    return l->count > 0 ? LAUNCH(round_list_kernel, l->count * 16, THREADS, 0, d->stream, *l) : 0;
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu -------------------------------------------------------

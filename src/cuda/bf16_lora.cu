@@ -1,104 +1,86 @@
 /* LoRA over many rows: the sums of bf16_gemm.cu's kernels for few rows, in the same order, with what rows share fetched
  * once. */
-#include "cuda/async.cuh"
+#include "cuda/bf16.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
 
 /* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
  */
 
-/* A block has 64 rows and N = 8 NT of A's. Both pass through shared memory 64 elements of k at a time, STAGES - 1 such
- * strips ahead; chunk c of 8 elements of row r lies at place c ^ 4 (r % 2), so that two neighbouring rows are in
- * different banks. Each output is CU_LORA_CHAINS chains over pieces of 32, added in order. */
-enum { STRIP = 64, STAGES = 6, CHUNKS = STRIP / 8 };
-static __device__ __forceinline__ int strip_at(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) * 4) * 8; }
+/* A block has 32 rows and 32 of A's; its warps share k, each OWN of the CU_LORA_CHAINS chains over pieces of 32 that
+ * are added in order at the end. A warp asks for AHEAD pieces together: it is their number on a multiprocessor that
+ * keeps memory busy. A chain's part lies in shared memory as the fragments do, a float4 a thread. */
+enum { DOWN_ROWS = 32, DOWN_COLS = 32, DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS, AHEAD = 2 };
+enum { OWN = CU_LORA_CHAINS / DOWN_WARPS, DOWN_BYTES = CU_LORA_CHAINS * DOWN_ROWS * DOWN_COLS * 4 };
 
-template <int N>
-static __device__ __forceinline__ void ask_strip(uint16_t *to, const struct cu_side16 &s, int64_t row0, int64_t rows,
-                                                 int64_t k0, int64_t K) {
-    const int chunk = threadIdx.x % CHUNKS;
-#pragma unroll
-    for (int r = threadIdx.x / CHUNKS; r < N; r += THREADS / CHUNKS) {
-        const int64_t k = k0 + chunk * 8;
-        const bool in = row0 + r < rows && k < K;
-        async_copy16(to + strip_at(r, chunk), in ? s.p + (row0 + r) * s.row + k : s.p, in);
-    }
-}
-
-template <int NT> static __global__ void __launch_bounds__(THREADS) lora_down_many_kernel(const struct cu_lora l) {
+static __global__ void __launch_bounds__(DOWN_THREADS, 2) lora_down_many_kernel(const struct cu_lora l) {
     DYNAMIC_SHARED(shared);
-    enum { N = 8 * NT, STAGE = (ROWS + N) * STRIP };
-    uint16_t *const strips = reinterpret_cast<uint16_t *>(shared); /* [STAGES][x, A] */
-    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, N);
-    const int64_t m0 = blockIdx.x / per_row * ROWS, n0 = blockIdx.x % per_row * N;
-    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS), n_strips = ceil_div(l.K, STRIP);
-    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 16 + r;
-    const auto ask = [&](int64_t strip) {
-        uint16_t *const to = strips + strip % STAGES * STAGE;
-        if (strip < n_strips) {
-            ask_strip<ROWS>(to, l.x, m0, l.T, strip * STRIP, l.K);
-            ask_strip<N>(to + ROWS * STRIP, l.a, n0, cols, strip * STRIP, l.K);
-        }
-        async_group(); /* empty at the end, so that their number stays the same */
-    };
-    float acc[NT][4], sum[NT][4];
+    float4 *const part = reinterpret_cast<float4 *>(shared); /* [CU_LORA_CHAINS][2][4][32] */
+    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, DOWN_COLS);
+    const int64_t m0 = blockIdx.x / per_row * DOWN_ROWS, n0 = blockIdx.x % per_row * DOWN_COLS;
+    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
+    const uint16_t *x[4], *a[4]; /* in place of rows that are not there the last one */
 #pragma unroll
-    for (int i = 0; i < NT; i++)
+    for (int i = 0; i < 4; i++) {
+        x[i] = l.x.p + min64(m0 + i * 8 + r, l.T - 1) * l.x.row + c * 8;
+        a[i] = l.a.p + min64(n0 + i * 8 + r, cols - 1) * l.a.row + c * 8;
+    }
+    for (int own = 0; own < OWN; own++) {
+        const int chain = warp * OWN + own;
+        const int64_t begin = chain * each * 32, end = min64((chain + 1) * each, pieces) * 32, last = l.K - c * 8;
+        float acc[2][4][4];
 #pragma unroll
-        for (int e = 0; e < 4; e++) acc[i][e] = sum[i][e] = 0;
-    for (int s = 0; s < STAGES - 1; s++) ask(s);
-    int64_t left = each; /* pieces of the present chain */
-    for (int64_t strip = 0; strip < n_strips; strip++) {
-        async_wait<STAGES - 2>();
-        __syncthreads(); /* this strip is there, and nobody reads the one before it */
-        ask(strip + STAGES - 1);
-        const uint16_t *const x = strips + strip % STAGES * STAGE, *const a = x + ROWS * STRIP;
+        for (int t = 0; t < 2; t++)
 #pragma unroll
-        for (int half = 0; half < STRIP / 32; half++) {
-            if (strip * (STRIP / 32) + half >= pieces) break;
-            if (left == 0) {
+            for (int i = 0; i < 4; i++) acc[t][i][0] = acc[t][i][1] = acc[t][i][2] = acc[t][i][3] = 0;
+        for (int64_t k = begin; k < end; k += 32 * AHEAD) {
+            uint4 u[AHEAD][4], v[AHEAD][4];
 #pragma unroll
-                for (int i = 0; i < NT; i++)
+            for (int p = 0; p < AHEAD; p++) {
+                const bool in = k + p * 32 < end && k + p * 32 < last;
 #pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        sum[i][e] = sum[i][e] + acc[i][e];
-                        acc[i][e] = 0;
-                    }
-                left = each;
+                for (int i = 0; i < 4; i++) {
+                    u[p][i] = in ? load16(x[i] + k + p * 32) : zero4();
+                    v[p][i] = in ? load16(a[i] + k + p * 32) : zero4();
+                }
             }
-            left--;
-            const uint4 low = load16(x + strip_at(row, half * 4 + c)),
-                        high = load16(x + strip_at(row + 8, half * 4 + c));
 #pragma unroll
-            for (int i = 0; i < NT; i++) mma_piece(acc[i], low, high, load16(a + strip_at(i * 8 + r, half * 4 + c)));
+            for (int p = 0; p < AHEAD; p++) {
+                if (k + p * 32 >= end) break;
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) mma_piece(acc[t][i], u[p][2 * t], u[p][2 * t + 1], v[p][i]);
+            }
         }
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                part[((chain * 2 + t) * 4 + i) * 32 + lane] =
+                    make_float4(acc[t][i][0], acc[t][i][1], acc[t][i][2], acc[t][i][3]);
+    }
+    __syncthreads();
+    static_assert(DOWN_THREADS == 2 * 4 * 32, "a thread finishes four outputs");
+    float s[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int chain = 0; chain < CU_LORA_CHAINS; chain++) {
+        const float4 p = part[chain * DOWN_THREADS + threadIdx.x];
+        s[0] = s[0] + p.x, s[1] = s[1] + p.y, s[2] = s[2] + p.z, s[3] = s[3] + p.w;
     }
 #pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int64_t m = m0 + row + e / 2 * 8, n = n0 + i * 8 + c * 2 + e % 2;
-            if (m >= l.T || n >= cols) continue;
-            const float t = l.scale * (sum[i][e] + acc[i][e]);
-            l.xa[m * l.ld_xa + n] = t;
-            l.t[m * cols + n] = bf16_of(t);
-        }
+    for (int e = 0; e < 4; e++) {
+        const int64_t m = m0 + warp / 4 * 16 + r + e / 2 * 8, n = n0 + warp % 4 * 8 + c * 2 + e % 2;
+        if (m < l.T && n < cols) l.t[m * cols + n] = bf16_of(l.scale * s[e]);
+    }
 }
-
-template <int NT> static int down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int bytes = STAGES * (ROWS + 8 * NT) * STRIP * (int)sizeof(uint16_t);
-    auto *kernel = lora_down_many_kernel<NT>;
-    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int64_t blocks = ceil_div(l->T, ROWS) * ceil_div(l->n * l->R, 8 * NT);
-    return rc ? rc : LAUNCH(kernel, blocks, THREADS, bytes, d->stream, *l);
-}
-
-/* A block's columns of A's rows, in eights. */
-static int down_tiles(int64_t cols) { return cols <= 32 ? 4 : cols <= 64 ? 8 : 12; }
 
 extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l) {
-    const int tiles = down_tiles(l->n * l->R);
-    return tiles == 4 ? down<4>(d, l) : tiles == 8 ? down<8>(d, l) : down<12>(d, l);
+    const int rc =
+        (int)cudaFuncSetAttribute(lora_down_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DOWN_BYTES);
+    const int64_t blocks = ceil_div(l->T, DOWN_ROWS) * ceil_div(l->n * l->R, DOWN_COLS);
+    return rc ? rc : LAUNCH(lora_down_many_kernel, blocks, DOWN_THREADS, DOWN_BYTES, d->stream, *l);
 }
 
 /* ---- y += t B^T ---------------------------------------------------------------------------------------------------
@@ -324,17 +306,21 @@ template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_
 }
 
 extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
+    const struct cu_lora_site *s = l->site;
+    if (l->T >= CU_LORA_MANY && static_cast<uint16_t *>(s[0].y) + y.cols == s[1].y && s[0].ldy == s[1].ldy &&
+        s[0].b.row == l->R && s[1].b.row == l->R)
+        return cu_lora_swiglu_many(d, l, y);
     return l->R <= 32 ? swiglu<1>(d, l, y) : swiglu<2>(d, l, y);
 }
 
 /* ---- which ---------------------------------------------------------------------------------------------------------
  */
 
-/* Each block goes through all of k: few of them would take longer than the many of the kernel for few rows. */
+/* Over few rows the many narrow blocks of the kernel for few occupy a GPU better. */
 extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
-    const int64_t cols = l->n * l->R, blocks = ceil_div(l->T, ROWS) * ceil_div(cols, 8 * down_tiles(cols));
-    return 3 * blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
-           STAGES * (ROWS + 96) * STRIP * (int)sizeof(uint16_t) <= d->max_shared;
+    const int64_t blocks = ceil_div(l->T, DOWN_ROWS) * ceil_div(l->n * l->R, DOWN_COLS);
+    return blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
+           DOWN_BYTES <= d->max_shared;
 }
 
 extern "C" int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l) {

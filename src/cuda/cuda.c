@@ -48,7 +48,7 @@ static struct cuda_backend *begin(struct backend *be, const char *op) {
 }
 
 /* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
-static struct cuda_backend *begin_product(struct backend *be, const char *op) {
+struct cuda_backend *cuda_begin_product(struct backend *be, const char *op) {
     const struct tensor rounded = ((struct cuda_backend *)be)->rounded;
     struct cuda_backend *c = begin(be, op);
     if (c) c->rounded = rounded;
@@ -304,7 +304,6 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->count.p);
         cudaFree(c->chunks.p);
         cudaFree(c->lora_x.p);
-        cudaFree(c->lora_t.p);
         cudaFree(c->wide.p);
         plan16_free(&c->plan16);
         recordings_free(c);
@@ -361,10 +360,10 @@ static void op_linear(struct backend *be, struct tensor y, struct tensor x, cons
 static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w,
                          bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
-    struct cuda_backend *c = begin_product(be, "linear_dx");
+    struct cuda_backend *c = cuda_begin_product(be, "linear_dx");
     if (!c) return;
     if (w->dt == DT_BF16) {
-        bf16_linear_dx(c, dx, dy, w, accumulate);
+        bf16_linear_dx(c, dx, dy, w, 1.0f, accumulate);
         return;
     }
     ASSERT(dx.dt == DT_F32 && dy.dt == DT_F32);
@@ -374,7 +373,7 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
 
 static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     ASSERT(dy.rows == x.rows);
-    struct cuda_backend *c = begin_product(be, "linear_dw");
+    struct cuda_backend *c = cuda_begin_product(be, "linear_dw");
     if (!c || x.rows == 0) return;
     if (dt == DT_BF16) {
         bf16_linear_dw(c, dw, dy, x);
@@ -568,11 +567,11 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
-/* Keeps what begin_product keeps: no factor of a product is written here. */
+/* Keeps what cuda_begin_product keeps: no factor of a product is written here. */
 static void op_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu) {
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     ASSERT(y.rows == dy.rows && y.cols == dy.cols && y.data != dy.data && y.dt == DT_BF16);
-    struct cuda_backend *c = begin_product(be, "swiglu_both");
+    struct cuda_backend *c = cuda_begin_product(be, "swiglu_both");
     if (c) bf16_swiglu_both(c, dgu, y, dy, gu);
 }
 
@@ -614,7 +613,8 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch));
 }
 
-static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
+/* alone: the next op wants the gradient's rounding to bfloat16 and nothing else. */
+static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g, bool alone) {
     const struct known_logits known = ((struct cuda_backend *)be)->known;
     struct cuda_backend *c = begin(be, "logprob_grad");
     const size_t bytes = (size_t)logits.rows * sizeof(float);
@@ -627,7 +627,8 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     const bool same = k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld;
     if (known.stats && same) {
         uint16_t *const rounded = bf16_rounding_room(c, logits);
-        if (cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), rounded, d_targets, known.stats, d_g)) &&
+        if (cuda_ok(c, "logprob_grad",
+                    cu_logits_grad(&c->dev, mat_of(logits), rounded, alone, d_targets, known.stats, d_g)) &&
             rounded)
             c->rounded = logits;
         return;
@@ -639,7 +640,17 @@ static void op_logprob_grad(struct backend *be, struct tensor logits, const int3
     struct cu_row_stats *stats =
         cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
     if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets))
-        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, d_targets, stats, d_g));
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, false, d_targets, stats, d_g));
+}
+
+static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
+    logprob_grad(be, logits, targets, g, false);
+}
+
+static void op_logprob_dx(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
+                          const float *g, const struct weight *w) {
+    logprob_grad(be, logits, targets, g, w->dt == DT_BF16);
+    op_linear_dx(be, dx, logits, w, false);
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
@@ -760,6 +771,12 @@ static const struct backend table = {
     .pass_end = pass_end,
     .rope_kv = bf16_rope_kv,
     .swiglu_both = op_swiglu_both,
+    .lora_dt = bf16_lora_dt,
+    .weights_pack = bf16_weights_pack,
+    .rmsnorm_back = bf16_rmsnorm_back,
+    .linear_add = bf16_linear_add,
+    .logprob_dx = op_logprob_dx,
+    .lora_swiglu_both = bf16_lora_swiglu_both,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */

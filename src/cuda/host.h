@@ -133,7 +133,7 @@ struct cuda_backend {
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct slab x16, y32, part, count, chunks, lora_x, lora_t, wide; /* of bf16 ops, see bf16.c */
+    struct slab x16, y32, part, count, chunks, lora_x, wide; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -160,6 +160,8 @@ bool stage_send(struct cuda_backend *c, const char *op, const struct stage *s);
 void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes);
 /* The start of an op: NULL after an error, and then it does nothing. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op);
+/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
+struct cuda_backend *cuda_begin_product(struct backend *be, const char *op);
 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
@@ -191,9 +193,10 @@ void profile_print(struct cuda_backend *c, FILE *f); /* and frees it */
 struct lt_product {
     bool ta, tb, out16, accumulate, exact;
     int64_t m, n, k, lda, ldb, ldd;
-    const void *a, *b;
+    const void *a, *b, *c; /* c: what is accumulated upon, of d's layout; NULL: d */
     void *d;
     const float *bias;
+    float alpha; /* factor of the product; 0 stands for 1 */
 };
 struct lt *lt_open(void);
 void lt_close(struct lt *l);
@@ -202,11 +205,12 @@ const char *lt_text(const struct lt *l, char *buf, size_t size);
 
 /* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */
 void bf16_weight_pack(struct backend *be, struct weight *w);
+void bf16_weights_pack(struct backend *be, struct weight *const *w, int n);
 void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src);
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate);
-void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w, float alpha,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
 /* Where the next product of a gradient looks for the rounding of x (cuda_backend.rounded), for an op that can write it
@@ -216,6 +220,12 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
                       const struct lora_site_args *site, int n);
+void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
+void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                       const float *gain, float eps);
+void bf16_lora_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
+                           struct tensor xa, const struct lora_site_args *site, struct tensor dt,
+                           const struct weight *a);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);
@@ -227,6 +237,7 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
                    struct attn_shape s);
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
+void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
 /* bf16_train.c: gradients of bf16 activations, themselves in bfloat16. */
 void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu);
 void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);

@@ -159,6 +159,15 @@ int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, 
                  const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride);
 int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
 int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
+/* n[i] numbers at from[i] rounded to to[i], all in one launch. */
+enum { CU_ROUND_MOST = 64 };
+struct cu_round_list {
+    const float *from[CU_ROUND_MOST];
+    uint16_t *to[CU_ROUND_MOST];
+    int64_t n[CU_ROUND_MOST];
+    int count;
+};
+int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
 int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* uniform in (-1,1) */
@@ -179,9 +188,10 @@ struct cu_gemm16 {
     const float *bias;
     int accumulate;
     int64_t M, N, K;
+    float alpha; /* factor of the sum; 0 stands for 1 */
 };
 int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
-/* xa = scale x A^T, A of n*R rows; y_i += (columns i*R.. of xa, rounded to bfloat16) B_i^T. t is scratch [T][n*R]. */
+/* t = scale x A^T in bfloat16, [T][n*R], A of n*R rows; y_i += (columns i*R.. of t) B_i^T. */
 struct cu_lora_site {
     struct cu_side16 b;
     void *y;
@@ -190,18 +200,16 @@ struct cu_lora_site {
 };
 struct cu_lora {
     struct cu_side16 x, a;
-    float *xa;
-    int64_t ld_xa;
     uint16_t *t;
     struct cu_lora_site site[3];
     int n;
     float scale;
     int64_t T, K, R, up_blocks;
 };
-int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes xa and t */
+int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
- * of 64 rows to fill a GPU. xa is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
+ * of 64 rows to fill a GPU. t is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
 enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
@@ -211,6 +219,31 @@ int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
  * are not written. */
 int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
+/* bf16_lora_grad.cu: the same over many rows, gates on the left of what they gate. */
+int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
+/* y as of cu_lora_swiglu once more, and the gradient dgu at its sums, given dy, plus dt A where dt is
+ * not NULL. gu, with the gates on the left, is what the sums add to; all rows aligned to 16 bytes, their lengths and R
+ * multiples of 8, R up to 64. */
+struct cu_lora_gates {
+    struct cu_mat16 dgu, y, dy, gu;
+    const uint16_t *t, *dt, *a; /* [T][2R], [T][R], [R][y.cols] */
+    const uint16_t *b[2];       /* [y.cols][R] */
+    int64_t R;
+};
+int cu_lora_swiglu_both(const struct cu_dev *d, const struct cu_lora_gates *g);
+/* bf16_thin.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes; parts()
+ * says how many parts the rows are cut into, and writes part_rows: `parts` is scratch for so many outs where it is
+ * not 1. */
+struct cu_thin {
+    const uint16_t *w, *s; /* [T][ldw], [T][lds] */
+    int64_t ldw, lds;
+    float *out;
+    int wide_rows;
+    int64_t T, N, R, part_rows;
+};
+int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a);
+int64_t cu_thin_parts(const struct cu_dev *d, struct cu_thin *a);
+int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *parts);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
@@ -247,6 +280,11 @@ int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat1
 /* y as of cu_swiglu16 too; *done stays 0, and nothing happens, where rows are not of whole aligned eights. */
 int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
                      struct cu_mat16 gu, int *done);
+/* dx += the gradient of y = rmsnorm(x) given dy, y itself, and dx rounded where `rounded` is not NULL (rows end to
+ * end). *done stays 0, and nothing happens, where rows are not of whole aligned fours, up to 4096 columns. Sums are in
+ * an order of their own. */
+int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x,
+                      const float *gain, float eps, uint16_t *rounded, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 
@@ -287,8 +325,9 @@ struct cu_draw {
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch);
 /* The gradient of the log-probabilities that `stats` tells of, in place; also rounded to bfloat16, rows end to end,
- * where `rounded` is not NULL: rows are aligned to 16 bytes then and a multiple of 8 long. */
-int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
+ * where `rounded` is not NULL: rows are aligned to 16 bytes then and a multiple of 8 long, and with `alone` logits stay
+ * as they are. */
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, int alone, const int32_t *targets,
                    const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus

@@ -5,8 +5,8 @@
  * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
  * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
  * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
- * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of
- * matrices so small that a launch takes most of the time. */
+ * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
+ * rows with matrices so small that a launch takes most of the time. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,7 +20,8 @@
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
 #define WORKSPACE_BYTES ((size_t)32 << 20)
-#define SMALL_MATRIX 65536 /* elements */
+#define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
+#define MANY_ROWS 1024
 #define FLUSH_BYTES ((size_t)96 << 20)
 
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
@@ -158,10 +159,10 @@ static int candidates(const struct lt *l, struct shape *s, bool fast, int most, 
 
 static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
                    const cublasLtMatmulAlgo_t *algo) {
-    const float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
+    const float alpha = p->alpha != 0.0f ? p->alpha : 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
     const struct lt *l = c->lt;
-    return l->matmul(l->handle, &s->desc, &one, p->a, &s->a, p->b, &s->b, &beta, p->d, &s->d, p->d, &s->d, algo,
-                     l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+    return l->matmul(l->handle, &s->desc, &alpha, p->a, &s->a, p->b, &s->b, &beta, p->c ? p->c : p->d, &s->d, p->d,
+                     &s->d, algo, l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- choosing an algorithm --------------------------------------------------------------------------------------- */
@@ -202,6 +203,7 @@ static bool try_run(const struct cuda_backend *c, const struct lt_product *p, vo
     struct lt_product q = *p;
     struct shape s;
     q.b = b;
+    q.c = NULL;
     q.d = d;
     q.n = n;
     q.ldb = p->k;
@@ -228,6 +230,7 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
     struct shape s;
     float best = 1e30f;
     q.b = t->x;
+    q.c = NULL;
     q.d = t->d;
     q.ldb = p->k;
     q.ldd = p->m;
@@ -340,7 +343,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     struct group *g = group_of(c, p);
     if (!g || !g->usable) return true;
     const int64_t end = range_end(p->n);
-    const bool small = p->m * p->k < SMALL_MATRIX;
+    const bool small = p->m * p->k < SMALL_MATRIX && p->n < MANY_ROWS;
     int i = 0;
     while (i < g->n_ranges && g->n[i] != end) i++;
     if (i == g->n_ranges && !small) {

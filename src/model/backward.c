@@ -3,24 +3,24 @@
  * short the rest is recomputed, too, from the layer's input (model_layer_recall). */
 #include "model/internal.h"
 
-/* The gradient of A for the input x, given scale dy B, which lora_backward leaves in the place of xa. */
+/* The gradient at x A^T of an input, scale dy B: where lora_backward leaves it. */
+static struct tensor lora_dt_of(struct model *m, const struct lora *l, enum lora_input input) {
+    return act_full(m, m->ts.p.xa, m->ts.T, l->a[input].N);
+}
+
 static void lora_a_grad(struct model *m, const struct lora *l, enum lora_input input, struct tensor x) {
     if (!l || !l->a[input].w || m->train != TRAIN_LORA) return;
     const struct weight *a = &l->a[input];
-    m->be->linear_dw(m->be, lora_grad_of(m, a->w), tensor_full(m->ts.p.xa, x.rows, a->N), x, a->dt);
+    m->be->linear_dw(m->be, lora_grad_of(m, a->w), lora_dt_of(m, l, input), x, a->dt);
 }
 
 /* The sites of one input x, given dy, the gradient of what they wrote side by side, and xa = scale x A^T, as forward
- * kept it: gradients of A and B, and dx += what flows through LoRA. The gradient of A is left to lora_a_grad where x
- * has no data yet. */
-static void lora_backward(struct model *m, const struct lora *l, enum lora_input input, struct tensor dx,
-                          struct tensor dy, struct tensor x, float *xa) {
+ * kept it: the gradients at x A^T and of the B. */
+static void lora_backward(struct model *m, const struct lora *l, enum lora_input input, struct tensor dy, void *xa) {
     if (!l || !l->a[input].w) return;
-    const struct weight *a = &l->a[input];
     const int64_t R = m->own.rank;
     struct backend *be = m->be;
-    struct tensor dt = tensor_full(m->ts.p.xa, dy.rows, a->N);
-    const bool train = m->train == TRAIN_LORA;
+    struct tensor dt = lora_dt_of(m, l, input);
     int64_t row = 0, col = 0; /* of A and of dy */
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         int64_t in, out;
@@ -29,15 +29,44 @@ static void lora_backward(struct model *m, const struct lora *l, enum lora_input
         col += out;
         if (!l->b[s].w) continue;
         /* dB = dy^T (scale x A^T) */
-        if (train)
-            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(tensor_full(xa, dy.rows, a->N), row, R),
+        if (m->train == TRAIN_LORA)
+            be->linear_dw(be, lora_grad_of(m, l->b[s].w), d, tensor_cols(act_full(m, xa, dy.rows, dt.cols), row, R),
                           m->act);
-        be->linear_dx(be, tensor_cols(dt, row, R), d, &l->b[s], false);
+        if (be->lora_dt && m->act == DT_BF16)
+            be->lora_dt(be, tensor_cols(dt, row, R), d, &l->b[s], m->own.scale);
+        else
+            be->linear_dx(be, tensor_cols(dt, row, R), d, &l->b[s], false);
         row += R;
     }
-    be->axpby(be, dt, m->own.scale, dt, 0); /* scale dy B, the gradient at x A^T */
-    if (x.data) lora_a_grad(m, l, input, x);
-    be->linear_dx(be, dx, dt, a, true);
+    if (!be->lora_dt || m->act != DT_BF16) be->axpby(be, dt, m->own.scale, dt, 0);
+}
+
+/* dx = dy W + (scale dy B) A, W being the base's matrix, after lora_backward of the same input. In bfloat16 the thin
+ * product comes first: it then writes dx without reading it, and the wide one has time to. */
+static void site_dx(struct model *m, const struct lora *l, enum lora_input input, struct tensor dx, struct tensor dy,
+                    const struct weight *w) {
+    const bool lora = l && l->a[input].w, first = lora && m->act == DT_BF16;
+    if (first) m->be->linear_dx(m->be, dx, lora_dt_of(m, l, input), &l->a[input], false);
+    m->be->linear_dx(m->be, dx, dy, w, first);
+    if (lora && !first) m->be->linear_dx(m->be, dx, lora_dt_of(m, l, input), &l->a[input], true);
+}
+
+/* Whether the backend does what norm_backward asks for in one op, which takes dh in bfloat16. */
+static bool norm_in_one(const struct model *m) {
+    return m->be->rmsnorm_back && m->act == DT_BF16 && m->train != TRAIN_FULL;
+}
+
+/* h = norm(x) once more, for the gradients of what read it; dx += the norm's gradient, dh being that of h. */
+static void norm_backward(struct model *m, struct tensor dx, struct tensor h, struct tensor dh, struct tensor x,
+                          const float *gain) {
+    struct backend *be = m->be;
+    const float eps = m->cfg.rms_eps;
+    if (norm_in_one(m)) {
+        be->rmsnorm_back(be, dx, h, dh, x, gain, eps);
+        return;
+    }
+    be->rmsnorm(be, h, x, gain, eps);
+    be->rmsnorm_grad(be, dx, grad_of(m, gain), dh, x, gain, eps, true);
 }
 
 /* All rows are the own adapter's: check_batch in forward.c sees to it. */
@@ -52,31 +81,42 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
     const float eps = c->rms_eps;
     struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, w->p.h, T, D);
     struct tensor gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, w->p.a, T, F), o = act_full(m, a->o, T, HK);
-    struct tensor da = act_full(m, w->da, T, F), dgu = act_full(m, w->dgu, T, 2 * F), dh = tensor_full(w->dh, T, D);
+    struct tensor da = act_full(m, w->da, T, F), dgu = act_full(m, w->dgu, T, 2 * F);
+    struct tensor dh = norm_in_one(m) ? act_full(m, w->dh, T, D) : tensor_full(w->dh, T, D);
     struct tensor d_o = act_full(m, w->d_o, T, HK), qkv = tensor_full(a->qkv, T, HK + 2 * GK);
     struct tensor qk = act_full(m, w->p.qk, T, qk_cols(m)), dqkv = act_full(m, w->dqkv, T, HK + 2 * GK);
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
-    be->linear_dx(be, da, dx, &l->wd, false);
-    lora_backward(m, lora, LORA_OF_ACT, da, dx, (struct tensor){0}, a->xa[LORA_OF_ACT]);
-    if (be->swiglu_both && gu.dt == DT_BF16) {
-        be->swiglu_both(be, dgu, act, da, gu);
+    lora_backward(m, lora, LORA_OF_ACT, dx, a->xa[LORA_OF_ACT]);
+    if (lora && lora_within_gu(m, i, a)) {
+        const struct lora_site_args site[] = {{&lora->b[LORA_GATE], tensor_cols(gu, 0, F)},
+                                              {&lora->b[LORA_UP], tensor_cols(gu, F, F)}};
+        const struct weight *down = &lora->a[LORA_OF_ACT];
+        be->linear_dx(be, da, dx, &l->wd, false);
+        be->lora_swiglu_both(be, dgu, act, da, gu, act_full(m, a->xa[LORA_OF_H2], T, 2 * m->own.rank), site,
+                             down->w ? lora_dt_of(m, lora, LORA_OF_ACT) : (struct tensor){0}, down);
     } else {
-        be->swiglu(be, act, gu);
-        be->swiglu_grad(be, dgu, da, gu);
+        site_dx(m, lora, LORA_OF_ACT, da, dx, &l->wd);
+        if (be->swiglu_both && gu.dt == DT_BF16) {
+            be->swiglu_both(be, dgu, act, da, gu);
+        } else {
+            be->swiglu(be, act, gu);
+            be->swiglu_grad(be, dgu, da, gu);
+        }
     }
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
     lora_a_grad(m, lora, LORA_OF_ACT, act);
-    be->rmsnorm(be, h, x_mid, l->ln2, eps);
-    be->linear_dx(be, dh, dgu, &l->wgu, false);
+    lora_backward(m, lora, LORA_OF_H2, dgu, a->xa[LORA_OF_H2]);
+    site_dx(m, lora, LORA_OF_H2, dh, dgu, &l->wgu);
+    norm_backward(m, dx, h, dh, x_mid, l->ln2);
     if (full) be->linear_dw(be, grad_of(m, l->wgu.w), dgu, h, m->dt);
-    lora_backward(m, lora, LORA_OF_H2, dh, dgu, h, a->xa[LORA_OF_H2]);
-    be->rmsnorm_grad(be, dx, grad_of(m, l->ln2), dh, x_mid, l->ln2, eps, true);
+    lora_a_grad(m, lora, LORA_OF_H2, h);
 
     /* x_mid = x_in + attention(norm(x_in) Wqkv^T) Wo^T */
-    be->linear_dx(be, d_o, dx, &l->wo, false);
+    lora_backward(m, lora, LORA_OF_O, dx, a->xa[LORA_OF_O]);
+    lora_a_grad(m, lora, LORA_OF_O, o);
+    site_dx(m, lora, LORA_OF_O, d_o, dx, &l->wo);
     if (full) be->linear_dw(be, grad_of(m, l->wo.w), dx, o, m->dt);
-    lora_backward(m, lora, LORA_OF_O, d_o, dx, o, a->xa[LORA_OF_O]);
     const struct rope_args rope = {c->H, c->G, K, w->pos, m->cos_t, m->sin_t, l->qn, l->kn, eps};
     be->rope(be, qk, qkv, &rope);
     struct tensor dk = tensor_cols(dqkv, HK, GK), dv = tensor_cols(dqkv, HK + GK, GK);
@@ -85,14 +125,14 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
                        tensor_cols(qk, HK, GK), tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK), w->seq,
                        w->p.n_seq, (struct attn_shape){c->H, c->G, K, NULL, 0});
     be->rope_grad(be, dqkv, grad_of(m, l->qn), grad_of(m, l->kn), qkv, &rope);
-    be->rmsnorm(be, h, x_in, l->ln1, eps);
-    be->linear_dx(be, dh, dqkv, &l->wqkv, false);
+    lora_backward(m, lora, LORA_OF_H1, dqkv, a->xa[LORA_OF_H1]);
+    site_dx(m, lora, LORA_OF_H1, dh, dqkv, &l->wqkv);
+    norm_backward(m, dx, h, dh, x_in, l->ln1);
+    lora_a_grad(m, lora, LORA_OF_H1, h);
     if (full) {
         be->linear_dw(be, grad_of(m, l->wqkv.w), dqkv, h, m->dt);
         if (l->bqkv) be->bias_grad(be, grad_of(m, l->bqkv), dqkv);
     }
-    lora_backward(m, lora, LORA_OF_H1, dh, dqkv, h, a->xa[LORA_OF_H1]);
-    be->rmsnorm_grad(be, dx, grad_of(m, l->ln1), dh, x_in, l->ln1, eps, true);
 }
 
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) {

@@ -43,9 +43,9 @@ void pass_add_rows(const struct model *m, struct pass *p, int adapter, int64_t r
 }
 
 static void lora_down(struct model *m, const struct lora_rows *r, int layer, enum lora_input input, struct tensor x,
-                      float *xa) {
+                      void *xa) {
     const struct weight *a = &r->adapter->layer[layer].a[input];
-    if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, tensor_full(xa, r->n, a->N), r->adapter->scale);
+    if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, act_full(m, xa, r->n, a->N), r->adapter->scale);
 }
 
 /* The sites of an input, whose outputs are columns of y. */
@@ -64,12 +64,12 @@ static int lora_sites(struct model *m, const struct lora *l, enum lora_input inp
 
 /* The rows of one adapter; x and y are those rows. */
 static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, enum lora_input input, struct tensor y,
-                         struct tensor x, float *xa) {
+                         struct tensor x, void *xa) {
     const struct lora *l = &ad->layer[layer];
     const struct weight *a = &l->a[input];
     if (!a->w) return;
     struct backend *be = m->be;
-    struct tensor t = tensor_full(xa, x.rows, a->N);
+    struct tensor t = act_full(m, xa, x.rows, a->N);
     if (lora_fused(m)) {
         struct lora_site_args site[LORA_SITES_MAX];
         be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
@@ -94,12 +94,12 @@ static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, e
  * the same arguments, goes before the base's product. The backend knows one xa at a time (tensor/backend.h): with
  * several adapters each goes both ways before the next. */
 static void lora_begin(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor x,
-                       float *xa) {
+                       void *xa) {
     if (p->n_lora == 1 && lora_fused(m)) lora_down(m, &p->lora[0], layer, input, x, xa);
 }
 
 static void lora_forward(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor y,
-                         struct tensor x, float *xa) {
+                         struct tensor x, void *xa) {
     for (int i = 0; i < p->n_lora; i++) {
         const struct lora_rows *r = &p->lora[i];
         if (p->n_lora > 1 && lora_fused(m)) lora_down(m, r, layer, input, x, xa);
@@ -112,9 +112,26 @@ static bool lora_alone(const struct model *m, const struct pass *p, int layer, e
     return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
 }
 
+bool lora_within_gu(const struct model *m, int i, const struct layer_acts *a) {
+    const struct lora *l = &m->own.layer[i];
+    return m->be->lora_swiglu_both && m->act == DT_BF16 && a->xa[LORA_OF_H2] && l->b[LORA_GATE].w && l->b[LORA_UP].w &&
+           lora_leaves_gu(m->own.rank, m->cfg.F);
+}
+
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
-static float *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
+static void *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
     return a->xa[input] ? a->xa[input] : p->xa;
+}
+
+/* y = z + x W^T; sampling keeps no z: there it is y. */
+static void add_product(struct model *m, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
+    struct backend *be = m->be;
+    if (y.data != z.data && be->linear_add && m->act == DT_BF16) {
+        be->linear_add(be, y, x, w, z);
+        return;
+    }
+    if (y.data != z.data) be->axpby(be, y, 1.0f, z, 0);
+    be->linear(be, y, x, w, NULL, true);
 }
 
 void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out) {
@@ -142,19 +159,21 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     }
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
-    if (a->x_mid != a->x_in) be->axpby(be, x_mid, 1.0f, x_in, 0); /* sampling keeps none of it */
     lora_begin(m, p, i, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
-    be->linear(be, x_mid, o, &l->wo, NULL, true);
+    add_product(m, x_mid, o, &l->wo, x_in);
     lora_forward(m, p, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    if (p->kv && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) { /* sampling asks for gu no more */
-        const struct lora *lora = &p->lora[0].adapter->layer[i];
+    const bool within = lora_within_gu(m, i, a);   /* check_batch: all rows are the own adapter's then */
+    const bool last = p->kv || m->ts.forward_only; /* nobody asks for gu again */
+    if (within && !x_out) return;
+    if (within || (last && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu)) {
+        const struct lora *lora = within ? &m->own.layer[i] : &p->lora[0].adapter->layer[i];
         struct lora_site_args site[LORA_SITES_MAX];
         const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-        be->lora_swiglu(be, act, gu, tensor_full(xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n);
+        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n);
     } else {
         lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
         if (!x_out) return;
@@ -162,9 +181,8 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     }
 
     struct tensor out = tensor_full(x_out, T, D);
-    if (x_out != a->x_mid) be->axpby(be, out, 1.0f, x_mid, 0);
     lora_begin(m, p, i, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
-    be->linear(be, out, act, &l->wd, NULL, true);
+    add_product(m, out, act, &l->wd, x_mid);
     lora_forward(m, p, i, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
 
@@ -228,7 +246,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
         const bool keep = m->train == TRAIN_LORA && !w->forward_only;
         for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
             if (m->own.layer[i].a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
-                w->layer[i].xa[g] = carve(s, T * m->own.layer[i].a[g].N);
+                w->layer[i].xa[g] = carve_act(m, s, T * m->own.layer[i].a[g].N);
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -236,7 +254,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->p.h = carve_act(m, s, T * D);
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * F);
-    w->p.xa = carve(s, T * lora_cols(m));
+    w->p.xa = carve_act(m, s, T * lora_cols(m));
     w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
     w->logits = carve(s, (w->keep_logits ? i64_max(N, w->chunk) : w->chunk) * c->V);
@@ -415,8 +433,13 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         if (!w->dhn) continue;
         /* The head is not trained: what backward needs of these logits is d logp / d hn, which it scales by g. They
          * are not computed again. */
-        be->logprob_grad(be, lg, b->targets + i, w->ones);
-        be->linear_dx(be, tensor_full(w->dhn + i * D, n, D), lg, &m->head, false);
+        struct tensor dhn = tensor_full(w->dhn + i * D, n, D);
+        if (be->logprob_dx && m->act == DT_BF16) {
+            be->logprob_dx(be, dhn, lg, b->targets + i, w->ones, &m->head);
+        } else {
+            be->logprob_grad(be, lg, b->targets + i, w->ones);
+            be->linear_dx(be, dhn, lg, &m->head, false);
+        }
     }
     if (hidden && (b->targets || b->N == 0)) get_hidden(m, hidden, w->hn, b->T * D);
     w->T = b->T;

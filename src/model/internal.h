@@ -51,8 +51,8 @@ struct layer {
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
     float *x_in, *qkv, *stats, *x_mid;
-    void *o, *gu;           /* of type model.act, as h, qk and a below */
-    float *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A]; NULL: not kept */
+    void *o, *gu;          /* of type model.act, as h, qk and a below */
+    void *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A], of activations' type; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -62,7 +62,7 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
-    float *xa;              /* scratch for any input of LoRA, lora_cols() wide */
+    void *xa;               /* scratch for any input of LoRA, lora_cols() wide; of activations' type */
     struct lora_rows *lora; /* ascending; rows in none of them are the base's. Room for one a sequence */
     int n_lora;
 };
@@ -212,6 +212,9 @@ static inline void *carve_act(const struct model *m, struct carve *c, int64_t n)
 static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
     return tensor_of(p, m->act, rows, cols);
 }
+/* Whether gu is kept without what LoRA adds to it, which the backward pass then adds as it reads gu (`a`: of layer i).
+ */
+bool lora_within_gu(const struct model *m, int i, const struct layer_acts *a);
 /* Columns of what rope writes: with bfloat16 the values, too. */
 static inline int64_t qk_cols(const struct model *m) {
     const struct model_config *c = &m->cfg;

@@ -44,14 +44,29 @@ void lora_free(struct model *m) {
     if (m->train == TRAIN_LORA) m->train = TRAIN_NOTHING;
 }
 
+static void pack(struct model *m, struct weight *const *w, int n) {
+    if (n > 0 && m->be->weights_pack && w[0]->dt == DT_BF16) {
+        m->be->weights_pack(m->be, w, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) m->be->weight_pack(m->be, w[i]);
+}
+
 void adapter_pack(struct model *m, struct adapter *ad) {
+    enum { OF_LAYER = LORA_INPUTS + (int)LORA_SITES, AT_ONCE = 64 };
+    struct weight *w[AT_ONCE];
+    int n = 0;
     for (int i = 0; ad->layer && i < m->cfg.L; i++) {
         struct lora *l = &ad->layer[i];
         for (int g = 0; g < LORA_INPUTS; g++)
-            if (l->a[g].w) m->be->weight_pack(m->be, &l->a[g]);
+            if (l->a[g].w) w[n++] = &l->a[g];
         for (int s = 0; s < LORA_SITES; s++)
-            if (l->b[s].w) m->be->weight_pack(m->be, &l->b[s]);
+            if (l->b[s].w) w[n++] = &l->b[s];
+        if (n + OF_LAYER <= AT_ONCE) continue;
+        pack(m, w, n);
+        n = 0;
     }
+    pack(m, w, n);
 }
 
 static struct param matrix_param(struct adapter *ad, float *w, int64_t rows, int64_t cols, int layer, int site,

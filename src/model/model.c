@@ -486,6 +486,8 @@ void model_params_changed(struct model *m) {
     m->base_packed = true;
 }
 
+void model_limit_activations(struct model *m, int64_t bytes) { m->activation_memory = bytes; }
+
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
     if (what == TRAIN_LORA && !m->own.w)
         return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");

@@ -97,6 +97,8 @@ enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
 /* Allocates gradients (and nothing else) for the chosen parameters. ST_INVALID: LoRA that is not there, or all
  * parameters of a model that was opened frozen and holds no float32 values to train. */
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
+/* Another activation_memory (model_options) from the next forward on. */
+void model_limit_activations(struct model *m, int64_t bytes);
 
 /* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model, in
  * the backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */

@@ -12,7 +12,8 @@
 #include "rl/locate.h"
 #include "rl/session.h"
 
-enum { IN_FLIGHT = 64 /* samples drawn together */, MAX_PATH = 4096 };
+/* Samples drawn together; on a GPU they are judged for minutes, and what is judged is on disk after so many. */
+enum { IN_FLIGHT = 64, GPU_IN_FLIGHT = 16, MAX_PATH = 4096 };
 /* Evaluation has random streams of its own. */
 #define STREAM UINT64_C(0xe5a1000000)
 
@@ -305,7 +306,8 @@ static enum status keep(void *ctx, int problem, int sample, int turn, const stru
 static int turns_of(const struct evaluation *x) { return x->mine.mode == MODE_MULTI_TURN ? (int)x->mine.max_turns : 1; }
 
 static enum status sample_missing(const struct evaluation *x, struct eval_samples *samples, struct err *e) {
-    const int want = (int)x->o->num_samples, step = IN_FLIGHT / want > 0 ? IN_FLIGHT / want : 1;
+    const int want = (int)x->o->num_samples, most = strcmp(x->mine.device, "cpu") == 0 ? IN_FLIGHT : GPU_IN_FLIGHT,
+              step = most / want > 0 ? most / want : 1;
     CLEANUP_FREE int *have = xcalloc((size_t)x->n + 1, sizeof *have);
     struct keeping k = {.samples = samples, .have = have};
     k.items = xcalloc((size_t)step * (size_t)want * (size_t)turns_of(x), sizeof *k.items);
@@ -326,8 +328,9 @@ static enum status sample_missing(const struct evaluation *x, struct eval_sample
         arena_reset(&k.arena);
         st = sample_range(x, begin, end, keep, &k, e);
         if (st == ST_OK) st = eval_samples_add(samples, k.items, k.n, e);
+        if (st != ST_OK) break;
         done += end - begin;
-        if (st == ST_OK) log_info("  %d of %d problems", done, x->n);
+        log_info("  %d of %d problems", done, x->n);
     }
     free(k.items);
     arena_free(&k.arena);

@@ -26,37 +26,50 @@ static bool group_trains(const struct train_options *o, const struct group *g) {
     return false;
 }
 
+/* Views of a group, each of at most `most` rows where a single sample allows, the first ones as large as they may be.
+ * parts: room for as many as there are samples, or NULL. Returns their number. */
+static int cut_group(const struct train_options *o, const struct group *g, int64_t most, struct group *parts) {
+    const int64_t prompt = (int64_t)g->prompt.len;
+    int64_t rows = prompt;
+    int count = 0, begin = 0, samples = 0; /* the last two of the part that is growing */
+    for (int j = 0; j <= g->n; j++) {
+        const bool end = j == g->n;
+        if (!end && !trains(o, &g->ep[j])) continue;
+        const int64_t more = end ? 0 : g->ep[j].sample.n - 1;
+        if (samples > 0 && (end || rows + more > most)) {
+            if (parts)
+                parts[count] = (struct group){.prompt = g->prompt,
+                                              .ep = g->ep + begin,
+                                              .n = j - begin,
+                                              .stale = g->stale,
+                                              .continued = count > 0};
+            count++;
+            begin = j;
+            samples = 0;
+            rows = prompt;
+        }
+        rows += more;
+        samples++;
+    }
+    return count;
+}
+
 /* Views of groups, each of at most train_tokens rows where a single sample allows: a larger group is cut between its
- * samples, and every part carries the prompt again. parts: room for as many as there are samples. Returns their number.
- */
+ * samples, and every part carries the prompt again. As few parts as there can be, and as even ones: a small rest would
+ * occupy a GPU badly. parts: room for as many as there are samples. Returns their number. */
 static int cut_groups(const struct train_options *o, struct group *const *groups, int n, struct group *parts) {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        const struct group *g = groups[i];
-        const int64_t prompt = (int64_t)g->prompt.len;
-        int64_t rows = prompt;
-        int begin = 0, samples = 0; /* of the part that is growing */
-        bool continued = false;
-        for (int j = 0; j < g->n; j++) {
-            if (!trains(o, &g->ep[j])) continue;
-            const int64_t more = g->ep[j].sample.n - 1;
-            if (samples > 0 && rows + more > o->train_tokens) {
-                parts[count++] = (struct group){.prompt = g->prompt,
-                                                .ep = g->ep + begin,
-                                                .n = j - begin,
-                                                .stale = g->stale,
-                                                .continued = continued};
-                continued = true;
-                begin = j;
-                samples = 0;
-                rows = prompt;
-            }
-            rows += more;
-            samples++;
+        const int fewest = cut_group(o, groups[i], o->train_tokens, NULL);
+        int64_t low = 0, high = o->train_tokens; /* high is enough for so few, low is not */
+        while (fewest > 1 && high - low > 1) {
+            const int64_t middle = low + (high - low) / 2;
+            if (cut_group(o, groups[i], middle, NULL) > fewest)
+                low = middle;
+            else
+                high = middle;
         }
-        if (samples > 0)
-            parts[count++] = (struct group){
-                .prompt = g->prompt, .ep = g->ep + begin, .n = g->n - begin, .stale = g->stale, .continued = continued};
+        count += cut_group(o, groups[i], high, parts + count);
     }
     return count;
 }

@@ -121,6 +121,38 @@ static void shared_prompt_gives_the_same_gradient(void **state) {
     }
 }
 
+static struct {
+    void (*embed)(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids);
+    int64_t most;
+    int passes;
+} seen;
+static void counted_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
+    if (x.rows > seen.most) seen.most = x.rows;
+    seen.passes++;
+    seen.embed(be, x, table, ids);
+}
+
+/* Of six samples of 2 to 7 rows five would fit beside a prompt of 9: they are cut into four and two. */
+static void a_group_is_cut_evenly(void **state) {
+    (void)state;
+    struct model *m = tiny_model(1, true);
+    struct group g = make_group(5, 9, 6);
+    struct train_options o = base;
+    struct update_stats s;
+    struct backend *be = test_backend();
+    o.train_tokens = 9 + 2 + 3 + 4 + 5 + 6;
+    seen.embed = be->embed;
+    seen.most = seen.passes = 0;
+    be->embed = counted_embed;
+    free(gradient(m, &o, &g, 1, &s).p);
+    be->embed = seen.embed;
+    assert_int_equal(seen.passes, 2);
+    assert_int_equal(seen.most, 9 + 2 + 3 + 4 + 5);
+    assert_int_equal(s.rows, 2 * 9 + 2 + 3 + 4 + 5 + 6 + 7);
+    groups_free(&g, 1);
+    model_free(m);
+}
+
 /* The gradient is that of sum A logp over the normaliser: against finite differences of the loss along the gradient. */
 static void gradient_is_that_of_the_loss(void **state) {
     (void)state;
@@ -885,6 +917,7 @@ static void algorithms_by_hand(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_prompt_gives_the_same_gradient),
+        cmocka_unit_test(a_group_is_cut_evenly),
         cmocka_unit_test(gradient_is_that_of_the_loss),
         cmocka_unit_test(algorithms_by_hand),
         cmocka_unit_test(normalisers),

@@ -123,8 +123,8 @@ struct backend {
     /* The rest may be NULL: the caller then does with what is above. */
 
     /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the
-     * first may run beside the base's product with the same x: xa = scale x A^T in float32, [T, n*R]; and, for the last
-     * xa made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R) rounded to bfloat16. */
+     * first may run beside the base's product with the same x: xa = scale x A^T in bfloat16, [T, n*R] end to end; and,
+     * for the last xa made, each site's y += xa_i B_i^T, xa_i being columns [i*R, (i+1)*R). */
     void (*lora_down)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
     void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
@@ -140,14 +140,35 @@ struct backend {
      * are undefined afterwards. */
     void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
                     const struct attn_seq *seq, int n_seq, struct attn_shape s);
-    /* lora_up of sites that lie in gu, then swiglu of it, with the same bits; gu is undefined afterwards. Where lora_up
-     * is. */
+    /* lora_up of sites that lie in gu, then swiglu of it, with the same bits; gu is left as it was where
+     * lora_leaves_gu() says so, and undefined otherwise. Where lora_up is. */
     void (*lora_swiglu)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
                         const struct lora_site_args *site, int n);
     /* swiglu and swiglu_grad of one gu in bfloat16, which is read once; y is neither dy nor a part of dgu. NULL: a
      * backend without it. */
     void (*swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);
+    /* The gradient at x A^T of a site, dt = scale dy B in bfloat16, for a B [N,R] of DT_BF16. Where lora_up is. */
+    void (*lora_dt)(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
+    /* swiglu_both of gu plus what the two sites add to it, which lora_swiglu left out of gu: xa as lora_down made it
+     * for this gu. Where dt has data, dt A is added to dy first, dt [T,R] and A [R,F]. All in bfloat16, and as
+     * lora_leaves_gu() asks for. */
+    void (*lora_swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
+                             struct tensor xa, const struct lora_site_args *site, struct tensor dt,
+                             const struct weight *a);
+    /* weight_pack of n weights of DT_BF16. */
+    void (*weights_pack)(struct backend *be, struct weight *const *w, int n);
+    /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
+    void (*linear_add)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
+    /* For models in bfloat16: y = rmsnorm(x), and rmsnorm_grad of a dy in bfloat16 that adds to dx, without a dgain. */
+    void (*rmsnorm_back)(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                         const float *gain, float eps);
+    /* logprob_grad, and dx = its result W with linear_dx; logits are undefined afterwards. */
+    void (*logprob_dx)(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
+                       const float *g, const struct weight *w);
 };
+
+/* Of two sites of rank R, each F wide, whose rows begin at multiples of 16 bytes. */
+static inline bool lora_leaves_gu(int64_t R, int64_t F) { return R % 8 == 0 && R <= 64 && F % 8 == 0; }
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
 enum { CUDA_LOGIT_CHUNK = 296 << 20 };
@@ -155,7 +176,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 9 };
+enum { BACKEND_ABI = 10 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -9,8 +9,11 @@ struct block {
     int64_t bytes;
 };
 
+/* Parts of a thin gradient, src/cuda/bf16_thin.cu. */
+#define THIN_PARTS ((int64_t)4 << 20)
+
 /* The CUDA backend's slabs, src/cuda/host.h. */
-enum slab { X16, WIDE, LORA_X, LORA_T, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
+enum slab { X16, WIDE, LORA_X, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
 
 struct paper_backend {
     struct backend be; /* first: ops cast back */
@@ -108,6 +111,7 @@ static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, co
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)dw;
     if (dt == DT_BF16) use(be, X16, elements(dy) * 2 + elements(x) * 2 + 512);
+    if (dt == DT_BF16) use(be, SCRATCH, THIN_PARTS);
 }
 static void bias_grad(struct backend *be, float *db, struct tensor dy) {
     (void)db;
@@ -196,9 +200,8 @@ static double sum_squares(struct backend *be, const float *x, int64_t n) {
     return 0;
 }
 static void lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
-    (void)xa, (void)scale;
+    (void)a, (void)xa, (void)scale;
     use(be, LORA_X, rounded(x));
-    use(be, LORA_T, x.rows * a->N * 2);
 }
 static void lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
     (void)be, (void)xa, (void)site, (void)n;

@@ -32,7 +32,6 @@ struct run {
     int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
     double deadline_s;           /* of the correctness trials */
     bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */
-    double drain_s;              /* GPU: of a piece of our own work when the device has nothing else to do */
     uint64_t next_set;           /* timed sets used so far */
     uint64_t random;             /* secret, for what is checked */
     uint64_t random_step;

@@ -15,11 +15,15 @@ static const double cpu_request_s = 4e-3, gpu_request_s = 10e-3, long_request_s 
 static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30, large_input_bytes = 1 << 30;
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
-/* A device that is busy for this much longer than usual after a reply had work left to do. */
+/* A device that is busy for this much longer than usual after a reply may have had work left to do; when that is so in
+ * the middle of all requests, it had. A single one says little: it takes a message to another process to find out. */
 static const double late_slack_s = 200e-6;
+/* What a process may use of a processor between two of its timed requests while it is stopped. Coming to rest takes
+ * some tens of microseconds; more where somebody else has the processor, now and then. */
+static const double most_moved_s = 300e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
-enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
+enum { USUAL = 33, MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
 /* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
  * is lost in a single call. */
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
@@ -31,26 +35,36 @@ static const double short_call_s = 1e-4, short_patience_s = 2;
  * longer than long_enough_s have little of it. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
 
+/* One request: until its reply, and from there until the device was seen at rest (GPU). */
+struct taken {
+    double reply_s, rest_s;
+};
+
 /* Seconds a request, as the clock shows them. */
 struct samples {
     double *eager, *mine;
+    double *eager_rest, *mine_rest;
     int n, capacity;
 };
 
-/* How long a side's requests were found to have left the device working behind their replies. */
-struct lateness {
-    int n;
-    double sum_s;
-};
-
-static void samples_add(struct samples *s, double eager, double mine) {
+static void samples_add(struct samples *s, const struct taken *eager, const struct taken *mine) {
     if (s->n == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 64;
-        s->eager = xrealloc(s->eager, (size_t)s->capacity * sizeof *s->eager);
-        s->mine = xrealloc(s->mine, (size_t)s->capacity * sizeof *s->mine);
+        double **const all[] = {&s->eager, &s->mine, &s->eager_rest, &s->mine_rest};
+        for (size_t i = 0; i < ARRAY_LEN(all); i++) *all[i] = xrealloc(*all[i], (size_t)s->capacity * sizeof(double));
     }
-    s->eager[s->n] = eager;
-    s->mine[s->n++] = mine;
+    s->eager[s->n] = eager->reply_s;
+    s->mine[s->n] = mine->reply_s;
+    s->eager_rest[s->n] = eager->rest_s;
+    s->mine_rest[s->n++] = mine->rest_s;
+}
+
+static void samples_free(struct samples *s) {
+    free(s->eager);
+    free(s->mine);
+    free(s->eager_rest);
+    free(s->mine_rest);
+    *s = (struct samples){.n = 0};
 }
 
 /* A pair of processes that are timed. */
@@ -61,12 +75,14 @@ struct duel {
     int limit, n; /* calls a request: at most, and now */
     struct samples samples;
     struct samples empty; /* eager: requests for no calls; mine: not used */
-    struct lateness late[2];
-    bool flushed;   /* GPU: its cache is empty, nothing has run since */
-    int ref_slots;  /* of the reference's lane, that inputs have been written to */
-    int staged;     /* rounds of large inputs */
-    int rounds;     /* of long requests, once empty ones are known */
-    double first_s; /* what the first call of a request costs beyond an empty one and beyond the others */
+    double usual[USUAL];  /* drains behind the reference's calls, the last of n_usual */
+    int n_usual;
+    bool flushed;        /* GPU: its cache is empty, nothing has run since */
+    int ref_slots;       /* of the reference's lane, that inputs have been written to */
+    int staged;          /* rounds of large inputs */
+    int rounds;          /* of long requests, once empty ones are known */
+    int turns, moved[2]; /* the answer's with calls; those in front of which the reference, it, had not stood still */
+    double first_s;      /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
 /* What a request for no calls costs. Asked of the reference alone: an answer could be slow at this in order to have
@@ -77,10 +93,19 @@ static double empty_s(const struct duel *d) {
 }
 
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
- * costs may be found larger than they are; a quarter of what is no empty request stays. */
-static double calls_s(const struct duel *d, double request, double empty) {
+ * costs may be found larger than they are; a quarter of what is no empty request stays.
+ * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
+ * that is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or
+ * calls that were slow when their number was decided, little or nothing is taken off. */
+static double calls_s(const struct duel *d, double request, double empty, bool mine) {
+    static const double most_share = 1.0 / 16;
     if (d->plan.whole) return request;
-    return fmax(fmax(request - empty - d->first_s, (request - empty) / 4), d->n * 1e-9);
+    double off = empty + d->first_s;
+    if (mine && is_hardened(d->answer->j)) {
+        if (d->answer->one_at_a_time) return request;
+        if (d->n < d->limit) off = fmin(off, most_share * request);
+    }
+    return fmax(fmax(request - off, (request - empty) / 4), d->n * 1e-9);
 }
 
 /* Fresh sets for both sides. Of gigabytes the reference, which remembers nothing, gets fresh ones in one round of some;
@@ -112,31 +137,40 @@ static bool drain(struct run *r, double *seconds) {
     return st == ST_OK;
 }
 
+static double usual_drain_s(const struct duel *d) {
+    return timing_median(d->usual, d->n_usual < USUAL ? d->n_usual : USUAL);
+}
+
 /* One side's timed request: calls on the first n slots (all of them on slot 0 where there are fewer), whose inputs were
  * staged while the process stood still, which it does again afterwards. */
-static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, double *seconds) {
+static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, struct taken *t) {
     int slots[MAX_CALLS];
     int64_t ns = 0;
-    double late_s = 0, one_s = 0, *usual_s = &d->answer->drain_s;
+    double one_s = 0;
+    *t = (struct taken){0, 0};
     for (int i = 0; i < n; i++) slots[i] = i < r->c->slots ? i : 0;
     if (on_gpu(r->j) && !d->flushed && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
     d->flushed = on_gpu(r->j);
     if (!run_call(r, slots, n, &d->sets[0], r->j->o->run_timeout_s, "in a timed call", reply, &ns)) return false;
     /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
-     * would slow the other side down. All of the time until then is the request's. */
+     * would slow the other side down. */
     const double replied = clock_now_s();
     for (int i = 0; on_gpu(r->j); i++) {
         if (!drain(d->answer, &one_s)) return false;
+        t->rest_s = clock_now_s() - replied;
+        const double usual_s = d->n_usual > 0 ? usual_drain_s(d) : one_s;
         /* Behind a request with calls: the device comes over from a process that has really worked. */
-        if (r == d->ref && n > 0 && (*usual_s <= 0 || one_s < *usual_s)) *usual_s = one_s;
-        if (*usual_s <= 0 || one_s - *usual_s <= late_slack_s) break;
-        late_s = clock_now_s() - replied - *usual_s;
+        if (r == d->ref && n > 0 && i == 0) d->usual[d->n_usual++ % USUAL] = one_s;
+        if (one_s - usual_s <= late_slack_s) break;
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
-    d->late[r == d->answer].n += late_s > 0;
-    d->late[r == d->answer].sum_s += late_s;
-    *seconds = (double)ns * 1e-9 + late_s;
+    /* Who has worked while it should have stood still has had the inputs before the clock ran, or the processors in the
+     * other side's turn. */
+    const double moved_s = n > 0 ? modrun_moved_s(&r->r) : 0;
+    d->turns += r == d->answer && n > 0;
+    d->moved[r == d->answer] += moved_s > most_moved_s;
+    t->reply_s = (double)ns * 1e-9 + (r == d->answer ? fmax(moved_s - most_moved_s, 0) : 0);
     return true;
 }
 
@@ -193,27 +227,27 @@ static bool describe_same(struct run *ref, int n, int checked) {
 /* A request for no calls to either side, as cold as the others. */
 static bool empty_requests(struct duel *d) {
     struct run *sides[2] = {d->ref, d->answer};
-    double seconds[2];
+    struct taken t[2];
     for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
         modrun_pause(&sides[i]->r);
-        if (!timed_request(d, sides[i], 0, &reply, &seconds[i])) return false;
+        if (!timed_request(d, sides[i], 0, &reply, &t[i])) return false;
     }
-    samples_add(&d->empty, seconds[0], 0);
+    samples_add(&d->empty, &t[0], &t[1]);
     return true;
 }
 
 /* What an empty request costs is a small part of long ones, and known by now: one in so many rounds. */
-static bool few_are_enough(struct duel *d, const double seconds[2]) {
+static bool few_are_enough(struct duel *d, const struct taken t[2]) {
     enum { KNOWN = 8, ONE_IN = 4 };
-    return on_gpu(d->ref->j) && d->empty.n >= KNOWN && fmin(seconds[0], seconds[1]) > long_enough_s &&
+    return on_gpu(d->ref->j) && d->empty.n >= KNOWN && fmin(t[0].reply_s, t[1].reply_s) > long_enough_s &&
            ++d->rounds % ONE_IN != 0;
 }
 
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
  * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
  * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. */
-static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
+static bool round_of(struct duel *d, bool answer_first, struct taken t[2]) {
     int slots[MAX_CALLS];
     json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
     struct run *sides[2] = {d->ref, d->answer};
@@ -224,13 +258,13 @@ static bool round_of(struct duel *d, bool answer_first, double seconds[2]) {
     bool good = true;
     for (int i = 0; i < 2 && good; i++) {
         int side = answer_first ? !i : i;
-        good = timed_request(d, sides[side], d->n, &replies[side], &seconds[side]);
+        good = timed_request(d, sides[side], d->n, &replies[side], &t[side]);
     }
     int checked = 0;
     good = good && check_timed(d->answer, replies[1], d->sets, d->n, &checked) && describe_same(d->ref, d->n, checked);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
     d->flushed = d->flushed && checked == 0;
-    return good && (few_are_enough(d, seconds) || empty_requests(d));
+    return good && (few_are_enough(d, t) || empty_requests(d));
 }
 
 static void stats_of(const double *seconds, int n, int calls, struct run_stats *out) {
@@ -302,8 +336,8 @@ static bool below_floor(struct run *r, double seconds) {
 /* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
  * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
  * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
- * middle of three findings, and not much more than the smallest times of all show. *call_s: what its calls take;
- * about_s: what they seem to take. */
+ * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
+ * its calls take; about_s: what they seem to take. */
 static bool measure_first(struct duel *d, double about_s, double *call_s) {
     double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
     const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
@@ -317,45 +351,45 @@ static bool measure_first(struct duel *d, double about_s, double *call_s) {
             if (!run_ready(d->ref, slots, distinct, "between calls")) return false;
             modrun_pause(&d->ref->r);
             if (!stage_both(d, distinct)) return false;
-            double *to = &took[i][n % GROUPS][n / GROUPS];
-            if (!timed_request(d, d->ref, i ? more : 1, &reply, to)) return false;
-            least[i] = fmin(least[i], *to);
+            struct taken t;
+            if (!timed_request(d, d->ref, i ? more : 1, &reply, &t)) return false;
+            took[i][n % GROUPS][n / GROUPS] = t.reply_s;
+            least[i] = fmin(least[i], t.reply_s);
         }
     }
     const double least_s = least[0] - fmax((least[1] - least[0]) / (more - 1), 0) - empty_s(d);
-    double found[GROUPS];
+    d->first_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
     for (int g = 0; g < GROUPS; g++) {
         const double one_s = timing_quantile(took[0][g], n / GROUPS, 0.25);
         const double more_s = timing_quantile(took[1][g], n / GROUPS, 0.25);
         const double slope_s = fmax((more_s - one_s) / (more - 1), 1e-7);
-        found[g] = fmax(one_s - slope_s - empty_s(d), 0);
+        d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
         *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
     }
-    const double most_s = fmin(2 * fmax(least_s, 0) + 50e-6, most_first_s);
-    d->first_s = fmin(timing_median(found, GROUPS), most_s);
     return true;
 }
 
 /* Whether what a request's first call costs is more than noise in these: in the faster side's, and the slower one's do
  * not take too long to find out. */
-static bool first_matters(const struct duel *d, const double request[2]) {
+static bool first_matters(const struct duel *d, const struct taken t[2]) {
     if (d->plan.whole) return false;
-    if (!on_gpu(d->ref->j)) return request[0] < slow_call_s;
-    return request[0] < gpu_slow_reference_s && fmin(request[0], request[1]) < gpu_slow_call_s;
+    if (!on_gpu(d->ref->j)) return t[0].reply_s < slow_call_s;
+    return t[0].reply_s < gpu_slow_reference_s && fmin(t[0].reply_s, t[1].reply_s) < gpu_slow_call_s;
 }
 
 /* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
-    double request[2] = {0, 0}, call[2], worked_s = 0, slope_s = INFINITY;
+    struct taken request[2] = {{0, 0}, {0, 0}};
+    double call[2], worked_s = 0, slope_s = INFINITY;
     d->n = 1;
     for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
         if (!round_of(d, rounds % 2 == 1, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
         /* Not in the first round: the first calls of all are slow ones. */
-        if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0] - empty_s(d), &slope_s))
+        if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0].reply_s - empty_s(d), &slope_s))
             return false;
         calls += d->n;
-        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i], empty_s(d)) / d->n;
+        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i].reply_s, empty_s(d), i == 1) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
         call[0] = fmin(call[0], slope_s);
         if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
@@ -363,10 +397,17 @@ static bool warm_up(struct duel *d) {
     return true;
 }
 
-/* Seconds a call of all samples (caller frees). */
-static double *calls_of(const struct duel *d, const double *requests) {
+/* Work that an answer leaves on the device behind each reply, in seconds a request: it is charged to all of them. */
+static double hidden_s(const struct duel *d) {
+    const struct samples *s = &d->samples;
+    return s->n == 0 ? 0 : timing_hidden(s->eager_rest, s->mine_rest, s->n, d->plan.trim, late_slack_s);
+}
+
+/* Seconds a call of all of the reference's samples, or of the answer's (caller frees). */
+static double *calls_of(const struct duel *d, bool mine) {
     double *out = xmalloc((size_t)(d->samples.n + 1) * sizeof *out), empty = empty_s(d);
-    for (int i = 0; i < d->samples.n; i++) out[i] = calls_s(d, requests[i], empty) / d->n;
+    const double *requests = mine ? d->samples.mine : d->samples.eager, more_s = mine ? hidden_s(d) : 0;
+    for (int i = 0; i < d->samples.n; i++) out[i] = calls_s(d, requests[i] + more_s, empty, mine) / d->n;
     return out;
 }
 
@@ -378,7 +419,7 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
     double begun = clock_now_s(), enough_since = 0, worked_s = 0;
     const int least = on_gpu(d->ref->j) ? GPU_MIN_REQUESTS : MIN_REQUESTS;
     while (s->n < MAX_REQUESTS) {
-        double one[2] = {0, 0};
+        struct taken one[2] = {{0, 0}, {0, 0}};
         *good = round_of(d, s->n % 2 == 1, one);
         if (!*good) break;
         if (d->answer->one_at_a_time && d->n > 1) { /* found out only now: begin again with single calls */
@@ -386,13 +427,13 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
             s->n = 0;
             continue;
         }
-        samples_add(s, one[0], one[1]);
-        worked_s += calls_s(d, fmax(one[0], one[1]), empty_s(d));
+        samples_add(s, &one[0], &one[1]);
+        worked_s += calls_s(d, fmax(one[0].reply_s, one[1].reply_s), empty_s(d), false);
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
-        CLEANUP_FREE double *eager = calls_of(d, s->eager), *mine = calls_of(d, s->mine);
+        CLEANUP_FREE double *eager = calls_of(d, false), *mine = calls_of(d, true);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
@@ -427,23 +468,24 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
         good = run_ready(d->answer, &(int){0}, 1, "between calls") &&
                run_ready(d->ref, &(int){0}, 1, "between calls") && stage_both(d, 1) && run_kernels(d->ref, &its) &&
                run_kernels(d->answer, &mine);
-        if (good) samples_add(&s, fmax(device_s(its), 1e-9), fmax(device_s(mine), 1e-9));
+        if (good) {
+            const struct taken t[2] = {{fmax(device_s(its), 1e-9), 0}, {fmax(device_s(mine), 1e-9), 0}};
+            samples_add(&s, &t[0], &t[1]);
+        }
     }
     if (good) {
         *ratio = timing_compare(s.eager, s.mine, s.n, d->plan.trim);
         if (is_hardened(d->answer->j) && wall.ratio < ratio->ratio)
             *ratio = wall;
         else {
-            free(d->samples.eager);
-            free(d->samples.mine);
+            samples_free(&d->samples);
             d->samples = s;
             d->n = 1;
             d->plan.whole = true; /* nothing is to be taken off these */
             return true;
         }
     }
-    free(s.eager);
-    free(s.mine);
+    samples_free(&s);
     return good;
 }
 
@@ -452,10 +494,11 @@ static void tell(const struct duel *d) {
     CLEANUP_STR struct str s = STR_INIT;
     str_addf(
         &s,
-        "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more, late %d:%d times, %.1f:%.1f us in "
-        "all; us, reference:answer:",
-        d->n, empty_s(d) * 1e6, d->first_s * 1e6, d->late[0].n, d->late[1].n, d->late[0].sum_s * 1e6,
-        d->late[1].sum_s * 1e6);
+        "timed requests of %d calls, an empty one %.1f us, first calls %.1f us more, hidden %.1f us (at rest after "
+        "%.1f:%.1f us, usually %.1f); us, reference:answer:",
+        d->n, empty_s(d) * 1e6, d->first_s * 1e6, hidden_s(d) * 1e6,
+        timing_median(d->samples.eager_rest, d->samples.n) * 1e6,
+        timing_median(d->samples.mine_rest, d->samples.n) * 1e6, d->n_usual > 0 ? usual_drain_s(d) * 1e6 : 0);
     for (int i = 0; i < d->samples.n && i < MOST_TOLD; i++)
         str_addf(&s, " %.0f:%.0f", d->samples.eager[i] * 1e6, d->samples.mine[i] * 1e6);
     log_debug("%s", str_c(&s));
@@ -477,6 +520,8 @@ static void measure(struct run *r) {
         judge_trouble(v, st, &e);
         return;
     }
+    modrun_moved_s(&r->r); /* in its tests nobody's time was taken */
+    modrun_moved_s(&ref.r);
     /* On the same processor, in turns: the reference has it already where it is known. */
     if (j->place.cpu >= 0 && !(place_on(&j->place, r->r.pid) && place_on(&j->place, ref.r.pid)))
         log_debug("what is timed is not bound to a processor");
@@ -485,6 +530,10 @@ static void measure(struct run *r) {
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);
     if (good) ratio = take_turns(&d, &good);
+    /* Where the reference does it as well, somebody else's work keeps processes from coming to rest. */
+    if (good && is_hardened(j) && 2 * d.moved[1] > d.turns && 2 * d.moved[0] <= d.moved[1])
+        good =
+            run_reject(r, "in front of timed calls", OUTCOME_HIDDEN_WORK, "it worked while it should have stood still");
     if (good && d.plan.device) good = time_kernels(&d, &ratio);
     j->reference = ref.r;
     if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) module_drop_reference(j);
@@ -494,7 +543,7 @@ static void measure(struct run *r) {
     }
     const int n = d.samples.n;
     if (good) tell(&d);
-    CLEANUP_FREE double *eager = calls_of(&d, d.samples.eager), *mine = calls_of(&d, d.samples.mine);
+    CLEANUP_FREE double *eager = calls_of(&d, false), *mine = calls_of(&d, true);
     if (good && !(is_hardened(j) && below_floor(r, timing_centre(mine, n, d.plan.trim)))) {
         v->speedup = ratio.ratio;
         v->speedup_low = ratio.low;
@@ -504,10 +553,8 @@ static void measure(struct run *r) {
         stats_of(eager, n, n * d.n, &v->eager);
         stats_of(mine, n, n * d.n, &v->kernel);
     }
-    free(d.samples.eager);
-    free(d.samples.mine);
-    free(d.empty.eager);
-    free(d.empty.mine);
+    samples_free(&d.samples);
+    samples_free(&d.empty);
     json_decref(ref.segments);
 }
 
@@ -517,7 +564,6 @@ static void measure_again(struct run *r) {
     struct err e = {0};
     modrun_end(&r->r, NULL, NULL, NULL, 0);
     r->up = false;
-    r->drain_s = 0;
     v->speedup = 0;
     v->remeasured = true;
     enum status st = run_fork(r, &e);

@@ -8,9 +8,10 @@
 #include <sys/types.h>
 
 struct place {
-    cpu_set_t all; /* that this process may use */
-    int cpu;       /* -1: none */
-    int lock;      /* while it is open no other verifier on this machine takes this processor */
+    cpu_set_t all;    /* that this process may use */
+    cpu_set_t others; /* without this one and, where there are many, those that may share a core with it */
+    int cpu;          /* -1: none */
+    int lock;         /* while it is open no other verifier on this machine takes this processor */
 };
 
 /* Takes one processor, the last that is free. None where there are fewer than `least`, or all are taken. */

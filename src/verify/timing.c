@@ -77,3 +77,8 @@ struct timing_ratio timing_compare(const double *eager, const double *candidate,
     r.high = fmax(exp(mean + half), r.ratio);
     return r;
 }
+
+double timing_hidden(const double *eager_rest, const double *candidate_rest, int n, double trim, double slack) {
+    const double more = timing_centre(candidate_rest, n, trim) - timing_centre(eager_rest, n, trim);
+    return more > slack ? more : 0;
+}

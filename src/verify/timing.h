@@ -35,4 +35,9 @@ struct timing_ratio {
 /* eager[i] and candidate[i], i < n, were measured one after the other; all > 0. */
 struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim);
 
+/* By how much longer the device works behind a candidate's requests than behind eager ones, by the centres of n >= 1
+ * times each; 0 when that is no more than slack. Whatever share of a request's work is put behind its reply, and in
+ * whichever requests, the centres of both parts add up to that of the whole. */
+double timing_hidden(const double *eager_rest, const double *candidate_rest, int n, double trim, double slack);
+
 #endif

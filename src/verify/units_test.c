@@ -391,6 +391,32 @@ static void test_timing(void **state) {
     assert_true(fabs(r.ratio - 2) < 1e-12 && r.low < 1 && r.high >= 2);
 }
 
+static void test_timing_hidden(void **state) {
+    (void)state;
+    double reply[40], rest[40], usual[40], whole[40], none[40] = {0};
+    for (int i = 0; i < 40; i++) {
+        /* Jitter alone, on both sides, with one that is far off. */
+        usual[i] = 3e-4 + 1e-5 * (i * 7 % 11) + (i == 5 ? 1e-2 : 0);
+        rest[i] = 3e-4 + 1e-5 * (i * 5 % 11) + (i == 9 ? 2e-2 : 0);
+    }
+    assert_true(timing_hidden(usual, rest, 40, 0.5, 2e-4) == 0);
+    assert_true(timing_hidden(usual, rest, 40, 0.1, 2e-4) == 0);
+    /* Three milliseconds of work, of which a part lies behind the reply, in whichever requests: the parts add up. */
+    const int shares[] = {0, 15, 21, 40};
+    for (size_t k = 0; k < ARRAY_LEN(shares); k++) {
+        for (int trimmed = 0; trimmed < 2; trimmed++) {
+            const double trim = trimmed ? 0.1 : 0.5;
+            for (int i = 0; i < 40; i++) {
+                rest[i] = i * 17 % 40 < shares[k] ? 2e-3 + 1e-5 * (i % 9) : 0;
+                reply[i] = 3e-3 - rest[i];
+                whole[i] = 3e-3;
+            }
+            const double charged = timing_hidden(none, rest, 40, trim, 2e-4) + timing_centre(reply, 40, trim);
+            assert_true(fabs(charged - timing_centre(whole, 40, trim)) < 1e-9);
+        }
+    }
+}
+
 static void test_timing_plans(void **state) {
     (void)state;
     struct verify_options o = {.timed_calls = 50};
@@ -499,8 +525,9 @@ int main(void) {
         cmocka_unit_test(test_spec_refuses),  cmocka_unit_test(test_compare_floats),
         cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
         cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
-        cmocka_unit_test(test_timing_plans),  cmocka_unit_test(test_verdict_json),
-        cmocka_unit_test(test_replies),       cmocka_unit_test(test_spent),
+        cmocka_unit_test(test_timing_hidden), cmocka_unit_test(test_timing_plans),
+        cmocka_unit_test(test_verdict_json),  cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_spent),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }

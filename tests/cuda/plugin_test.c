@@ -186,7 +186,7 @@ static bool recorded_attention(struct attention *a) {
     struct attn_seq seq[S];
     uint16_t got[S * H * K_MAX], want[S * H * K_MAX];
     bool ok = true;
-    for (size_t i = 0; i < ARRAY_LEN(past); i++) {
+    for (size_t i = 0; i < (a->K == K ? ARRAY_LEN(past) : 4); i++) {
         for (int s = 0; s < S; s++)
             seq[s] = (struct attn_seq){.row = s, .len = s % 5 != 4, .past = past[i], .blocks = a->table[s]};
         fill(a, a->rows, S * qk_width(a));
@@ -202,21 +202,22 @@ static bool recorded_attention(struct attention *a) {
  * double precision. */
 static bool walked_and_split(struct attention *a) {
     enum { PAST = 200, LEN = 70 };
+    const int len = a->K == K ? LEN : 20; /* enough to have the split tasks of a last round, too */
     static uint16_t walked[LEN * H * K_MAX], split[LEN * H * K_MAX], qk[LEN * (H + 2 * G) * K_MAX],
         cache[S * BLOCKS * 2 * G * KV_BLOCK * K_MAX];
-    const size_t out = (size_t)(LEN * H * a->K) * sizeof *walked;
+    const size_t out = (size_t)(len * H * a->K) * sizeof *walked;
     struct backend *gpu = a->gpu;
     char name[100];
-    fill(a, a->rows, LEN * qk_width(a));
-    struct attn_seq run = {.len = LEN, .past = PAST, .blocks = a->table[1]}, one[LEN];
-    for (int t = 0; t < LEN; t++)
+    fill(a, a->rows, len * qk_width(a));
+    struct attn_seq run = {.len = len, .past = PAST, .blocks = a->table[1]}, one[LEN];
+    for (int t = 0; t < len; t++)
         one[t] = (struct attn_seq){.row = t, .len = 1, .past = PAST + t, .blocks = a->table[1]};
-    attend(a, &run, 1, LEN, 0, walked);
-    attend(a, one, LEN, LEN, 0, split);
-    gpu->mem_get(gpu, qk, a->rows, (size_t)(LEN * qk_width(a)) * sizeof *qk);
+    attend(a, &run, 1, len, 0, walked);
+    attend(a, one, len, len, 0, split);
+    gpu->mem_get(gpu, qk, a->rows, (size_t)(len * qk_width(a)) * sizeof *qk);
     gpu->mem_get(gpu, cache, a->kv, (size_t)(S * BLOCKS * 2 * G * KV_BLOCK * a->K) * sizeof *cache);
     double worst = 0;
-    for (int t = 0; t < LEN; t += 23)
+    for (int t = 0; t < len; t += 23)
         for (int h = 0; h < H; h++) {
             const int g = h / (H / G), n = PAST + t + 1;
             double p[PAST + LEN], max = -INFINITY, sum = 0;
@@ -243,9 +244,9 @@ static bool walked_and_split(struct attention *a) {
     /* Many at a time have a block each; few are split into runs of units, one into single ones. */
     bool same = memcmp(walked, split, out) == 0;
     for (int n = 1; n <= 5; n += 2)
-        for (int t = LEN - n; t > 0; t -= 31) {
-            fill(a, a->o, LEN * H * a->K);
-            attend(a, one + t, n, LEN, 0, split);
+        for (int t = len - n; t > 0; t -= 31) {
+            fill(a, a->o, len * H * a->K);
+            attend(a, one + t, n, len, 0, split);
             same &= memcmp(walked + t * H * a->K, split + t * H * a->K, (size_t)(n * H * a->K) * sizeof *split) == 0;
         }
     return same;
@@ -388,8 +389,8 @@ static bool lora_right(struct backend *gpu) {
     enum { T = 37, D = 200, R = 8, N0 = 56, N1 = 24, N = N0 + N1 };
     struct rng r = rng_make(41, 1);
     struct err e;
-    static uint16_t x[T * D], a[2 * R * D], b0[N0 * R], b1[N1 * R];
-    static float y[T * N], got[T * N], few[2 * N], xa[T * 2 * R];
+    static uint16_t x[T * D], a[2 * R * D], b0[N0 * R], b1[N1 * R], xa[T * 2 * R], dt[T * R];
+    static float y[T * N], got[T * N], few[2 * N];
     for (int i = 0; i < T * D; i++) x[i] = bf16_random(&r);
     for (int i = 0; i < 2 * R * D; i++) a[i] = bf16_random(&r);
     for (int i = 0; i < N0 * R; i++) b0[i] = bf16_random(&r);
@@ -401,10 +402,11 @@ static bool lora_right(struct backend *gpu) {
     gpu->weight_put(gpu, &w0, 0, N0, b0);
     gpu->weight_put(gpu, &w1, 0, N1, b1);
     void *dx = gpu->mem_alloc(gpu, sizeof x);
-    float *dy = gpu->mem_alloc(gpu, sizeof y), *dxa = gpu->mem_alloc(gpu, sizeof xa);
+    float *dy = gpu->mem_alloc(gpu, sizeof y);
+    void *dxa = gpu->mem_alloc(gpu, sizeof xa);
     gpu->mem_put(gpu, dx, x, sizeof x);
     for (int rows = T; rows > 0; rows = rows == T ? 2 : 0) {
-        struct tensor all = tensor_full(dy, rows, N), ta = tensor_full(dxa, rows, 2 * R);
+        struct tensor all = tensor_full(dy, rows, N), ta = tensor_of(dxa, DT_BF16, rows, 2 * R);
         const struct lora_site_args site[] = {{&w0, tensor_cols(all, 0, N0)}, {&w1, tensor_cols(all, N0, N1)}};
         gpu->mem_put(gpu, dy, y, sizeof y);
         gpu->lora_down(gpu, tensor_of(dx, DT_BF16, rows, D), &wa, ta, 0.5f);
@@ -412,14 +414,23 @@ static bool lora_right(struct backend *gpu) {
         gpu->mem_get(gpu, rows == T ? got : few, dy, (size_t)(rows * N) * sizeof *got);
         if (rows == T) gpu->mem_get(gpu, xa, dxa, sizeof xa);
     }
+    gpu->mem_put(gpu, dy, y, sizeof y);
+    gpu->lora_dt(gpu, tensor_of(dxa, DT_BF16, T, R), tensor_cols(tensor_full(dy, T, N), 0, N0), &w0, 0.3f);
+    gpu->mem_get(gpu, dt, dxa, sizeof dt);
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got, few, sizeof few) == 0;
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < R; j++) {
+            double s = 0;
+            for (int n = 0; n < N0; n++) s += 0.3 * rounded((double)y[t * N + n]) * bf16_value(b0[n * R + j]);
+            ok &= fabs(bf16_value(dt[t * R + j]) - s) < 1e-3 + 0.004 * fabs(s);
+        }
     for (int t = 0; t < T; t++) {
         double down[2 * R];
         for (int j = 0; j < 2 * R; j++) {
             double s = 0;
             for (int d = 0; d < D; d++) s += (double)(widened(x[t * D + d]) * widened(a[j * D + d]));
-            ok &= fabs((double)xa[t * 2 * R + j] - 0.5 * s) < 1e-4;
-            down[j] = rounded((double)xa[t * 2 * R + j]);
+            down[j] = bf16_value(xa[t * 2 * R + j]);
+            ok &= fabs(down[j] - 0.5 * s) < 1e-4 + 0.004 * fabs(s);
         }
         for (int n = 0; n < N; n++) {
             double s = (double)y[t * N + n];
@@ -605,114 +616,7 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
     return same;
 }
 
-/* ---- LoRA over many rows ------------------------------------------------------------------------------------------
- */
-
-/* A weight [n,k] of random bf16 numbers that the backend holds alone. */
-static struct weight random_weight(struct backend *gpu, struct rng *r, int64_t n, int64_t k) {
-    struct weight w = {.N = n, .K = k, .dt = DT_BF16};
-    uint16_t *host = xmalloc((size_t)(n * k) * sizeof *host);
-    for (int64_t i = 0; i < n * k; i++) host[i] = bf16_random(r);
-    gpu->weight_put(gpu, &w, 0, n, host);
-    free(host);
-    return w;
-}
-
-/* T rows at once against the same rows in runs of `few`, which other kernels take: x A^T and what is added to float32
- * and to bfloat16 outputs, bit for bit. */
-static bool lora_same_bits(struct backend *gpu, int64_t T, int64_t few, int64_t in, int64_t R) {
-    enum { SITES = 3 };
-    static const int64_t width[SITES] = {136, 24, 40};
-    struct rng r = rng_make(51, (uint64_t)(in + R));
-    struct err e;
-    struct attention a = {.gpu = gpu, .rng = rng_make(52, (uint64_t)in)};
-    struct weight wa = random_weight(gpu, &r, SITES * R, in), wb[SITES];
-    for (int s = 0; s < SITES; s++) wb[s] = random_weight(gpu, &r, width[s], R);
-    const int64_t cols = 200, n_xa = T * SITES * R;
-    const size_t bytes[2] = {(size_t)(T * cols) * 2, (size_t)(T * cols) * 4};
-    void *x = randoms(&a, T * in);
-    uint16_t *start = xmalloc(bytes[1]);
-    for (int64_t i = 0; i < 2 * T * cols; i++) start[i] = bf16_random(&a.rng);
-    float *xa = gpu->mem_alloc(gpu, (size_t)n_xa * sizeof *xa);
-    void *y = gpu->mem_alloc(gpu, bytes[1]);
-    bool same = true;
-    for (int wide = 0; wide < 2; wide++) {
-        void *got[2];
-        float *got_xa[2];
-        for (int cut = 0; cut < 2; cut++) {
-            gpu->mem_put(gpu, y, start, bytes[wide]);
-            gpu->mem_zero(gpu, xa, (size_t)n_xa * sizeof *xa);
-            for (int64_t t = 0; t < T; t += cut ? few : T) {
-                const int64_t n = i64_min(cut ? few : T, T - t);
-                struct tensor out = tensor_rows(tensor_of(y, wide ? DT_F32 : DT_BF16, T, cols), t, n);
-                struct lora_site_args site[SITES];
-                for (int64_t s = 0, col = 0; s < SITES; col += width[s++])
-                    site[s] = (struct lora_site_args){&wb[s], tensor_cols(out, col, width[s])};
-                struct tensor down = tensor_rows(tensor_full(xa, T, SITES * R), t, n);
-                gpu->lora_down(gpu, tensor_rows(tensor_of(x, DT_BF16, T, in), t, n), &wa, down, 0.5f);
-                gpu->lora_up(gpu, down, site, SITES);
-            }
-            got[cut] = xmalloc(bytes[wide]);
-            got_xa[cut] = xmalloc((size_t)n_xa * sizeof(float));
-            gpu->mem_get(gpu, got[cut], y, bytes[wide]);
-            gpu->mem_get(gpu, got_xa[cut], xa, (size_t)n_xa * sizeof(float));
-        }
-        same &= gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes[wide]) == 0 &&
-                memcmp(got_xa[0], got_xa[1], (size_t)n_xa * sizeof(float)) == 0 &&
-                memcmp(got[0], start, bytes[wide]) != 0;
-        for (int cut = 0; cut < 2; cut++) free(got[cut]), free(got_xa[cut]);
-    }
-    gpu->mem_free(gpu, x);
-    gpu->mem_free(gpu, xa);
-    gpu->mem_free(gpu, y);
-    gpu->weight_free(gpu, &wa);
-    for (int s = 0; s < SITES; s++) gpu->weight_free(gpu, &wb[s]);
-    free(start);
-    return same;
-}
-
-/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something.
- */
-static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
-    enum { IN = 64, F = 168 };
-    struct rng r = rng_make(61, (uint64_t)(T + R));
-    struct err e;
-    struct attention a = {.gpu = gpu, .rng = rng_make(62, (uint64_t)T)};
-    struct weight wa = random_weight(gpu, &r, 2 * R, IN), wb[2];
-    for (int s = 0; s < 2; s++) wb[s] = random_weight(gpu, &r, F, R);
-    const size_t bytes = (size_t)(T * F) * 2;
-    void *x = randoms(&a, T * IN), *start = randoms(&a, T * 2 * F), *g = gpu->mem_alloc(gpu, 2 * bytes);
-    void *y = gpu->mem_alloc(gpu, bytes);
-    float *xa = gpu->mem_alloc(gpu, (size_t)(T * 2 * R) * sizeof *xa);
-    struct tensor gu = tensor_of(g, DT_BF16, T, 2 * F), out = tensor_of(y, DT_BF16, T, F);
-    struct tensor down = tensor_full(xa, T, 2 * R);
-    const struct lora_site_args site[2] = {{&wb[0], tensor_cols(gu, 0, F)}, {&wb[1], tensor_cols(gu, F, F)}};
-    uint16_t *got[3];
-    for (int way = 0; way < 3; way++) { /* in one, in two, without LoRA */
-        got[way] = xmalloc(bytes);
-        gpu->mem_copy(gpu, g, start, 2 * bytes);
-        gpu->mem_zero(gpu, y, bytes);
-        if (way < 2) gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
-        if (way == 0) {
-            gpu->lora_swiglu(gpu, out, gu, down, site, 2);
-        } else {
-            if (way == 1) gpu->lora_up(gpu, down, site, 2);
-            gpu->swiglu(gpu, out, gu);
-        }
-        gpu->mem_get(gpu, got[way], y, bytes);
-    }
-    const bool same =
-        gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 && memcmp(got[1], got[2], bytes) != 0;
-    for (int way = 0; way < 3; way++) free(got[way]);
-    gpu->mem_free(gpu, x);
-    gpu->mem_free(gpu, start);
-    gpu->mem_free(gpu, g);
-    gpu->mem_free(gpu, y);
-    gpu->mem_free(gpu, xa);
-    gpu->weight_free(gpu, &wa);
-    for (int s = 0; s < 2; s++) gpu->weight_free(gpu, &wb[s]);
-    return same;
-}
+#include "lora_checks.h" /* with the helpers above */
 
 /* ---- gradients' products ------------------------------------------------------------------------------------------
  */
@@ -763,7 +667,7 @@ static bool rounded_once_same_bits(struct backend *gpu) {
 /* The gradient right behind logprob, which has left it the maxima and sums, against the gradient alone: bit for bit.
  * Behind logprob of other logits it must not believe them. A product follows, which may find the gradient rounded. */
 static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
-    enum { N = 5, WAYS = 3, OUT = 16 };
+    enum { N = 5, WAYS = 4, OUT = 16 };
     struct rng r = rng_make(61, (uint64_t)V);
     struct err e;
     const size_t n = (size_t)(N * V), bytes = n * sizeof(float);
@@ -781,15 +685,20 @@ static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
         got[way] = xmalloc(bytes);
         gpu->mem_put(gpu, dev, x, bytes);
         gpu->mem_zero(gpu, other, bytes);
-        if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 1 ? dev : other, N, V), target);
-        gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
-        gpu->linear_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), &w, false);
+        if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 2 ? other : dev, N, V), target);
+        if (way == 3) { /* the product alone */
+            gpu->logprob_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), target, g, &w);
+        } else {
+            gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
+            gpu->linear_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), &w, false);
+        }
         gpu->mem_get(gpu, got[way], dev, bytes);
         gpu->mem_get(gpu, product[way], out, sizeof product[0]);
     }
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], x, bytes) != 0;
     for (int way = 1; way < WAYS; way++)
-        ok &= memcmp(got[0], got[way], bytes) == 0 && memcmp(product[0], product[way], sizeof product[0]) == 0;
+        ok &= (way == 3 || memcmp(got[0], got[way], bytes) == 0) &&
+              memcmp(product[0], product[way], sizeof product[0]) == 0;
     for (int way = 0; way < WAYS; way++) free(got[way]);
     gpu->weight_free(gpu, &w);
     gpu->mem_free(gpu, out);
@@ -962,6 +871,64 @@ static bool adapters_mixed(struct backend *gpu, struct err *e) {
     return ok;
 }
 
+/* ---- training LoRA ----------------------------------------------------------------------------------------------- */
+
+/* A training pass with each layer kept, with all but one computed again, and without the ops that put several steps
+ * into one: the same log-probabilities in every way; the gradients of the first two in the same bits, the third's near.
+ */
+static bool lora_trains(struct backend *gpu, struct err *e) {
+    enum { T = 21, N = 9, WAYS = 3, LAYERS = 3 };
+    static const char config[] =
+        "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"
+        "\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+        "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
+    struct backend whole = *gpu;
+    int32_t ids[T], rows[N], targets[N];
+    float logp[WAYS][N], g[N], *grad[WAYS] = {NULL};
+    int64_t n_grad = 0;
+    int again[WAYS] = {0};
+    bool ok = true;
+    for (int i = 0; i < T; i++) ids[i] = (7 * i + 3) % 64;
+    for (int i = 0; i < N; i++) rows[i] = 2 * i + 3, targets[i] = (5 * i + 1) % 64, g[i] = i % 2 ? -1.0f : 0.5f;
+    const struct segment seg = {0, T, -1, ADAPTER_OWN};
+    const struct train_batch b = {ids, T, &seg, 1, rows, targets, N, false};
+    int64_t least = 0;
+    for (int way = 0; ok && way < WAYS; way++) {
+        const struct model_options mo = {.dtype = "bf16", .frozen = true, .activation_memory = way == 1 ? least : 0};
+        struct model *m = NULL;
+        if (way == 2) {
+            gpu->lora_swiglu_both = NULL, gpu->linear_add = NULL;
+            gpu->logprob_dx = NULL, gpu->rmsnorm_back = NULL;
+        }
+        ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK && adapter_of_noise(m, 8, e);
+        if (ok && way == 0) least = model_activation_bytes(m, T, N, LAYERS);
+        ok = ok && model_forward(m, &b, logp[way], NULL, NULL, e) == ST_OK && model_backward(m, &b, g, e) == ST_OK;
+        if (ok) again[way] = model_memory(m).recomputed_layers;
+        int n = 0;
+        const struct param *p = ok ? model_params(m, &n) : NULL;
+        n_grad = 0;
+        for (int i = 0; i < n; i++) n_grad += p[i].n;
+        grad[way] = xcalloc((size_t)n_grad + 1, sizeof(float));
+        float *at = grad[way];
+        for (int i = 0; i < n; at += p[i++].n) model_grad_get(m, &p[i], at);
+        model_free(m);
+    }
+    *gpu = whole;
+    ok = ok && n_grad > 0 && again[0] == 0 && again[1] == LAYERS - 1;
+    for (int way = 1; ok && way < WAYS; way++) ok = memcmp(logp[0], logp[way], sizeof logp[0]) == 0;
+    ok = ok && memcmp(grad[0], grad[1], (size_t)n_grad * sizeof(float)) == 0;
+    double off = 0, all = 0;
+    for (int64_t i = 0; ok && i < n_grad; i++) {
+        const double d = (double)grad[0][i] - (double)grad[2][i];
+        off += d * d;
+        all += (double)grad[2][i] * (double)grad[2][i];
+    }
+    if (!ok || !(off < 1e-4 * all))
+        printf("  again %d and %d, off %g of %g\n", again[0], again[1], sqrt(off), sqrt(all));
+    for (int way = 0; way < WAYS; way++) free(grad[way]);
+    return ok && all > 0 && off < 1e-4 * all;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: cuda_plugin PLUGIN.so\n"), 2;
     void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -981,14 +948,22 @@ int main(int argc, char **argv) {
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, emulated ? 400000 : 3000000, 1));
     test_attention(gpu, K);
-    test_attention(gpu, 64);
     test_attention(gpu, 128);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
     report("SwiGLU and its gradient at once: rows of 64", swiglu_both_same_bits(gpu, 64));
     report("SwiGLU and its gradient at once: rows of 37", swiglu_both_same_bits(gpu, 37));
+    report("a norm and its gradient at once: 1,536 columns", norm_back_right(gpu, 1536));
+    report("a norm and its gradient at once: 2,600 columns", norm_back_right(gpu, 2600));
+    report("a norm and its gradient at once: 42 columns", norm_back_right(gpu, 42));
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
+    report("LoRA within SwiGLU gives the bits of both: many rows, rank 32", lora_into_swiglu(gpu, 1030, 32));
+    report("thin gradients: 700 rows in parts, rank 8", thin_right(gpu, 700, 72, 8));
+    report("thin gradients: 530 rows, rank 40", thin_right(gpu, 530, 200, 40));
+    report("thin gradients: 1,536 columns, rank 32", thin_right(gpu, 512, emulated ? 256 : 1536, 32));
+    report("the gradient of SwiGLU with LoRA within: few rows, rank 32", lora_swiglu_grad(gpu, 37, 32));
+    report("the gradient of SwiGLU with LoRA within: more rows, rank 40", lora_swiglu_grad(gpu, 150, 40));
     report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
     report("LoRA over some rows gives the bits of few: rank 3", lora_same_bits(gpu, 66, 40, 72, 3));
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
@@ -1004,6 +979,7 @@ int main(int argc, char **argv) {
     report("more keys of passes than recordings", recordings_come_and_go(gpu));
     struct err e = {0};
     report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
+    report("training LoRA: layers kept, computed again, and without the ops that join steps", lora_trains(gpu, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
     if (emulated) { /* what other devices than those with wgmma compute */
         struct backend *other = NULL;

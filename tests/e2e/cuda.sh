@@ -23,4 +23,17 @@ else
 fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
+# A card that is full: a run of a model of 7 billion parameters ends before it loads anything.
+mkdir "$tmp/seven" && cp models/tiny/tokenizer* "$tmp/seven" && cat >"$tmp/seven/config.json" <<'END'
+{"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "intermediate_size": 18944,
+ "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "rms_norm_eps": 1e-06,
+ "rope_theta": 1000000.0, "tie_word_embeddings": false, "max_position_embeddings": 32768}
+END
+seven() {
+    KERNELRL_CUDA_PLUGIN=$PWD/$plugin KERNELRL_EMULATE_MEMORY=$1 "$KRL" train model_name="$tmp/seven" device=cuda \
+        lora_rank=32 log_path="$tmp/run" max_steps=1
+}
+refuses "training what a full card has no room for" 1 'at least [0-9.]+ GiB of device memory, of which 12\.0 GiB are free: weights 14\.2' \
+    seven $((12 << 30))
+check "before the first step" test ! -s "$tmp/run/metrics.jsonl"
 echo "1..$tap_n"

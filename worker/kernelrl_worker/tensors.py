@@ -64,9 +64,19 @@ def flatten(value, into):
     return f"<{type(value).__name__}>"
 
 
+class Packer(pickle.Pickler):
+    """A configuration of transformers goes as its entries: not every version's can be taken apart and put together."""
+
+    def reducer_override(self, value):
+        kind = type(value)
+        if callable(getattr(kind, "to_dict", None)) and callable(getattr(kind, "from_dict", None)):
+            return kind.from_dict, (value.to_dict(),)
+        return NotImplemented
+
+
 def pack(value):
     buffer = io.BytesIO()
-    pickle.dump(value, buffer)
+    Packer(buffer).dump(value)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
