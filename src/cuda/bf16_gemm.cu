@@ -134,6 +134,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
 
 /* y += t B^T, all sites side by side. */
 static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu_lora l) {
+    let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
     const int64_t m0 = blockIdx.x / l.up_blocks * 16;
     int site = 0;
@@ -142,25 +143,12 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
     const struct cu_side16 t = {l.t + site * l.R, l.n * l.R, 1, l.R % 8 == 0};
     const int64_t n0 = at * BLOCK_N + threadIdx.x / 32 * (TILES * 8);
     if (s.N % 2 || s.ldy % 2 || ((uintptr_t)s.y & 7)) {
-        wait_for_before();
-        let_next_begin();
         const struct cu_gemm16 g = {t, s.b, s.y, s.y16, s.ldy, nullptr, 1, l.T, s.N, l.R, 0};
         product_tile(g, m0, n0);
         return;
     }
-    /* The same sums; what they are added to is asked for first, two neighbours at a time, and B, which is older than
-     * the kernel before, before that. */
+    /* The same sums; what they are added to is asked for first, two neighbours at a time. */
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    const bool vec = t.vec && s.b.vec;
-    uint4 b[TILES];
-    const auto fetch_b = [&](int64_t k) {
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-            b[i] = k < l.R ? load16(s.b.p + min64(n0 + i * 8 + r, s.N - 1) * s.b.row + k) : zero4();
-    };
-    if (vec) fetch_b(c * 8);
-    wait_for_before();
-    let_next_begin();
     float acc[TILES][4], old[TILES][4];
 #pragma unroll
     for (int i = 0; i < TILES; i++)
@@ -177,13 +165,16 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
                 old[i][2 * half] = v.x, old[i][2 * half + 1] = v.y;
             }
         }
-    if (vec) {
+    if (t.vec && s.b.vec) {
         const uint16_t *const p = t.p + min64(m0 + r, l.T - 1) * t.row, *const q =
                                                                             t.p + min64(m0 + r + 8, l.T - 1) * t.row;
         for (int64_t k = c * 8; k - c * 8 < l.R; k += 32) {
             const bool in = k < l.R;
             const uint4 x = in ? load16(p + k) : zero4(), y = in ? load16(q + k) : zero4();
-            if (k >= 32) fetch_b(k);
+            uint4 b[TILES];
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+                b[i] = in ? load16(s.b.p + min64(n0 + i * 8 + r, s.N - 1) * s.b.row + k) : zero4();
 #pragma unroll
             for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, b[i]);
         }
@@ -225,7 +216,7 @@ extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
     if (cu_lora_takes_up(d, l)) return cu_lora_up_many(d, l);
-    return LAUNCH_SOON(lora_up_kernel, ceil_div(l->T, 16) * l->up_blocks, THREADS, 0, d, *l);
+    return LAUNCH(lora_up_kernel, ceil_div(l->T, 16) * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 
 /* ---- checks of algorithms ------------------------------------------------------------------------------------------

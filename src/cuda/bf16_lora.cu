@@ -91,6 +91,7 @@ extern "C" int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l
 enum { BLOCK_N = 32 * WARPS, TILES = ROWS / 16 };
 template <int PIECES, int TILES_OF>
 static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const struct cu_lora l) {
+    let_next_begin();
     int64_t at = blockIdx.x % l.up_blocks;
     const int64_t m0 = blockIdx.x / l.up_blocks * (16 * TILES_OF);
     int site = 0;
@@ -99,10 +100,7 @@ static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const stru
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const int64_t n0 = at * BLOCK_N + threadIdx.x / 32 * 32, ldt = l.n * l.R, n = n0 + c * 8;
     const uint16_t *const t = l.t + site * l.R;
-    if (n0 >= s.N) {
-        wait_for_before();
-        return;
-    }
+    if (n0 >= s.N) return;
     uint4 b[PIECES][4];
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
@@ -112,8 +110,6 @@ static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const stru
             const bool in = col < s.N && p * 32 + c * 8 < l.R;
             b[p][i] = in ? load16(s.b.p + col * s.b.row + p * 32 + c * 8) : zero4();
         }
-    wait_for_before(); /* B is older than the kernel before */
-    let_next_begin();
     /* What there is of y is asked for ahead, as far as eight registers of four words hold it: three tiles in bfloat16,
      * one in float32. t, which lies in the cache, a tile ahead. */
     uint4 old[8], side[2][PIECES][2];
@@ -201,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS) lora_up_many_kernel(const stru
 
 template <int PIECES, int TILES_OF> static int up(const struct cu_dev *d, const struct cu_lora *l) {
     auto *kernel = lora_up_many_kernel<PIECES, TILES_OF>;
-    return LAUNCH_SOON(kernel, ceil_div(l->T, 16 * TILES_OF) * l->up_blocks, THREADS, 0, d, *l);
+    return LAUNCH(kernel, ceil_div(l->T, 16 * TILES_OF) * l->up_blocks, THREADS, 0, d->stream, *l);
 }
 
 extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
@@ -218,13 +214,11 @@ extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
  * are few: then it is more warps that keep memory busy. */
 template <int PIECES, int TILES_OF>
 static __global__ void __launch_bounds__(THREADS) lora_swiglu_kernel(const struct cu_lora l, const struct cu_mat16 y) {
+    let_next_begin();
     const int64_t per_row = ceil_div(y.cols, BLOCK_N), m0 = blockIdx.x / per_row * (16 * TILES_OF);
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const int64_t n0 = blockIdx.x % per_row * BLOCK_N + threadIdx.x / 32 * 32, ldt = 2 * l.R, n = n0 + c * 8;
-    if (n0 >= y.cols) {
-        wait_for_before();
-        return;
-    }
+    if (n0 >= y.cols) return;
     uint4 b[2][PIECES][4];
 #pragma unroll
     for (int s = 0; s < 2; s++)
@@ -236,8 +230,6 @@ static __global__ void __launch_bounds__(THREADS) lora_swiglu_kernel(const struc
                 const bool in = col < y.cols && p * 32 + c * 8 < l.R;
                 b[s][p][i] = in ? load16(l.site[s].b.p + col * l.site[s].b.row + p * 32 + c * 8) : zero4();
             }
-    wait_for_before();
-    let_next_begin();
 #pragma unroll
     for (int tile = 0; tile < TILES_OF; tile++) {
         const int64_t m = m0 + tile * 16 + r;
@@ -301,8 +293,8 @@ extern "C" int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y) 
 template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
     const int64_t wide = ceil_div(y.cols, BLOCK_N);
     if (l->T < CU_LORA_MANY)
-        return LAUNCH_SOON((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d, *l, y);
-    return LAUNCH_SOON((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d, *l, y);
+        return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
+    return LAUNCH((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d->stream, *l, y);
 }
 
 extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
