@@ -174,6 +174,15 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     return true;
 }
 
+/* Whether any output of two calls lies in the same place. */
+static bool same_memory(const struct run *r, const json_t *reply, int a, int b) {
+    for (int k = 0; k < r->c->n_outputs; k++) {
+        const uint64_t at = run_pointer(reply, a, k);
+        if (r->c->output_bytes[k] > 0 && at != 0 && at == run_pointer(reply, b, k)) return true;
+    }
+    return false;
+}
+
 /* Looks at the outputs of some of an answer's calls, chosen only now. *n_checked: of how many. */
 static bool check_timed(struct run *r, const json_t *reply, const struct modset *sets, int n, int *n_checked) {
     int slots[MAX_CALLS];
@@ -190,8 +199,7 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
-            if (run_pointer(reply, later, 0) == run_pointer(reply, pick, 0) && run_pointer(reply, pick, 0) != 0 &&
-                r->c->output_bytes[0] > 0) {
+            if (same_memory(r, reply, later, pick)) {
                 r->one_at_a_time = true; /* seen only now: this round does not count */
                 pick = later;
             }
