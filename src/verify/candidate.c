@@ -95,6 +95,12 @@ static void signal_runner(const struct candidate *c, int number) {
     if (c->runner_pidfd >= 0) syscall(SYS_pidfd_send_signal, c->runner_pidfd, number, NULL, 0);
 }
 
+/* All its threads. */
+static void stop_runner(const struct candidate *c) {
+    signal_runner(c, SIGSTOP);
+    process_stop_threads(c->runner);
+}
+
 static enum status launch(struct candidate *c, const struct jail *jail, const struct sets *sets, const void *object,
                           size_t object_bytes, const struct candidate_options *o, struct err *e) {
     int pair[2];
@@ -130,7 +136,7 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
                             size_t object_bytes, const struct candidate_options *o, uint64_t nonce_seed,
                             double timeout_s, enum call_result *result, char *text, size_t text_size, struct err *e) {
     *c = (struct candidate){
-        .process = PROCESS_NONE, .runner_pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce = nonce_seed};
+        .process = PROCESS_NONE, .runner_pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce_key = nonce_seed};
     text[0] = 0;
     enum status st = launch(c, jail, sets, object, object_bytes, o, e);
     if (st != ST_OK) {
@@ -147,6 +153,7 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
         return FAIL(e, ST_SANDBOX, "the runner did not start (%s; exit %d, signal %d) %s",
                     got == RECEIVE_TIMEOUT ? "no word within 10 s" : "it ended", code, sig, said);
     }
+    c->runner = pid;
     c->runner_pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     got = receive(c->socket, clock_now_s() + timeout_s, &r, NULL);
     *result = CALL_DONE;
@@ -156,7 +163,7 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
         *result = CALL_DIED;
     else if (got == RECEIVED && r.op == WIRE_READY) {
         c->has_prepare = r.value != 0;
-        signal_runner(c, SIGSTOP);
+        stop_runner(c);
     } else if (got == RECEIVED && r.op == WIRE_FAULT) {
         c->fault = (enum wire_fault)r.value;
         *result = CALL_DIED;
@@ -171,8 +178,9 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
 
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns) {
-    /* A reply must echo a number that did not exist before the request: one that was prepared earlier cannot. */
-    c->nonce = rng_u64(c->nonce, 7, 1);
+    /* A reply must echo a number that did not exist before the request, and does not follow from earlier ones: one that
+     * was prepared earlier cannot. */
+    c->nonce = rng_u64(c->nonce_key, 7, ++c->asked);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
     c->asked_ns = clock_now_ns();
     signal_runner(c, SIGCONT);
@@ -184,7 +192,7 @@ enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *
     struct wire_reply r;
     enum receive got = receive(c->socket, clock_now_s() + timeout_s, &r, NULL);
     *ns = clock_now_ns() - c->asked_ns;
-    if (got == RECEIVED && r.op == WIRE_DONE) signal_runner(c, SIGSTOP);
+    if (got == RECEIVED && r.op == WIRE_DONE) stop_runner(c);
     if (got == RECEIVE_TIMEOUT) return CALL_TIMEOUT;
     if (got == RECEIVE_CLOSED) return CALL_DIED;
     if (got == RECEIVED && r.op == WIRE_FAULT) {

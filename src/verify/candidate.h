@@ -8,10 +8,11 @@
 
 struct candidate {
     struct process process; /* bubblewrap, or the runner itself in weak mode */
+    pid_t runner;           /* in our numbering; 0: not known yet */
     int runner_pidfd;       /* the runner, to stop and to kill */
     int socket, stderr_fd;
-    uint64_t nonce;
-    int64_t asked_ns; /* when the request now answered was sent */
+    uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
+    int64_t asked_ns;                 /* when the request now answered was sent */
     bool has_prepare;
     enum wire_fault fault;
 };

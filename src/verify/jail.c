@@ -167,12 +167,17 @@ static int build_python_filter(scmp_filter_ctx c, bool gpu) {
                                   SCMP_SYS(shmget),         SCMP_SYS(msgget), /* memory that no limit counts */
                                   SCMP_SYS(semget),         SCMP_SYS(mq_open)};
     static const int no_gpu[] = {
+        SCMP_SYS(timer_create), /* its signal continues who has been stopped */
         SCMP_SYS(socket),           SCMP_SYS(socketpair),  SCMP_SYS(connect), SCMP_SYS(bind),   SCMP_SYS(listen),
         SCMP_SYS(accept),           SCMP_SYS(fork),        SCMP_SYS(vfork),   SCMP_SYS(execve), SCMP_SYS(execveat),
         SCMP_SYS(process_vm_readv), SCMP_SYS(memfd_create)};
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    /* So does the signal of a descriptor that becomes ready, which is SIGIO for who does not ask for another. */
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, F_SETSIG));
     /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
     if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
     if (r == 0 && !gpu)

@@ -10,13 +10,19 @@
 
 /* ---- one answer ---- */
 
-/* What a native answer is compiled against: a copy, which threads may read while the problem itself is dropped or
- * loaded anew. */
+static bool is_native(const struct module_judge *j) { return j->o->backend == BACKEND_cuda_native; }
+/* Triton compiles in the first call, for the shapes that it finds. */
+static bool is_rehearsed(const struct module_judge *j) { return j->o->backend == BACKEND_triton && on_gpu(j); }
+
+/* What an answer is compiled against: a copy, which threads may read while the problem itself is dropped or loaded
+ * anew. */
 static void note_interface(struct run *r) {
-    if (r->interface || r->j->o->backend != BACKEND_cuda_native) return;
+    static const char *const of_native[] = {"spec", "structure", NULL}, *const of_triton[] = {"inputs", "values",
+                                                                                              "init", NULL};
+    if (r->interface || (!is_native(r->j) && !is_rehearsed(r->j))) return;
     r->interface = json_object();
-    json_object_set_new(r->interface, "spec", json_deep_copy(json_object_get(r->c->loaded, "spec")));
-    json_object_set_new(r->interface, "structure", json_deep_copy(json_object_get(r->c->loaded, "structure")));
+    for (const char *const *key = is_native(r->j) ? of_native : of_triton; *key; key++)
+        json_object_set_new(r->interface, *key, json_deep_copy(json_object_get(r->c->loaded, *key)));
 }
 
 /* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
@@ -62,12 +68,28 @@ static void warm(struct run *r) {
     }
 }
 
+/* Its kernels are compiled; what is wrong with it shows in its turn. A process that does not come back from this is
+ * replaced by one that has not been asked. */
+static void rehearse(struct run *r, const char *source) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    const char *key;
+    json_t *value;
+    run_open_request(&q, "rehearse");
+    json_object_foreach(r->interface, key, value) js_put_json(&q, key, value);
+    const enum modrun_result result = modrun_call(&r->r, &q, -1, r->j->o->compile_timeout_s, &reply, NULL);
+    if (result == MODRUN_OK || result == MODRUN_FAILED) return;
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    fork_and_load(r, source);
+}
+
 /* ---- a batch ---- */
 
 /* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
  * while the GPU works. On a CPU there are no such threads where something is timed, which wants the processors for
  * itself. A native answer is compiled against its problem's interface: it can be begun once that is known, which is
- * when the first answer to the problem before it comes up. */
+ * when the first answer to the problem before it comes up. So can what a Triton answer compiles in its first call. */
 struct loading {
     struct module_judge *j;
     struct module_item *items;
@@ -78,15 +100,22 @@ struct loading {
     pthread_cond_t changed;
 };
 
-static bool has_interface(const struct module_judge *j, const struct run *r) {
-    return j->o->backend != BACKEND_cuda_native || r->c;
+static bool has_interface(const struct module_judge *j, const struct run *r) { return !is_native(j) || r->c; }
+
+/* Waits until item i's problem is known. False: the batch ends here. */
+static bool wait_known(struct loading *l, size_t i) {
+    pthread_mutex_lock(&l->lock);
+    while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
+    const bool go_on = !l->stop;
+    pthread_mutex_unlock(&l->lock);
+    return go_on;
 }
 
 static void *load_main(void *v) {
     struct loading *l = v;
     pthread_mutex_lock(&l->lock);
     while (l->next < l->n && !l->stop) {
-        if (l->next >= l->judged + l->ahead || !l->known[l->next]) {
+        if (l->next >= l->judged + l->ahead || (is_native(l->j) && !l->known[l->next])) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -95,6 +124,7 @@ static void *load_main(void *v) {
         struct run *r = &l->runs[i];
         if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
         if (r->up) warm(r);
+        if (r->up && is_rehearsed(l->j) && wait_known(l, i) && r->interface) rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (r->up) modrun_pause(&r->r);
         pthread_mutex_lock(&l->lock);
@@ -236,8 +266,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     pthread_t threads[MAX_LOADERS];
     struct loading l = {.j = j, .items = items, .n = n};
     enum status st = ST_OK;
-    const bool native = j->o->backend == BACKEND_cuda_native;
-    const bool ahead = on_gpu(j) || (native && !j->o->measure);
+    const bool ahead = on_gpu(j) || (is_native(j) && !j->o->measure);
     int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
     module_rested(j);
     module_keep_clear(j); /* before there are threads: they inherit it */
@@ -248,7 +277,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     l.known = xcalloc(n + 1, sizeof *l.known);
     for (size_t i = 0; i < n; i++) {
         init_run(&l.runs[i], j, items[i].source, items[i].verdict);
-        l.known[i] = !native;
+        l.known[i] = !is_native(j) && !is_rehearsed(j);
     }
     l.ahead = (size_t)wanted + 4;
     while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;

@@ -16,7 +16,7 @@ static const double load_timeout_s = 300, work_timeout_s = 300;
  * share of what is free on the GPU, so that requests have many calls even where inputs are large. The outputs of a
  * request's calls are kept until they have been looked at; they may take some times as much. */
 static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20, gpu_most_slot_bytes = (int64_t)2 << 30;
-enum { CPU_SLOTS = 64, GPU_SLOTS = 128, FREE_SHARE = 32, OUTPUT_SHARE = 4 };
+enum { CPU_SLOTS = 128, GPU_SLOTS = 128, FREE_SHARE = 32, OUTPUT_SHARE = 4 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }
 
@@ -158,6 +158,10 @@ static const struct {
 /* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
  * would otherwise be known for their inputs' distribution. */
 static const char *const timed_families[] = {"spikes", "signed"};
+/* And the other half of those sets, where one element can be made to show: as the problem makes them but for one
+ * element of one input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one.
+ */
+static const char touched_family[] = "touched";
 enum { OTHER_TIMED = 4 };
 
 /* Decides the trials: in hardened scoring shipped inputs on parameters as initialised first, then one of each family
@@ -186,6 +190,13 @@ static enum status survey_timed(struct modcases *m, struct modcase *c, struct er
     const json_t *list = json_object_get(reply, "families");
     for (size_t i = 0; i < json_array_size(list); i++)
         if (json_is_true(json_object_get(json_array_get(list, i), "usable"))) c->timed_family = timed_families[i];
+    CLEANUP_STR struct str touched = STR_INIT;
+    CLEANUP_JSON json_t *told = NULL;
+    begin_survey(&touched, c, 1);
+    put_family(&touched, touched_family, 0);
+    js_end(&touched, ']');
+    TRY(ask(m, &touched, -1, &told, e));
+    c->touched = json_is_true(json_object_get(json_array_get(json_object_get(told, "families"), 0), "usable"));
     return ST_OK;
 }
 
@@ -318,8 +329,11 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 }
 
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
-    const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
-    return (struct modset){other ? c->timed_family : "shipped", secret(c, 5, i), 0};
+    const uint64_t group = i / OTHER_TIMED;
+    const char *family = c->timed_family;
+    if (c->touched && (!family || secret(c, 8, group) % 2)) family = touched_family;
+    const bool other = family && secret(c, 7, group) % OTHER_TIMED == i % OTHER_TIMED;
+    return (struct modset){other ? family : "shipped", secret(c, 5, i), 0};
 }
 
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,

@@ -37,7 +37,8 @@ struct modcase {
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
-    const char *timed_family; /* of some timed sets; NULL: all are shipped */
+    const char *timed_family; /* of some timed sets; NULL: of none */
+    bool touched;             /* some have one element that stands out */
     int slots;                /* of each lane */
     int64_t lane_bytes;
     int lane_fd[N_LANES];  /* CPU; -1: none */

@@ -1,5 +1,6 @@
 #include "verify/modrun.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -7,8 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -82,7 +86,7 @@ static enum status fork_one(struct modrun *r, struct zygote *z, const struct str
 enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun_options *o, uint64_t nonce_seed,
                          struct err *e) {
     *r = (struct modrun){
-        .outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce = nonce_seed, .zygote = z};
+        .outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1, .nonce_key = nonce_seed, .zygote = z};
     CLEANUP_STR struct str q = STR_INIT, text = STR_INIT;
     int pair[2], on = 1;
     bool gpu = strncmp(o->device, "cuda", 4) == 0;
@@ -158,20 +162,42 @@ static void signal_to(int pidfd, int number) {
     if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
 }
 
+/* Of all threads of a process, those that have ended too. 0: it has gone. */
+static int64_t cpu_time_ns(pid_t pid) {
+    clockid_t id;
+    struct timespec t;
+    if (pid <= 0 || clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &t) != 0) return 0;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 void modrun_pause(struct modrun *r) {
-    if (!r->stopped) signal_to(r->pidfd, SIGSTOP);
+    if (!r->stopped) {
+        signal_to(r->pidfd, SIGSTOP);
+        process_stop_threads(r->pid);
+        r->cpu_ns = cpu_time_ns(r->pid);
+    }
     r->stopped = true;
 }
 
 void modrun_resume(struct modrun *r) {
-    if (r->stopped) signal_to(r->pidfd, SIGCONT);
+    if (r->stopped) {
+        const int64_t now = cpu_time_ns(r->pid);
+        if (now > r->cpu_ns) r->moved_ns += now - r->cpu_ns;
+        signal_to(r->pidfd, SIGCONT);
+    }
     r->stopped = false;
 }
 
+double modrun_moved_s(struct modrun *r) {
+    const double s = (double)r->moved_ns * 1e-9;
+    r->moved_ns = 0;
+    return s;
+}
+
 bool modrun_ask(struct modrun *r, struct str *request, int fd) {
-    /* A reply to a call must echo a number that did not exist before: one that was prepared earlier cannot. 53 bits, so
-     * that every JSON reader keeps them. */
-    r->nonce = rng_u64(r->nonce, 7, 1) >> 11;
+    /* A reply to a call must echo a number that did not exist before, and does not follow from earlier ones: one that
+     * was prepared earlier cannot. 53 bits, so that every JSON reader keeps them. */
+    r->nonce = rng_u64(r->nonce_key, 7, ++r->asked) >> 11;
     js_put_i64(request, "nonce", (int64_t)r->nonce);
     js_end(request, '}');
     modrun_resume(r);
@@ -225,32 +251,59 @@ bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n) {
     return true;
 }
 
-int modrun_children(const struct modrun *r) {
-    /* The outermost process has one child, the jail's first; below that are the answer's and whatever else there is. */
+/* A mapping that holds one of the addresses, and is of this file. */
+static bool holds(const char *line, const struct stat *file, const uint64_t *addresses, int n) {
+    unsigned long low, high, inode;
+    unsigned int major_of, minor_of;
+    if (sscanf(line, "%lx-%lx %*4s %*x %x:%x %lu", &low, &high, &major_of, &minor_of, &inode) != 5) return false;
+    if (inode != file->st_ino || makedev(major_of, minor_of) != file->st_dev) return false;
+    for (int i = 0; i < n; i++)
+        if (addresses[i] >= low && addresses[i] < high) return true;
+    return false;
+}
+
+bool modrun_maps(const struct modrun *r, int fd, const uint64_t *addresses, int n) {
+    char path[80], line[4400]; /* a path at the end */
+    struct stat file;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%ld/maps", (long)r->pid);
+    FILE *f = fd >= 0 && fstat(fd, &file) == 0 ? fopen(path, "re") : NULL;
+    while (f && !found && fgets(line, sizeof line, f)) found = holds(line, &file, addresses, n);
+    if (f) fclose(f);
+    return found;
+}
+
+/* Children that one thread has started, beside `known`. *first: the number of the first one; NULL: not wanted. */
+static int children_of(long pid, long thread, long known, long *first) {
     char path[80], text[4096];
-    long first = 0;
-    for (int level = 0; level < 2; level++) {
-        long pid = level == 0 ? (long)r->outer : first;
-        snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", pid, pid);
-        FILE *f = fopen(path, "re");
-        if (!f) return 0;
-        size_t n = fread(text, 1, sizeof text - 1, f);
-        fclose(f);
-        text[n] = 0;
-        if (level == 0) first = strtol(text, NULL, 10);
-    }
-    int others = 0;
-    char *end = text;
-    for (long pid; (pid = strtol(end, &end, 10)) > 0;) others += pid != (long)r->pid;
-    /* The answer's own children. */
-    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", (long)r->pid, (long)r->pid);
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", pid, thread);
     FILE *f = fopen(path, "re");
-    if (!f) return others;
-    size_t n = fread(text, 1, sizeof text - 1, f);
+    if (!f) return 0;
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
     fclose(f);
-    text[n] = 0;
-    end = text;
-    while (strtol(end, &end, 10) > 0) others++;
+    char *end = text;
+    for (long child; (child = strtol(end, &end, 10)) > 0;) {
+        if (first && *first == 0) *first = child;
+        count += child != known;
+    }
+    return count;
+}
+
+int modrun_children(const struct modrun *r) {
+    /* The outermost process has one child, the jail's first; below that are the answer's and orphans. */
+    char path[80];
+    long first = 0, pid = (long)r->pid;
+    children_of((long)r->outer, (long)r->outer, 0, &first);
+    int others = first > 0 ? children_of(first, first, pid, NULL) : 0;
+    /* The answer's own: each of its threads has a list of its own. */
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *one; threads && (one = readdir(threads));) {
+        const long thread = strtol(one->d_name, NULL, 10);
+        if (thread > 0) others += children_of(pid, thread, 0, NULL);
+    }
+    if (threads) closedir(threads);
     return others;
 }
 

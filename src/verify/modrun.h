@@ -26,7 +26,9 @@ struct modrun {
     pid_t pid;       /* the answer's process, in our numbering */
     int pidfd;
     int socket, stderr_fd;
-    uint64_t nonce;
+    uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
+    int64_t cpu_ns;                   /* processor time of all its threads when it was last told to stand still */
+    int64_t moved_ns;                 /* what it has used since while it should have stood still */
     /* how the last request went, for messages */
     bool dead, late;
     bool spin;    /* wait for timed replies without sleeping: waking up takes its time */
@@ -62,9 +64,15 @@ enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **r
 /* Stops and continues all its threads. */
 void modrun_pause(struct modrun *r);
 void modrun_resume(struct modrun *r);
+/* Processor time in seconds that it has used, since this was last asked, while it should have stood still: whatever it
+ * is that lets it go on (a timer that continues it, a long system call) is seen when it is next let go. */
+double modrun_moved_s(struct modrun *r);
 /* Copies n bytes at `address` of its memory. False when they are not there. */
 bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n);
-/* Processes in the jail beside the answer's own two. */
+/* Whether one of n addresses of its memory lies in a mapping of the same file as fd, wherever that is mapped. False too
+ * where its mappings cannot be read. */
+bool modrun_maps(const struct modrun *r, int fd, const uint64_t *addresses, int n);
+/* Processes in the jail beside the answer's own two, whichever of its threads has started them. */
 int modrun_children(const struct modrun *r);
 
 /* Kills everything in the jail. *signal, *exit_code: how it had ended by itself (0 and -1 when it had to be killed);

@@ -18,6 +18,9 @@ enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply may have had work left to do; when that is so in
  * the middle of all requests, it had. A single one says little: it takes a message to another process to find out. */
 static const double late_slack_s = 200e-6;
+/* What a process may use of a processor between two of its timed requests while it is stopped. Coming to rest takes
+ * some tens of microseconds; more where somebody else has the processor, now and then. */
+static const double most_moved_s = 300e-6;
 /* A ratio above this is measured again before it counts. */
 static const double believable_ratio = 10;
 enum { USUAL = 33, MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
@@ -74,11 +77,12 @@ struct duel {
     struct samples empty; /* eager: requests for no calls; mine: not used */
     double usual[USUAL];  /* drains behind the reference's calls, the last of n_usual */
     int n_usual;
-    bool flushed;   /* GPU: its cache is empty, nothing has run since */
-    int ref_slots;  /* of the reference's lane, that inputs have been written to */
-    int staged;     /* rounds of large inputs */
-    int rounds;     /* of long requests, once empty ones are known */
-    double first_s; /* what the first call of a request costs beyond an empty one and beyond the others */
+    bool flushed;        /* GPU: its cache is empty, nothing has run since */
+    int ref_slots;       /* of the reference's lane, that inputs have been written to */
+    int staged;          /* rounds of large inputs */
+    int rounds;          /* of long requests, once empty ones are known */
+    int turns, moved[2]; /* the answer's with calls; those in front of which the reference, it, had not stood still */
+    double first_s;      /* what the first call of a request costs beyond an empty one and beyond the others */
 };
 
 /* What a request for no calls costs. Asked of the reference alone: an answer could be slow at this in order to have
@@ -89,10 +93,19 @@ static double empty_s(const struct duel *d) {
 }
 
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
- * costs may be found larger than they are; a quarter of what is no empty request stays. */
-static double calls_s(const struct duel *d, double request, double empty) {
+ * costs may be found larger than they are; a quarter of what is no empty request stays.
+ * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
+ * that is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or
+ * calls that were slow when their number was decided, little or nothing is taken off. */
+static double calls_s(const struct duel *d, double request, double empty, bool mine) {
+    static const double most_share = 1.0 / 16;
     if (d->plan.whole) return request;
-    return fmax(fmax(request - empty - d->first_s, (request - empty) / 4), d->n * 1e-9);
+    double off = empty + d->first_s;
+    if (mine && is_hardened(d->answer->j)) {
+        if (d->answer->one_at_a_time) return request;
+        if (d->n < d->limit) off = fmin(off, most_share * request);
+    }
+    return fmax(fmax(request - off, (request - empty) / 4), d->n * 1e-9);
 }
 
 /* Fresh sets for both sides. Of gigabytes the reference, which remembers nothing, gets fresh ones in one round of some;
@@ -152,8 +165,22 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
-    t->reply_s = (double)ns * 1e-9;
+    /* Who has worked while it should have stood still has had the inputs before the clock ran, or the processors in the
+     * other side's turn. */
+    const double moved_s = n > 0 ? modrun_moved_s(&r->r) : 0;
+    d->turns += r == d->answer && n > 0;
+    d->moved[r == d->answer] += moved_s > most_moved_s;
+    t->reply_s = (double)ns * 1e-9 + (r == d->answer ? fmax(moved_s - most_moved_s, 0) : 0);
     return true;
+}
+
+/* Whether any output of two calls lies in the same place. */
+static bool same_memory(const struct run *r, const json_t *reply, int a, int b) {
+    for (int k = 0; k < r->c->n_outputs; k++) {
+        const uint64_t at = run_pointer(reply, a, k);
+        if (r->c->output_bytes[k] > 0 && at != 0 && at == run_pointer(reply, b, k)) return true;
+    }
+    return false;
 }
 
 /* Looks at the outputs of some of an answer's calls, chosen only now. *n_checked: of how many. */
@@ -172,8 +199,7 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
-            if (run_pointer(reply, later, 0) == run_pointer(reply, pick, 0) && run_pointer(reply, pick, 0) != 0 &&
-                r->c->output_bytes[0] > 0) {
+            if (same_memory(r, reply, later, pick)) {
                 r->one_at_a_time = true; /* seen only now: this round does not count */
                 pick = later;
             }
@@ -371,7 +397,7 @@ static bool warm_up(struct duel *d) {
         if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0].reply_s - empty_s(d), &slope_s))
             return false;
         calls += d->n;
-        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i].reply_s, empty_s(d)) / d->n;
+        for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i].reply_s, empty_s(d), i == 1) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
         call[0] = fmin(call[0], slope_s);
         if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
@@ -385,10 +411,11 @@ static double hidden_s(const struct duel *d) {
     return s->n == 0 ? 0 : timing_hidden(s->eager_rest, s->mine_rest, s->n, d->plan.trim, late_slack_s);
 }
 
-/* Seconds a call of all samples, with more_s added to each request (caller frees). */
-static double *calls_of(const struct duel *d, const double *requests, double more_s) {
+/* Seconds a call of all of the reference's samples, or of the answer's (caller frees). */
+static double *calls_of(const struct duel *d, bool mine) {
     double *out = xmalloc((size_t)(d->samples.n + 1) * sizeof *out), empty = empty_s(d);
-    for (int i = 0; i < d->samples.n; i++) out[i] = calls_s(d, requests[i] + more_s, empty) / d->n;
+    const double *requests = mine ? d->samples.mine : d->samples.eager, more_s = mine ? hidden_s(d) : 0;
+    for (int i = 0; i < d->samples.n; i++) out[i] = calls_s(d, requests[i] + more_s, empty, mine) / d->n;
     return out;
 }
 
@@ -409,12 +436,12 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
             continue;
         }
         samples_add(s, &one[0], &one[1]);
-        worked_s += calls_s(d, fmax(one[0].reply_s, one[1].reply_s), empty_s(d));
+        worked_s += calls_s(d, fmax(one[0].reply_s, one[1].reply_s), empty_s(d), false);
         if (s->n < 3) continue;
         bool late = clock_now_s() - begun > o->timing_budget_s;
         bool enough = d->plan.rep_s > 0 ? worked_s >= d->plan.rep_s : s->n * d->n >= d->plan.calls;
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
-        CLEANUP_FREE double *eager = calls_of(d, s->eager, 0), *mine = calls_of(d, s->mine, hidden_s(d));
+        CLEANUP_FREE double *eager = calls_of(d, false), *mine = calls_of(d, true);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
@@ -501,6 +528,8 @@ static void measure(struct run *r) {
         judge_trouble(v, st, &e);
         return;
     }
+    modrun_moved_s(&r->r); /* in its tests nobody's time was taken */
+    modrun_moved_s(&ref.r);
     /* On the same processor, in turns: the reference has it already where it is known. */
     if (j->place.cpu >= 0 && !(place_on(&j->place, r->r.pid) && place_on(&j->place, ref.r.pid)))
         log_debug("what is timed is not bound to a processor");
@@ -509,6 +538,10 @@ static void measure(struct run *r) {
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);
     if (good) ratio = take_turns(&d, &good);
+    /* Where the reference does it as well, somebody else's work keeps processes from coming to rest. */
+    if (good && is_hardened(j) && 2 * d.moved[1] > d.turns && 2 * d.moved[0] <= d.moved[1])
+        good =
+            run_reject(r, "in front of timed calls", OUTCOME_HIDDEN_WORK, "it worked while it should have stood still");
     if (good && d.plan.device) good = time_kernels(&d, &ratio);
     j->reference = ref.r;
     if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) module_drop_reference(j);
@@ -518,7 +551,7 @@ static void measure(struct run *r) {
     }
     const int n = d.samples.n;
     if (good) tell(&d);
-    CLEANUP_FREE double *eager = calls_of(&d, d.samples.eager, 0), *mine = calls_of(&d, d.samples.mine, hidden_s(&d));
+    CLEANUP_FREE double *eager = calls_of(&d, false), *mine = calls_of(&d, true);
     if (good && !(is_hardened(j) && below_floor(r, timing_centre(mine, n, d.plan.trim)))) {
         v->speedup = ratio.ratio;
         v->speedup_low = ratio.low;

@@ -147,7 +147,7 @@ static bool take_spare(struct module_judge *j, struct modrun *out, uint64_t nonc
         found = s->r.outer > 0;
         if (!found) continue;
         *out = s->r;
-        out->nonce = nonce_seed;
+        out->nonce_key = nonce_seed;
         s->r.outer = 0;
     }
     pthread_mutex_unlock(&j->spares_lock);
@@ -599,6 +599,8 @@ static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int
     return span > 8 * elements + 16384 ? 0 : span * (bytes / elements);
 }
 
+static const char shares_input[] = "an output shares its memory with an input";
+
 /* An output as it was when its call returned: where its bytes lie in the result memory (on a GPU: which of the
  * referee's copies it is). bytes 0: spread too far. */
 struct seen {
@@ -655,12 +657,20 @@ static bool snapshot_gpu(struct run *r, const json_t *reply, const int *calls, i
 
 /* Copies the outputs of some calls, out[i * n_outputs + k], into the result memory while the process stands still: what
  * is not there when a call returns does not count. */
-static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, uint64_t seed, struct seen *out) {
+static bool snapshot(struct run *r, const json_t *reply, const int *calls, int n, uint64_t seed, const char *where,
+                     struct seen *out) {
     const struct modcase *c = r->c;
     struct err e = {0};
     int64_t at = 0;
+    uint64_t places[CHECKED_CALLS * MODCASE_MAX_OUTPUTS];
     if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, seed, out);
     modrun_pause(&r->r);
+    /* Whatever the answer says about it, and wherever it has mapped its inputs. On a GPU what is shared cannot be shown
+     * to others again. */
+    for (int i = 0; i < n * c->n_outputs; i++)
+        places[i] = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
+    if (is_hardened(r->j) && !c->aliases && modrun_maps(&r->r, c->lane_fd[LANE_ANSWER], places, n * c->n_outputs))
+        return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     for (int i = 0; i < n * c->n_outputs; i++) {
         out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, calls[i / c->n_outputs], i % c->n_outputs)};
         at += (out[i].bytes + 255) / 256 * 256;
@@ -749,7 +759,7 @@ static bool check_output(struct run *r, const json_t *said, int k, const struct 
     if (json_is_true(json_object_get(said, "conjugate")))
         return run_reject(r, where, OUTCOME_WRONG_SHAPE, "an output is a lazily conjugated or negated view");
     if (is_hardened(r->j) && !c->aliases && json_is_true(json_object_get(said, "aliases_input")))
-        return run_reject(r, where, OUTCOME_ALIASED_INPUT, "an output shares its memory with an input");
+        return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     json_t *one = json_object();
     json_object_set(one, "shape", (json_t *)(uintptr_t)shape);
     json_object_set(one, "stride", (json_t *)(uintptr_t)stride);
@@ -783,6 +793,7 @@ static const char *family_text(const char *family) {
         {"unit", "inputs near 1 and -1"},
         {"spikes", "inputs with a few large elements"},
         {"probe", "one input element changed"},
+        {"touched", "one input element changed"},
     };
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         if (strcmp(texts[i][0], family) == 0) return texts[i][1];
@@ -832,7 +843,7 @@ bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n
     /* Of what is large a part is looked at in timed calls, which part is decided only now. */
     const bool in_part = r->timed && is_hardened(r->j);
     const uint64_t seed = in_part ? (rng_u64(r->random, 10, ++r->random_step) >> 11) | 1 : 0;
-    if (!snapshot(r, reply, calls, n, seed, seen)) return false;
+    if (!snapshot(r, reply, calls, n, seed, where, seen)) return false;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *said = NULL;
     run_open_request(&q, "describe");

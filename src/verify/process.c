@@ -1,5 +1,6 @@
 #include "verify/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -119,6 +120,18 @@ bool process_find(const char *name, char *path, size_t size) {
     for (size_t i = 0; i < ARRAY_LEN(usual); i++)
         if (snprintf(path, size, "%s/%s", usual[i], name) < (int)size && executable(path)) return true;
     return false;
+}
+
+void process_stop_threads(pid_t pid) {
+    char path[80];
+    if (pid <= 0) return;
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *one; threads && (one = readdir(threads));) {
+        const long thread = strtol(one->d_name, NULL, 10);
+        if (thread > 0 && thread != (long)pid) syscall(SYS_tgkill, pid, thread, SIGSTOP);
+    }
+    if (threads) closedir(threads);
 }
 
 int process_shared(const char *name, int64_t bytes) {

@@ -31,6 +31,10 @@ enum status process_start(const struct process_start *s, struct process *out, st
 bool process_wait(struct process *p, double deadline_s, int *status);
 /* Kills the child with its process group and reaps it. Nothing happens for PROCESS_NONE. */
 void process_kill(struct process *p);
+/* To each thread of a process that has been sent SIGSTOP, the first one apart, the same: a signal to a process waits
+ * for its first thread to be given a processor, which may take milliseconds while others spin. A thread that is told so
+ * itself stops at once, and all the others with it. Nothing happens where there is no such process. */
+void process_stop_threads(pid_t pid);
 
 /* Absolute path of a program: searched in PATH, then /usr/bin and /bin. False when there is none. */
 bool process_find(const char *name, char *path, size_t size);

@@ -192,11 +192,11 @@ enum status reference_get(struct references *r, const char *code, struct referen
 
 /* ---- sets ---- */
 
-/* One of each so many timed sets is signed, where the reference stands that: an answer that has its tests behind it
- * would otherwise know what its inputs are drawn from. */
+/* One of each so many timed sets is signed or touched, where the reference stands that: an answer that has its tests
+ * behind it would otherwise know what its inputs are drawn from. */
 enum { OTHER_TIMED = 4 };
 
-static const char *const pattern[] = {"shipped", "signed", "shipped", "scaled", "signed"};
+static const char *const pattern[] = {"shipped", "signed", "touched", "scaled", "signed"};
 
 struct wanted {
     int set;
@@ -206,9 +206,11 @@ struct wanted {
     bool usable; /* out */
 };
 
-/* On the parameters that go with the family: shipped inputs on those as initialised, the others on disturbed ones. */
+/* On the parameters that go with the family: shipped and touched inputs on those as initialised, the others on
+ * disturbed ones. */
 static struct wanted wanted(int set, const char *family, uint64_t seed) {
-    return (struct wanted){.set = set, .family = family, .seed = seed, .param_set = strcmp(family, "shipped") != 0};
+    const bool usual = strcmp(family, "shipped") == 0 || strcmp(family, "touched") == 0;
+    return (struct wanted){.set = set, .family = family, .seed = seed, .param_set = !usual};
 }
 
 static enum status fill(struct references *r, struct reference *p, struct wanted *w, int n, bool with_noise,
@@ -239,15 +241,17 @@ static enum status fill(struct references *r, struct reference *p, struct wanted
         bool shipped = strcmp(w[i].family, "shipped") == 0;
         double noise = json_number_value(json_object_get(one, "noise"));
         w[i].usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
-        const bool is_signed = strcmp(w[i].family, "signed") == 0;
+        struct other_family *other = strcmp(w[i].family, "signed") == 0    ? &p->is_signed
+                                     : strcmp(w[i].family, "touched") == 0 ? &p->touched
+                                                                           : NULL;
         if (!with_noise) {
-            noise = is_signed ? fmax(p->shipped_noise, p->signed_noise) : p->shipped_noise;
+            noise = other ? fmax(p->shipped_noise, other->noise) : p->shipped_noise;
             w[i].usable = true;
         } else if (shipped)
             p->shipped_noise = fmax(p->shipped_noise, noise);
-        else if (is_signed && w[i].usable) {
-            p->signed_noise = fmax(p->signed_noise, noise);
-            p->signed_usable = true;
+        else if (other && w[i].usable) {
+            other->noise = fmax(other->noise, noise);
+            other->usable = true;
         }
         if (w[i].usable) sets_note(&p->sets, w[i].set, w[i].family, w[i].param_set, noise);
     }
@@ -296,9 +300,12 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
         for (int i = 0; i < m; i++) {
-            const uint64_t at = (uint64_t)(p->n_timed + i);
+            const uint64_t at = (uint64_t)(p->n_timed + i), group = at / OTHER_TIMED;
             w[i] = wanted(reference_timed_set(r, p->n_timed + i), "shipped", secret(p, 5, at));
-            if (p->signed_usable && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
+            if (secret(p, 7, group) % OTHER_TIMED != at % OTHER_TIMED) continue;
+            if (p->touched.usable && (!p->is_signed.usable || secret(p, 8, group) % 2))
+                w[i].family = "touched";
+            else if (p->is_signed.usable)
                 w[i].family = "signed";
         }
         TRY(fill(r, p, w, m, false, e));

@@ -289,19 +289,23 @@ static void test_worker_lost(void **state) {
     references_init(&refs, &w, 5, 7);
     if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
-    static const char *const families[] = {"shipped", "signed", "shipped", "scaled", "signed"};
+    static const char *const families[] = {"shipped", "signed", "touched", "scaled", "signed"};
     for (int i = 0; i < 5; i++) {
         assert_string_equal(p->sets.info[i].family, families[i]);
         assert_true(p->sets.info[i].noise > 0 && p->sets.info[i].noise < 1e-5);
     }
-    /* Signed inputs have both signs, shipped ones do not, and parameter sets differ. */
+    /* Signed inputs have both signs, shipped ones do not; one element of the touched ones stands out; and parameter
+     * sets differ. */
     const float *shipped = (const float *)(void *)(sets_input(&p->sets, 0) + p->sets.input_at[0]);
     const float *both = (const float *)(void *)(sets_input(&p->sets, 1) + p->sets.input_at[0]);
-    int negative = 0;
+    const float *touched = (const float *)(void *)(sets_input(&p->sets, 2) + p->sets.input_at[0]);
+    int negative = 0, large = 0;
     for (int i = 0; i < 8192; i++) {
         assert_true(shipped[i] >= 0 && shipped[i] < 1);
         negative += both[i] < 0;
+        large += touched[i] > 2;
     }
+    assert_int_equal(large, 1);
     assert_in_range(negative, 3800, 4400);
     assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
     unsigned char before[64];

@@ -8,7 +8,8 @@ of any size fit; expected outputs are kept while there is room.
 Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
 signs at random, `scaled` and `small` also multiply by 3 and 0.01, `negated` takes the negative, `offset` adds 50 to what
 is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
-element by so much that the reference's output must change, and asks for that change.
+element by so much that the reference's output must change, and asks for that change. `touched` changes one element, in
+any place, by as much as was found to show in some place: in timed calls, where nobody has time to find out for each.
 """
 
 import contextlib
@@ -41,6 +42,7 @@ MOST_OPEN = 64  # blocks of an answer's memory
 REST_SLACK_S, REST_WAIT_S = 300e-6, 1.0  # what more than usual a small piece of work may take; how long others may
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
 PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
+MOST_TOUCHED = 3  # inputs
 # Of tensors above this size one piece in so many is looked at around timed calls. Trials look at everything.
 SAMPLED_BYTES, SAMPLED_SHARE, PIECE_BYTES = 64 << 20, 8, 1 << 16
 
@@ -261,6 +263,7 @@ class Case:
         self.tolerances = {}
         self.doubles = [None, None]
         self.probes = {}  # (parameter set, seed): input, place and value
+        self.touches = {}  # parameter set: inputs and values that showed
         try:
             self._load(request)
         except Fault:
@@ -410,6 +413,8 @@ class Case:
             generator = torch.Generator(device=self.device).manual_seed(seed ^ 0xFA311)
             if family == "probe":
                 result = self._probe(result, param_set, seed, generator)
+            elif family == "touched":
+                result = self._touch(result, param_set, generator, into)
             else:
                 fresh = [is_alone(v, result, into) for v in result]
                 result = [self._change(v, family, generator, f) for v, f in zip(result, fresh)]
@@ -475,6 +480,17 @@ class Case:
         if not candidates:
             return values
         pick = candidates[int(torch.randint(len(candidates), (1,), generator=generator, device=self.device))]
+        found = self._shows(values, param_set, seed, generator, pick)
+        if found is None:
+            return values
+        place, value = found
+        self.probes[param_set, seed] = (pick, place, value)
+        values[pick] = values[pick].clone()
+        values[pick][place] = value
+        return values
+
+    def _shows(self, values, param_set, seed, generator, pick):
+        """A place of an input and a value that moves the reference's output; None where none does."""
         x = values[pick]
         at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
         base, _ = self._run(param_set, clones(values), seed)
@@ -483,20 +499,42 @@ class Case:
             if factor * scale > torch.finfo(x.dtype).max / 100:
                 break
             changed = x.clone()
-            place = [int(i) for i in unravel(at, x.shape)]
-            changed[tuple(place)] = scale * factor
-            trial = [changed if i == pick else v for i, v in enumerate(values)]
-            outputs, _ = self._run(param_set, clones(trial), seed)
+            place = tuple(int(i) for i in unravel(at, x.shape))
+            changed[place] = scale * factor
+            outputs, _ = self._run(param_set, clones([changed if i == pick else v for i, v in enumerate(values)]), seed)
             moved = 0.0
             for a, b in zip(base, outputs):
                 if a.is_floating_point():
                     if not bool(torch.isfinite(b).all()):
-                        return values
+                        return None
                     moved = max(moved, largest_error(a, b) / TOLERANCE[a.dtype])
             if moved > PROBE_ENOUGH:
-                self.probes[param_set, seed] = (pick, tuple(place), scale * factor)
-                return trial
-        return values
+                return place, scale * factor
+        return None
+
+    def _find_touches(self, param_set, seed):
+        """Which inputs can be touched, and with which values."""
+        values = self._draw("shipped", seed, param_set)
+        generator = torch.Generator(device=self.device).manual_seed(seed ^ 0x70C4)
+        found = {}
+        for pick, value in enumerate(values):
+            if len(found) < MOST_TOUCHED and reference.is_float(value) and value.numel():
+                shows = self._shows(values, param_set, seed, generator, pick)
+                if shows:
+                    found[pick] = shows[1]
+        self.touches[param_set] = sorted(found.items())
+
+    def _touch(self, values, param_set, generator, into):
+        """One element, anywhere, with a value that has shown in some place of that input."""
+        if not self.touches.get(param_set):
+            return values
+        which = int(torch.randint(len(self.touches[param_set]), (1,), generator=generator, device=self.device))
+        pick, value = self.touches[param_set][which]
+        x = values[pick]
+        at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
+        x = x if is_alone(x, values, into) else x.clone()
+        x[tuple(int(i) for i in unravel(at, x.shape))] = value
+        return [x if i == pick else v for i, v in enumerate(values)]
 
     # ---- the reference ----
 
@@ -585,12 +623,16 @@ class Case:
         return result
 
     def _survey_one(self, family, param_set, seed):
+        if family == "touched":
+            self._find_touches(param_set, seed)
+            if not self.touches[param_set]:
+                return False, 0.0
         values = self._draw(family, seed, param_set)
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())
         noise = self._noise(values, outputs, param_set, seed) if finite else 0.0
         # Far from the problem's own scale only float64 says how far the reference itself is to be trusted.
-        if self.doubles[param_set] is False and family in ("offset", "spikes", "scaled"):
+        if self.doubles[param_set] is False and family in ("offset", "spikes", "scaled", "touched"):
             return False, noise
         shipped = family == "shipped" and param_set == 0
         return (shipped or (finite and noise <= BAD_NOISE[self.kind]), noise)

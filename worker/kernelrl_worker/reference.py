@@ -39,6 +39,10 @@ CASTS = {
     torch.uint8: torch.int64,
 }
 SCALED_FACTOR = 3.0
+# Times the tolerance that one changed element has to move some output; how large it is tried, in sizes of its input; and
+# of how many inputs.
+SHOWS, TOUCH_FACTORS, MOST_TOUCHED = 50, (10.0, 300.0, 1e4, 1e6), 3
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 # float64 takes a multiple of this; a forward that is slower does without the noise estimate.
 SLOW_SECONDS = 0.25
 
@@ -177,6 +181,7 @@ class Problem:
         self.models = [model, self._disturbed(model, param_seeds[1])]
         self.doubles = [None, None]
         self.double_buffers = [[], []]
+        self.touches = None  # inputs, and values of an element that show
         self.initial = [[b.detach().clone() for _, b in m.named_buffers()] for m in self.models]
         self._describe(param_seeds)
 
@@ -212,14 +217,61 @@ class Problem:
         for value in values:
             if isinstance(value, torch.Tensor):
                 value = supported(value)
-                if family != "shipped" and value.is_floating_point():
+                if family in ("signed", "scaled") and value.is_floating_point():
                     value = random_signs(value)
                     if family == "scaled":
                         value = value * SCALED_FACTOR
             elif not isinstance(value, (bool, int, float)):
                 raise ProblemError(f"an input of type {type(value).__name__} is not supported")
             result.append(value)
+        if family == "touched":
+            if self.touches is None:
+                self._find_touches(result)
+            self._touch(result)
         return result
+
+    def _find_touches(self, inputs):
+        """Which inputs have elements that move the reference's output when they are changed, and how large they are
+        then. Whoever leaves out a part of the elements is told by them from who has looked at all."""
+        self.touches = []
+        start = time.perf_counter()
+        base, _ = self._run(inputs, 0)
+        if time.perf_counter() - start > SLOW_SECONDS:
+            return
+        for index, value in enumerate(inputs):
+            if len(self.touches) < MOST_TOUCHED and is_float(value) and value.numel():
+                size = self._size_that_shows(inputs, index, base)
+                if size:
+                    self.touches.append((index, size))
+
+    def _size_that_shows(self, inputs, index, base):
+        """0: none does."""
+        value = inputs[index]
+        at = int(torch.randint(value.numel(), (1,)))
+        scale = max(float(torch.linalg.vector_norm(value, dtype=torch.float64)) / value.numel() ** 0.5, 1e-3)
+        for factor in TOUCH_FACTORS:
+            if factor * scale > torch.finfo(value.dtype).max / 100:
+                return 0
+            changed = value.clone()
+            changed.view(-1)[at] = factor * scale
+            outputs, _ = self._run([changed if i == index else v for i, v in enumerate(inputs)], 0)
+            for a, b in zip(base, outputs):
+                if not a.is_floating_point() or a.numel() == 0:
+                    continue
+                if not bool(torch.isfinite(b).all()):
+                    return 0
+                a, b, tolerance = a.double(), b.double(), TOLERANCE[a.dtype]
+                size = max(float(torch.linalg.vector_norm(a)) / a.numel() ** 0.5, 1e-3)
+                if float(((b - a).abs() / (a.abs() + size)).max()) > SHOWS * tolerance:
+                    return factor * scale
+        return 0
+
+    def _touch(self, inputs):
+        """One element, anywhere, is changed."""
+        if self.touches:
+            index, size = self.touches[int(torch.randint(len(self.touches), (1,)))]
+            inputs[index] = inputs[index].clone()
+            inputs[index].view(-1)[int(torch.randint(inputs[index].numel(), (1,)))] = size
 
     def _restore(self, param_set):
         with torch.no_grad():
@@ -368,7 +420,9 @@ class Problem:
         noise = 0.0
         if finite and not slow:
             noise = self._noise(stored, written[len(written) - len(outputs) :], buffers, param_set, seed)
-        return {"finite": finite, "noise": noise}
+        # Only float64 says how far the reference is to be trusted where one element is unlike the others.
+        usable = family != "touched" or (bool(self.touches) and not slow and isinstance(self.doubles[param_set], torch.nn.Module))
+        return {"finite": finite and usable, "noise": noise}
 
     def _stored(self, index):
         """The inputs of a set that was filled, as they lie there. Views are kept: making one takes longer than copying a

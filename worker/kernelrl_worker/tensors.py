@@ -154,6 +154,11 @@ class Memory:
         return flat.as_strided(item["shape"], item["stride"]) if item["bytes"] else flat.reshape(item["shape"])
 
 
+def without_memory(item):
+    """A tensor like that of a layout's item, on the device "meta"."""
+    return torch.empty_strided(item["shape"], item["stride"], dtype=DTYPES[item["dtype"]], device="meta")
+
+
 class _Array:
     """The interface through which torch takes memory it has not allocated."""
 
