@@ -332,8 +332,7 @@ void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, str
               ADDRESS(site[1].b->packed), keep) ||
         !cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
         return;
-    cuda_ok(c, "lora",
-            keep ? cu_lora_swiglu_many(&c->dev, &l, mat16(y), 1) : cu_lora_swiglu(&c->dev, &l, mat16(y)));
+    cuda_ok(c, "lora", keep ? cu_lora_swiglu_many(&c->dev, &l, mat16(y), 1) : cu_lora_swiglu(&c->dev, &l, mat16(y)));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

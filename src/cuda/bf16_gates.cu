@@ -70,8 +70,8 @@ static __global__ void __launch_bounds__(THREADS, 6) lora_gates_kernel(const str
                 const uint32_t was[4] = {old.x, old.y, old.z, old.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    sum[s][half][i] = bf16_pair(acc[i][2 * half] + low_float(was[i]),
-                                                acc[i][2 * half + 1] + high_float(was[i]));
+                    sum[s][half][i] =
+                        bf16_pair(acc[i][2 * half] + low_float(was[i]), acc[i][2 * half + 1] + high_float(was[i]));
             }
         }
 #pragma unroll
@@ -108,8 +108,7 @@ extern "C" int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y) {
 
 extern "C" int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y, int keep) {
     const struct cu_lora_site *s = l->site;
-    const struct cu_lora_gates g = {y,    {static_cast<uint16_t *>(s[0].y), l->T, 2 * y.cols, s[0].ldy},
-                                    l->t, {s[0].b.p, s[1].b.p},
-                                    l->R, keep};
+    const struct cu_lora_gates g = {
+        y, {static_cast<uint16_t *>(s[0].y), l->T, 2 * y.cols, s[0].ldy}, l->t, {s[0].b.p, s[1].b.p}, l->R, keep};
     return l->R <= 32 ? gates<1>(d, &g) : gates<2>(d, &g);
 }

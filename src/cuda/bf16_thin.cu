@@ -111,6 +111,6 @@ extern "C" int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *p
 }
 
 extern "C" int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a) {
-    return a->T >= 512 && a->N <= MOST_COLS && a->R <= 192 && a->R % 8 == 0 && a->N % 8 == 0 && a->lds % 4 == 0 && a->ldw % 8 == 0 &&
-           (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
+    return a->T >= 512 && a->N <= MOST_COLS && a->R <= 192 && a->R % 8 == 0 && a->N % 8 == 0 && a->lds % 4 == 0 &&
+           a->ldw % 8 == 0 && (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
 }

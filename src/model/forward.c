@@ -165,8 +165,7 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
         const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
         struct lora_site_args site[LORA_SITES_MAX];
         const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n,
-                        again);
+        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n, again);
     } else {
         lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
         if (!x_out) return;
