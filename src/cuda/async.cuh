@@ -15,6 +15,22 @@ static __device__ __forceinline__ void async_copy16(uint16_t *to, const uint16_t
     *reinterpret_cast<uint4 *>(to) = in ? load16(from) : zero4();
 #endif
 }
+/* The same to a place in shared memory whose address is known: copies side by side then differ by what they add to it.
+ */
+#ifdef __CUDA_ARCH__
+typedef unsigned shared_place;
+static __device__ __forceinline__ shared_place place_of(void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+#else
+typedef char *shared_place;
+static __device__ __forceinline__ shared_place place_of(void *p) { return static_cast<char *>(p); }
+#endif
+static __device__ __forceinline__ void async_copy16_at(shared_place to, const uint16_t *from) {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+#else
+    *reinterpret_cast<uint4 *>(to) = load16(from);
+#endif
+}
 static __device__ __forceinline__ void async_copy8(float *to, const float *from, bool in) {
 #ifdef __CUDA_ARCH__
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),

@@ -446,8 +446,9 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .kv_stride = stride,
                           .table = p->table,
                           .settled = !training,
-                          .runs = p->runs,
-                          .run_units = p->run_units,
+                          .late = p->late,
+                          .runs = {p->runs[0], p->runs[1]},
+                          .run_units = {p->run_units[0], p->run_units[1]},
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
@@ -456,7 +457,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,
               ADDRESS(kv), (uint64_t)stride, ADDRESS(p->table), ADDRESS(p->split), (uint64_t)p->n_split,
-              (uint64_t)p->n_walk, (uint64_t)p->runs, (uint64_t)p->run_units, (uint64_t)p->part_units, ADDRESS(a.part),
+              (uint64_t)p->n_walk, (uint64_t)p->late, (uint64_t)p->runs[0], (uint64_t)p->runs[1],
+              (uint64_t)p->run_units[0], (uint64_t)p->run_units[1], (uint64_t)p->part_units, ADDRESS(a.part),
               ADDRESS(a.count)))
         return;
     a.task = p->split;

@@ -26,13 +26,14 @@ template <int DP> struct query_tile {
         g = lane / 4, c = lane % 4;
         const int rep = (int)a.H / (int)a.G, past = (int)t.past;
         const int last = first + TILE_PAIRS < t.pairs ? first + TILE_PAIRS - 1 : t.pairs - 1;
-        keys = past + (t.pair0 + last) / rep + 1;
-        all_see = past + (t.pair0 + first) / rep + 1;
+        const bool one_row = t.pair0 + last < rep; /* as in decode: no division then */
+        keys = past + (one_row ? 0 : (t.pair0 + last) / rep) + 1;
+        all_see = past + (one_row ? 0 : (t.pair0 + first) / rep) + 1;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = first + g + 8 * half;
             const bool in = at < t.pairs;
-            const int p = t.pair0 + (in ? at : 0), row = p / rep, head = t.g * rep + p % rep;
+            const int p = t.pair0 + (in ? at : 0), row = one_row ? 0 : p / rep, head = t.g * rep + p - row * rep;
             own[half] = in ? past + row + 1 : 0;
             const uint16_t *q = a.q.p + (t.row + row) * a.q.ld + head * a.K;
 #pragma unroll
@@ -55,18 +56,7 @@ struct unit_weights {
 };
 
 /* Keys of a piece are dealt to columns so that the exponentials need no exchange: column n of its t-th group of eight
- * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them: the scores that this thread's
- * part of a piece's keys, [t][i], gives. */
-template <int DP>
-static __device__ __forceinline__ void score_keys(float (&s)[4][4], const uint4 (&k)[4][DP / 32],
-                                                  const struct query_tile<DP> &q) {
-#pragma unroll
-    for (int t = 0; t < 4; t++) {
-        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
-#pragma unroll
-        for (int i = 0; i < DP / 32; i++) mma_piece(s[t], q.x[i], q.y[i], k[t][i]);
-    }
-}
+ * is key (n / 2) * 8 + t * 2 + n % 2, as the two steps of mma_piece take them. */
 
 /* The exponentials of a unit's scores, which are overwritten. */
 template <int DP>
@@ -126,11 +116,6 @@ template <int DP>
 static __device__ __forceinline__ uint4 below(const struct query_tile<DP> &q, const uint16_t *p, int key) {
     return key < q.keys ? only_below(load16(p), key, q.keys) : zero4();
 }
-static __device__ __forceinline__ void add_values(float (&out)[4], const uint32_t (&p)[2][4], uint4 v) {
-    mma(out, p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
-    mma(out, p[1][0], p[1][1], p[1][2], p[1][3], v.z, v.w);
-}
-
 /* One row's merge: the factors of what is there and of the unit. */
 struct merge {
     float m, l, old, add;
@@ -318,7 +303,7 @@ template <int DP> static __global__ void __launch_bounds__(THREADS, 2) walk_kern
     }
 }
 
-/* Decode: a block has a task's units [run, run + 1) * a.run_units, one after the other. Its keys and values pass
+/* Decode: a block has a task's units [run, run + 1) * run_units, one after the other. Its keys and values pass
  * through shared memory, keys [UNIT][DP], then values [DP][UNIT]: the next unit's keys are asked for as soon as the
  * scores of this one are there, its values as soon as this one's are added up, so that some are always on their way.
  * Lines are 16 bytes; of odd rows the halves of 64 bytes change places, so that what a warp reads, 64 bytes of eight
@@ -337,32 +322,95 @@ struct unit_blocks {
     }
 };
 
+/* Of heads as wide as the tile, as most are, a copy is one instruction. */
 template <int DP>
 static __device__ __forceinline__ void ask_unit_keys(uint16_t *to, const struct cu_attn16 &a,
                                                      const struct unit_blocks &b, int kv_head, int key0, int keys) {
-    enum { PER_KEY = DP / LINE, STEP = THREADS / PER_KEY };
+    enum { PER_KEY = DP / LINE, STEP = THREADS / PER_KEY, TO = STEP * PER_KEY * LINE * 2 };
+    static_assert(STEP % 2 == 0 && KV_BLOCK % STEP == 0,
+                  "a thread's rows are all even or all odd, and in blocks alike");
     const int row = (int)threadIdx.x / PER_KEY, line = (int)threadIdx.x % PER_KEY, width = (int)a.K;
     const int64_t from = ((int64_t)kv_head * KV_BLOCK + row) * width + line * LINE;
-    if (line * LINE < width)
+    if (width == DP) {
+        const shared_place at = place_of(to + line_at(row, line, PER_KEY));
+        const uint16_t *const first = b.first + from, *const second = b.second + from;
+        const int left = keys - key0 - row;
 #pragma unroll
+        for (int i = 0; i < UNIT; i += STEP)
+            if (i < left) async_copy16_at(at + i / STEP * TO, (i < KV_BLOCK ? first : second) + i % KV_BLOCK * DP);
+    } else if (line * LINE < width) {
+#pragma unroll 1
         for (int i = 0; i < UNIT; i += STEP)
             if (key0 + i + row < keys)
                 async_copy16(to + line_at(i + row, line, PER_KEY),
                              (i < KV_BLOCK ? b.first : b.second) + from + i % KV_BLOCK * width, true);
+    }
     async_group();
 }
 template <int DP>
 static __device__ __forceinline__ void ask_unit_values(uint16_t *to, const struct cu_attn16 &a,
                                                        const struct unit_blocks &b, int kv_head, int key0, int keys) {
-    enum { PER_DIM = UNIT / LINE, STEP = THREADS / PER_DIM };
+    enum { PER_DIM = UNIT / LINE, STEP = THREADS / PER_DIM, TO = STEP * PER_DIM * LINE * 2 };
+    static_assert(STEP % 2 == 0, "a thread's rows are all even or all odd");
     const int row = (int)threadIdx.x / PER_DIM, line = (int)threadIdx.x % PER_DIM, key = line * LINE;
     const uint16_t *from =
         (key < KV_BLOCK ? b.first : b.second) + ((a.G + kv_head) * a.K + row) * KV_BLOCK + key % KV_BLOCK;
-    if (key0 + key < keys)
+    if (key0 + key >= keys) { /* none of its eight keys is there */
+    } else if (a.K == DP) {
+        const shared_place at = place_of(to + line_at(row, line, PER_DIM));
 #pragma unroll
+        for (int i = 0; i < DP; i += STEP) async_copy16_at(at + i / STEP * TO, from + i * KV_BLOCK);
+    } else {
+#pragma unroll 1
         for (int i = 0; i < DP; i += STEP)
             if (i + row < (int)a.K) async_copy16(to + line_at(i + row, line, PER_DIM), from + i * KV_BLOCK, true);
+    }
     async_group();
+}
+
+/* A warp's part of a unit: the scores of its piece of the keys, and the sums over the unit of every fourth eight
+ * dimensions of the values. A product waits for the one before it on the same sum: the sums take turns. ALL: heads are
+ * as wide as the tile, and every key of the unit exists. */
+template <int DP, bool ALL>
+static __device__ __forceinline__ void unit_scores(float (&s)[4][4], const uint16_t *keys,
+                                                   const struct query_tile<DP> &q, int piece, bool any, int K) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
+#pragma unroll
+    for (int j = 0; j < DP / 32; j++) {
+        uint4 k[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            k[i] = ALL || (any && j * 32 + q.c * 8 < K) ? load16(keys + line_at(piece + i * 2, j * 4 + q.c, DP / LINE))
+                                                        : zero4();
+#pragma unroll
+        for (int i = 0; i < 4; i++) mma(s[i], q.x[j].x, q.y[j].x, q.x[j].y, q.y[j].y, k[i].x, k[i].y);
+#pragma unroll
+        for (int i = 0; i < 4; i++) mma(s[i], q.x[j].z, q.y[j].z, q.x[j].w, q.y[j].w, k[i].z, k[i].w);
+    }
+}
+template <int DP, bool ALL>
+static __device__ __forceinline__ void unit_values(float (&u)[DP / 8 / WARPS][4], const struct unit_weights &w,
+                                                   const uint16_t *values, const struct query_tile<DP> &q, int warp,
+                                                   int key0, int K) {
+    enum { MINE = DP / 8 / WARPS };
+#pragma unroll
+    for (int i = 0; i < MINE; i++) u[i][0] = u[i][1] = u[i][2] = u[i][3] = 0;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        const uint32_t(&p)[2][4] = w.p[j];
+        uint4 v[MINE];
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const int d0 = (i * WARPS + warp) * 8;
+            const uint16_t *const from = values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE);
+            v[i] = ALL ? load16(from) : d0 < K ? below<DP>(q, from, key0 + j * 32 + q.c * 8) : zero4();
+        }
+#pragma unroll
+        for (int i = 0; i < MINE; i++) mma(u[i], p[0][0], p[0][1], p[0][2], p[0][3], v[i].x, v[i].y);
+#pragma unroll
+        for (int i = 0; i < MINE; i++) mma(u[i], p[1][0], p[1][1], p[1][2], p[1][3], v[i].z, v[i].w);
+    }
 }
 
 /* A warp scores a piece of a unit's keys, all warps share the scores, and each adds up the values of every fourth eight
@@ -380,7 +428,11 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
     __shared__ float4 shared[PIECES][4][32];
     __shared__ int last;
     uint16_t *const keys = reinterpret_cast<uint16_t *>(dynamic), *const values = keys + UNIT * DP;
-    const unsigned task = blockIdx.x / (unsigned)a.runs, run = blockIdx.x % (unsigned)a.runs;
+    const unsigned early = (unsigned)(a.late * a.runs[0]);
+    const int late = blockIdx.x >= early;
+    const unsigned at_run = blockIdx.x - (late ? early : 0), runs = (unsigned)a.runs[late];
+    const unsigned task = (late ? (unsigned)a.late : 0) + at_run / runs, run = at_run % runs;
+    const int run_units = (int)a.run_units[late];
     const struct cu_attn_task t = a.task[task];
     const int warp = threadIdx.x / 32, rep = (int)a.H / (int)a.G;
     if (t.pairs == 0) { /* a place that is kept free */
@@ -388,8 +440,8 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
         return;
     }
     const int all_keys = (int)t.past + (t.pair0 + t.pairs - 1) / rep + 1, units = (all_keys + UNIT - 1) / UNIT;
-    const int begin = (int)run * (int)a.run_units;
-    const int end = begin + (int)a.run_units < units ? begin + (int)a.run_units : units;
+    const int begin = (int)run * run_units;
+    const int end = begin + run_units < units ? begin + run_units : units;
     /* Of earlier steps' keys and values those are asked for while the kernel before this one still writes the new. */
     const bool settled = a.settled && (begin + 1) * UNIT <= (int)t.past;
     if (!settled || begin >= units) wait_for_before();
@@ -411,7 +463,7 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
     row[1].begin();
     for (int unit = begin; unit < end; unit++) {
         const int key0 = unit * UNIT, next = key0 + UNIT, piece = warp * 32 + q.g / 2 * 8 + q.g % 2;
-        const bool more = unit + 1 < end;
+        const bool more = unit + 1 < end, all = a.K == DP && next <= all_keys;
         if (more) blocks.find(a, table, next, all_keys);
         float s[PIECES][4][4];
         struct unit_weights w;
@@ -419,15 +471,10 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
         __syncthreads(); /* the keys are there */
         {
             float mine[4][4];
-            uint4 k[4][DP / 32];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < DP / 32; j++)
-                    k[i][j] = key0 + warp * 32 < all_keys && j * 32 + q.c * 8 < a.K
-                                  ? load16(keys + line_at(piece + i * 2, j * 4 + q.c, DP / LINE))
-                                  : zero4();
-            score_keys<DP>(mine, k, q);
+            if (all)
+                unit_scores<DP, true>(mine, keys, q, piece, true, DP);
+            else
+                unit_scores<DP, false>(mine, keys, q, piece, key0 + warp * 32 < all_keys, (int)a.K);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 shared[warp][i][threadIdx.x % 32] = make_float4(mine[i][0], mine[i][1], mine[i][2], mine[i][3]);
@@ -450,26 +497,26 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
         __syncthreads(); /* the values are there */
         const int64_t at = t.part + unit;
         float *const part = a.part + at * TILE_PAIRS * DP;
+        float u[MINE][4];
+        if (all)
+            unit_values<DP, true>(u, w, values, q, warp, key0, DP);
+        else
+            unit_values<DP, false>(u, w, values, q, warp, key0, (int)a.K);
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const int d0 = (i * WARPS + warp) * 8;
             if (d0 >= a.K) break;
-            float u[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int j = 0; j < PIECES; j++)
-                add_values(u, w.p[j],
-                           below<DP>(q, values + line_at(d0 + q.g, j * 4 + q.c, UNIT / LINE), key0 + j * 32 + q.c * 8));
             if (whole) {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    if (on[e / 2]) o[i][e] = fmaf(u[e], row[e / 2].add, o[i][e] * row[e / 2].old);
+                    if (on[e / 2]) o[i][e] = fmaf(u[i][e], row[e / 2].add, o[i][e] * row[e / 2].old);
                 continue;
             }
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 if (q.g + 8 * half < t.pairs)
                     *reinterpret_cast<float2 *>(part + (q.g + 8 * half) * DP + d0 + q.c * 2) =
-                        make_float2(u[2 * half], u[2 * half + 1]);
+                        make_float2(u[i][2 * half], u[i][2 * half + 1]);
         }
         if (!whole && warp == 0 && q.c == 0) {
             float *const ml = a.part + a.part_units * TILE_PAIRS * DP;
@@ -507,7 +554,7 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
     __syncthreads(); /* what all threads wrote, thread 0 makes known */
     if (threadIdx.x == 0) {
         __threadfence();
-        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((units + a.run_units - 1) / a.run_units);
+        last = atomicAdd(&a.count[task], 1u) + 1 == (unsigned)((units + run_units - 1) / run_units);
         if (last) a.count[task] = 0;
         __threadfence();
     }
@@ -565,8 +612,9 @@ extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
 
 template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {
     const int shared = 2 * UNIT * DP * (int)sizeof(uint16_t);
+    const int64_t blocks = a->late * a->runs[0] + (a->n_tasks - a->late) * a->runs[1];
     const int rc = (int)cudaFuncSetAttribute(unit_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return rc ? rc : LAUNCH_SOON(unit_kernel<DP>, a->n_tasks * a->runs, THREADS, shared, d, *a);
+    return rc ? rc : LAUNCH_SOON(unit_kernel<DP>, blocks, THREADS, shared, d, *a);
 }
 
 extern "C" int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a) {

@@ -292,7 +292,7 @@ extern "C" int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y) 
 
 template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
     const int64_t wide = ceil_div(y.cols, BLOCK_N);
-    if (l->T <= 64)
+    if (l->T < CU_LORA_MANY)
         return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
     return LAUNCH((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d->stream, *l, y);
 }

@@ -118,13 +118,20 @@ static void query_tasks(struct plan16 *p, const struct attn_seq *s, struct attn_
 }
 
 /* Into how many runs of units a task is split: so that the device's blocks have one each, and no run is much longer
- * than a block's share of all units. Few tasks have a block a unit. */
+ * than a block's share of all units. Few tasks have a block a unit. Of more tasks than there are blocks at a time those
+ * that are left for the last time round are split among all blocks: otherwise most of the device would wait for them.
+ */
 static void choose_runs(struct plan16 *p, int sm_count) {
-    const int64_t blocks = CU_UNIT_BLOCKS * (int64_t)sm_count, each = blocks / i64_max(p->n_split, 1);
+    const int64_t blocks = CU_UNIT_BLOCKS * (int64_t)sm_count;
     const int64_t longest = i64_max(LONG_RUN, ceil_div(p->part_units, blocks));
-    const int64_t run = i64_min(ceil_div(p->max_units, i64_max(each, 1)), longest);
-    p->runs = ceil_div(p->max_units, run);
-    p->run_units = ceil_div(p->max_units, p->runs);
+    const int64_t last = p->n_split > blocks ? p->n_split % blocks : 0;
+    p->late = p->n_split - last;
+    for (int i = 0; i < 2; i++) {
+        const int64_t tasks = i == 0 ? p->late : last, each = blocks / i64_max(tasks, 1);
+        const int64_t run = i64_min(ceil_div(p->max_units, i64_max(each, 1)), longest);
+        p->runs[i] = ceil_div(p->max_units, run);
+        p->run_units[i] = ceil_div(p->max_units, p->runs[i]);
+    }
 }
 
 static bool send_plan(struct cuda_backend *c, const char *op, struct plan16 *p) {

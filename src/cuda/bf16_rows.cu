@@ -25,11 +25,19 @@ enum { QUADS = 4 };
 static __global__ void __launch_bounds__(THREADS)
     rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec) {
     __shared__ float shared[THREADS / 32];
-    wait_for_before();
     const int64_t n = x.cols;
     const float *in = x.p + (int64_t)blockIdx.x * x.ld;
     uint16_t *out = y.p + (int64_t)blockIdx.x * y.ld;
     const int tid = threadIdx.x;
+    float4 g[QUADS]; /* no kernel of this pass writes it */
+    if (vec) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const int64_t j = ((int64_t)i * THREADS + tid) * 4;
+            g[i] = j < n ? *reinterpret_cast<const float4 *>(gain + j) : make_float4(0, 0, 0, 0);
+        }
+    }
+    wait_for_before();
     if (vec) {
         float4 v[QUADS];
         float s = 0;
@@ -48,9 +56,8 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < QUADS; i++) {
             const int64_t j = ((int64_t)i * THREADS + tid) * 4;
             if (j >= n) break;
-            const float4 g = *reinterpret_cast<const float4 *>(gain + j);
-            *reinterpret_cast<uint2 *>(out + j) = make_uint2(bf16_pair(v[i].x * r * g.x, v[i].y * r * g.y),
-                                                             bf16_pair(v[i].z * r * g.z, v[i].w * r * g.w));
+            *reinterpret_cast<uint2 *>(out + j) = make_uint2(bf16_pair(v[i].x * r * g[i].x, v[i].y * r * g[i].y),
+                                                             bf16_pair(v[i].z * r * g[i].z, v[i].w * r * g[i].w));
         }
         for (int64_t j = ((int64_t)QUADS * THREADS + tid) * 4; j < n; j += THREADS * 4)
             for (int e = 0; e < 4; e++) out[j + e] = bf16_of(in[j + e] * r * gain[j + e]);

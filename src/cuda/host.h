@@ -75,7 +75,8 @@ struct plan16 {
     const struct cu_kv_task *kv_task;
     const struct cu_attn_task *split, *walk;
     const int32_t *table;
-    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks, runs, run_units;
+    int64_t n_kv, n_split, n_walk, max_units, part_units, n_blocks;
+    int64_t late, runs[2], run_units[2]; /* as in struct cu_attn16 */
     /* built here */
     struct cu_kv_task *h_kv;
     struct cu_attn_task *h_split, *h_walk;

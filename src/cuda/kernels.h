@@ -260,8 +260,9 @@ struct cu_attn16 {
     const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
     int64_t n_tasks;
     int settled; /* decode: what the cache has before a task's past was there before the kernel that runs ahead */
-    int64_t runs, run_units; /* decode: blocks a task has, and units one block does */
-    int64_t part_units;      /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
+    /* decode: blocks a task has, and units one block does; others for the tasks before number `late` and behind it */
+    int64_t late, runs[2], run_units[2];
+    int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
     float *part;
     unsigned *count; /* decode: [n_tasks], zeros before and after */
 };

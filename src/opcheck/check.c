@@ -13,9 +13,9 @@ static void check_places(struct findings *f, const struct op_case *c, float *con
     for (int i = 0; i < OPERANDS_MAX; i++) {
         const struct operand *a = &c->a[i];
         if (!got[i]) continue;
+        int64_t r = -1, j = 0; /* of float k; counted, because dividing takes longer than all else here */
         for (int64_t k = 0; k < a->n; k++) {
-            const int64_t r = a->ld > 0 && k >= a->off ? (k - a->off) / a->ld : -1;
-            const int64_t j = r >= 0 ? (k - a->off) % a->ld : 0;
+            if (a->ld > 0 && k >= a->off && (r < 0 || ++j == a->ld)) r++, j = 0;
             const bool inside = r >= 0 && r < a->rows && j < a->cols;
             memcpy(&u, &got[i][k], sizeof u);
             const bool bad = inside && a->role == OUT     ? u == POISON

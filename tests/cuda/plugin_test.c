@@ -122,11 +122,12 @@ static bool gathers_right(struct backend *gpu, int64_t n, int64_t rounds) {
 
 /* ---- attention in bfloat16 --------------------------------------------------------------------------------------- */
 
-enum { H = 6, G = 2, K = 80, S = 12, BLOCKS = 8, QK = (H + 2 * G) * K };
+enum { H = 6, G = 2, K = 80, K_MAX = 128, S = 12, BLOCKS = 8, QK = (H + 2 * G) * K };
 
 struct attention {
     struct backend *gpu;
     struct rng rng;
+    int64_t K; /* dimensions of a head: of attention alone, the rotary embedding's have K */
     void *kv, *rows, *o;
     int32_t table[S][BLOCKS];
 };
@@ -156,23 +157,25 @@ static void *randoms(struct attention *a, int64_t n) {
     return dev;
 }
 
+static int64_t qk_width(const struct attention *a) { return (H + 2 * G) * a->K; }
+
 static struct attn_shape shape_of(const struct attention *a) {
-    return (struct attn_shape){H, G, K, a->kv, kv_layer_floats_of(DT_BF16, G, K)};
+    return (struct attn_shape){H, G, a->K, a->kv, kv_layer_floats_of(DT_BF16, G, a->K)};
 }
 
 /* Writes the rows' keys and values and attends; the outputs of `rows` rows are in host memory afterwards. */
 static void attend(struct attention *a, const struct attn_seq *seq, int n_seq, int64_t rows, uint64_t key,
                    uint16_t *out) {
     struct backend *gpu = a->gpu;
-    struct tensor qk = tensor_of(a->rows, DT_BF16, rows, QK), o = tensor_of(a->o, DT_BF16, rows, H * K);
-    struct tensor k = tensor_cols(qk, H * K, G * K), v = tensor_cols(qk, (H + G) * K, G * K);
+    struct tensor qk = tensor_of(a->rows, DT_BF16, rows, qk_width(a)), o = tensor_of(a->o, DT_BF16, rows, H * a->K);
+    struct tensor k = tensor_cols(qk, H * a->K, G * a->K), v = tensor_cols(qk, (H + G) * a->K, G * a->K);
     struct err e;
     do {
         gpu->pass_begin(gpu, key);
         gpu->kv_write(gpu, k, v, seq, n_seq, shape_of(a));
-        gpu->attention(gpu, o, NULL, tensor_cols(qk, 0, H * K), k, v, seq, n_seq, shape_of(a));
+        gpu->attention(gpu, o, NULL, tensor_cols(qk, 0, H * a->K), k, v, seq, n_seq, shape_of(a));
     } while (!gpu->pass_end(gpu));
-    gpu->mem_get(gpu, out, a->o, (size_t)(rows * H * K) * sizeof *out);
+    gpu->mem_get(gpu, out, a->o, (size_t)(rows * H * a->K) * sizeof *out);
     if (gpu->sync(gpu, &e) != ST_OK) printf("%s\n", e.msg);
 }
 
@@ -181,16 +184,16 @@ static void attend(struct attention *a, const struct attn_seq *seq, int n_seq, i
 static bool recorded_attention(struct attention *a) {
     static const int64_t past[] = {300, 301, 302, 303, 330, 331, 332, 333, 440, 3, 4, 5, 300, 330};
     struct attn_seq seq[S];
-    uint16_t got[S * H * K], want[S * H * K];
+    uint16_t got[S * H * K_MAX], want[S * H * K_MAX];
     bool ok = true;
-    for (size_t i = 0; i < ARRAY_LEN(past); i++) {
+    for (size_t i = 0; i < (a->K == K ? ARRAY_LEN(past) : 4); i++) {
         for (int s = 0; s < S; s++)
             seq[s] = (struct attn_seq){.row = s, .len = s % 5 != 4, .past = past[i], .blocks = a->table[s]};
-        fill(a, a->rows, S * QK);
+        fill(a, a->rows, S * qk_width(a));
         attend(a, seq, S, S, 7, got);
         attend(a, seq, S, S, 0, want);
         for (int s = 0; s < S; s++)
-            ok &= s % 5 == 4 || memcmp(got + s * H * K, want + s * H * K, sizeof *got * H * K) == 0;
+            ok &= s % 5 == 4 || memcmp(got + s * H * a->K, want + s * H * a->K, (size_t)(H * a->K) * sizeof *got) == 0;
     }
     return ok;
 }
@@ -199,47 +202,52 @@ static bool recorded_attention(struct attention *a) {
  * double precision. */
 static bool walked_and_split(struct attention *a) {
     enum { PAST = 200, LEN = 70 };
-    static uint16_t walked[LEN * H * K], split[LEN * H * K], qk[LEN * QK], cache[S * BLOCKS * 2 * G * KV_BLOCK * K];
+    const int len = a->K == K ? LEN : 20; /* enough to have the split tasks of a last round, too */
+    static uint16_t walked[LEN * H * K_MAX], split[LEN * H * K_MAX], qk[LEN * (H + 2 * G) * K_MAX],
+        cache[S * BLOCKS * 2 * G * KV_BLOCK * K_MAX];
+    const size_t out = (size_t)(len * H * a->K) * sizeof *walked;
     struct backend *gpu = a->gpu;
-    fill(a, a->rows, LEN * QK);
-    struct attn_seq run = {.len = LEN, .past = PAST, .blocks = a->table[1]}, one[LEN];
-    for (int t = 0; t < LEN; t++)
+    char name[100];
+    fill(a, a->rows, len * qk_width(a));
+    struct attn_seq run = {.len = len, .past = PAST, .blocks = a->table[1]}, one[LEN];
+    for (int t = 0; t < len; t++)
         one[t] = (struct attn_seq){.row = t, .len = 1, .past = PAST + t, .blocks = a->table[1]};
-    attend(a, &run, 1, LEN, 0, walked);
-    attend(a, one, LEN, LEN, 0, split);
-    gpu->mem_get(gpu, qk, a->rows, sizeof qk);
-    gpu->mem_get(gpu, cache, a->kv, sizeof cache);
+    attend(a, &run, 1, len, 0, walked);
+    attend(a, one, len, len, 0, split);
+    gpu->mem_get(gpu, qk, a->rows, (size_t)(len * qk_width(a)) * sizeof *qk);
+    gpu->mem_get(gpu, cache, a->kv, (size_t)(S * BLOCKS * 2 * G * KV_BLOCK * a->K) * sizeof *cache);
     double worst = 0;
-    for (int t = 0; t < LEN; t += 23)
+    for (int t = 0; t < len; t += 23)
         for (int h = 0; h < H; h++) {
             const int g = h / (H / G), n = PAST + t + 1;
             double p[PAST + LEN], max = -INFINITY, sum = 0;
             for (int j = 0; j < n; j++) {
-                const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * K;
+                const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * a->K;
                 p[j] = 0;
-                for (int d = 0; d < K; d++)
-                    p[j] +=
-                        bf16_value(qk[t * QK + h * K + d]) * bf16_value(block[(g * KV_BLOCK + j % KV_BLOCK) * K + d]);
+                for (int d = 0; d < a->K; d++)
+                    p[j] += bf16_value(qk[t * qk_width(a) + h * a->K + d]) *
+                            bf16_value(block[(g * KV_BLOCK + j % KV_BLOCK) * a->K + d]);
                 max = fmax(max, p[j]);
             }
             for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - max);
-            for (int d = 0; d < K; d++) {
+            for (int d = 0; d < a->K; d++) {
                 double want = 0;
                 for (int j = 0; j < n; j++) {
-                    const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * K;
-                    want += p[j] / sum * bf16_value(block[((G + g) * K + d) * KV_BLOCK + j % KV_BLOCK]);
+                    const uint16_t *block = cache + (int64_t)a->table[1][j / KV_BLOCK] * 2 * G * KV_BLOCK * a->K;
+                    want += p[j] / sum * bf16_value(block[((G + g) * a->K + d) * KV_BLOCK + j % KV_BLOCK]);
                 }
-                worst = fmax(worst, fabs(bf16_value(walked[(t * H + h) * K + d]) - want));
+                worst = fmax(worst, fabs(bf16_value(walked[(t * H + h) * a->K + d]) - want));
             }
         }
-    report("attention, bfloat16: within 0.02 of double precision", worst < 0.02);
+    snprintf(name, sizeof name, "attention, bfloat16, heads of %lld: within 0.02 of double precision", (long long)a->K);
+    report(name, worst < 0.02);
     /* Many at a time have a block each; few are split into runs of units, one into single ones. */
-    bool same = memcmp(walked, split, sizeof walked) == 0;
+    bool same = memcmp(walked, split, out) == 0;
     for (int n = 1; n <= 5; n += 2)
-        for (int t = LEN - n; t > 0; t -= 31) {
-            fill(a, a->o, LEN * H * K);
-            attend(a, one + t, n, LEN, 0, split);
-            same &= memcmp(walked + t * H * K, split + t * H * K, (size_t)(n * H * K) * sizeof *split) == 0;
+        for (int t = len - n; t > 0; t -= 31) {
+            fill(a, a->o, len * H * a->K);
+            attend(a, one + t, n, len, 0, split);
+            same &= memcmp(walked + t * H * a->K, split + t * H * a->K, (size_t)(n * H * a->K) * sizeof *split) == 0;
         }
     return same;
 }
@@ -343,16 +351,24 @@ static bool recorded_rope(struct attention *a) {
     return ok;
 }
 
-static void test_attention(struct backend *gpu) {
-    struct attention a = {.gpu = gpu, .rng = rng_make(21, 1)};
+/* Heads narrower than a tile of the kernels, and as wide as one. */
+static void test_attention(struct backend *gpu, int64_t head) {
+    struct attention a = {.gpu = gpu, .rng = rng_make(21, 1), .K = head};
+    char name[100];
     for (int i = 0; i < S * BLOCKS; i++) a.table[i % S][i / S] = i; /* of different sequences side by side */
-    a.kv = randoms(&a, (int64_t)S * BLOCKS * 2 * G * KV_BLOCK * K);
-    a.o = randoms(&a, 128 * H * K);
-    a.rows = randoms(&a, 128 * QK);
-    report("attention, bfloat16: walked and split give the same bits", walked_and_split(&a));
-    report("rope_kv gives what rope and kv_write give", rope_into_cache(&a));
-    report("rope: recorded and not give the same bits while its tables move", recorded_rope(&a));
-    report("attention, bfloat16: recorded and not give the same bits", recorded_attention(&a));
+    a.kv = randoms(&a, (int64_t)S * BLOCKS * 2 * G * KV_BLOCK * a.K);
+    a.o = randoms(&a, 128 * H * a.K);
+    a.rows = randoms(&a, 128 * qk_width(&a));
+    snprintf(name, sizeof name, "attention, bfloat16, heads of %lld: walked and split give the same bits",
+             (long long)head);
+    report(name, walked_and_split(&a));
+    if (head == K) {
+        report("rope_kv gives what rope and kv_write give", rope_into_cache(&a));
+        report("rope: recorded and not give the same bits while its tables move", recorded_rope(&a));
+    }
+    snprintf(name, sizeof name, "attention, bfloat16, heads of %lld: recorded and not give the same bits",
+             (long long)head);
+    report(name, recorded_attention(&a));
     gpu->mem_free(gpu, a.kv);
     gpu->mem_free(gpu, a.o);
     gpu->mem_free(gpu, a.rows);
@@ -931,7 +947,8 @@ int main(int argc, char **argv) {
     test_memory(gpu);
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));
     report("a transfer larger than the ring", gathers_right(gpu, emulated ? 400000 : 3000000, 1));
-    test_attention(gpu);
+    test_attention(gpu, K);
+    test_attention(gpu, 128);
     report("LoRA of two sites", lora_right(gpu));
     test_attention_grad(gpu);
     report("SwiGLU and its gradient at once: rows of 64", swiglu_both_same_bits(gpu, 64));
