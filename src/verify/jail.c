@@ -178,6 +178,10 @@ static int build_python_filter(scmp_filter_ctx c, bool gpu) {
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1,
                              SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, F_SETSIG));
+    /* unshare is refused; this is the other way to the rights that a user namespace of one's own gives. */
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_NEWUSER, CLONE_NEWUSER));
     /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
     if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
     if (r == 0 && !gpu)

@@ -158,9 +158,9 @@ static const struct {
 /* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
  * would otherwise be known for their inputs' distribution. */
 static const char *const timed_families[] = {"spikes", "signed"};
-/* And the other half of those sets, where one element can be made to show: as the problem makes them but for one
- * element of one input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one.
- */
+/* And half of the others, where one element can be made to show: as the problem makes them but for one element of one
+ * input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one; and they take
+ * no other time. */
 static const char touched_family[] = "touched";
 enum { OTHER_TIMED = 4 };
 
@@ -329,11 +329,9 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 }
 
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
-    const uint64_t group = i / OTHER_TIMED;
-    const char *family = c->timed_family;
-    if (c->touched && (!family || secret(c, 8, group) % 2)) family = touched_family;
-    const bool other = family && secret(c, 7, group) % OTHER_TIMED == i % OTHER_TIMED;
-    return (struct modset){other ? family : "shipped", secret(c, 5, i), 0};
+    const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
+    const bool touched = c->touched && secret(c, 8, i) % 2;
+    return (struct modset){other ? c->timed_family : touched ? touched_family : "shipped", secret(c, 5, i), 0};
 }
 
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,

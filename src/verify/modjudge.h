@@ -11,7 +11,7 @@
 
 #define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
 
-enum { MAX_CALLS = 128, CHECKED_CALLS = 2 };
+enum { MAX_CALLS = 128, CHECKED_CALLS = 8 };
 
 struct run {
     struct module_judge *j;

@@ -113,6 +113,18 @@ static void test_stands_still(void **state) {
     assert_true(woken > still + 0.005);
 }
 
+/* What would let an answer go on when it is stopped, or give it rights, is refused where that can be done. */
+static void test_refused(void **state) {
+    (void)state;
+    struct modrun r = started("import fcntl\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+                              "SYS_CLONE, CLONE_NEWUSER, F_SETSIG, EPERM = 56, 0x10000000, 10, 1\n"
+                              "assert libc.syscall(SYS_CLONE, CLONE_NEWUSER | signal.SIGCHLD, 0, 0, 0, 0) == -1\n"
+                              "assert ctypes.get_errno() == EPERM\n"
+                              "assert libc.fcntl(2, F_SETSIG, int(signal.SIGCONT)) == -1\n"
+                              "assert ctypes.get_errno() == EPERM\n");
+    modrun_end(&r, NULL, NULL, NULL, 0);
+}
+
 static void test_numbers(void **state) {
     (void)state;
     struct modrun r = started("");
@@ -130,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_children),
         cmocka_unit_test(test_stands_still),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests_name("modrun", tests, open_all, close_all);

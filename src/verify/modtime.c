@@ -187,7 +187,9 @@ static bool same_memory(const struct run *r, const json_t *reply, int a, int b) 
 static bool check_timed(struct run *r, const json_t *reply, const struct modset *sets, int n, int *n_checked) {
     int slots[MAX_CALLS];
     for (int i = 0; i < n; i++) slots[i] = i;
-    int last_with[CHECKED_CALLS], checked = n < CHECKED_CALLS ? n : CHECKED_CALLS;
+    /* Two, and of many short ones more; on a GPU each look takes longer than they do. */
+    int last_with[CHECKED_CALLS], most = on_gpu(r->j) || n < 12 ? 2 : n < 4 * CHECKED_CALLS ? n / 4 : CHECKED_CALLS;
+    int checked = n < most ? n : most;
     /* Looking at gigabytes takes longer than making them: one call of one request of four or eight then, which is
      * decided only now. */
     int64_t bytes = 0;

@@ -192,8 +192,8 @@ enum status reference_get(struct references *r, const char *code, struct referen
 
 /* ---- sets ---- */
 
-/* One of each so many timed sets is signed or touched, where the reference stands that: an answer that has its tests
- * behind it would otherwise know what its inputs are drawn from. */
+/* One of each so many timed sets is signed, and half of the others are touched, where the reference stands that: an
+ * answer that has its tests behind it would otherwise know what its inputs are drawn from. */
 enum { OTHER_TIMED = 4 };
 
 static const char *const pattern[] = {"shipped", "signed", "touched", "scaled", "signed"};
@@ -300,13 +300,12 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
         for (int i = 0; i < m; i++) {
-            const uint64_t at = (uint64_t)(p->n_timed + i), group = at / OTHER_TIMED;
+            const uint64_t at = (uint64_t)(p->n_timed + i);
             w[i] = wanted(reference_timed_set(r, p->n_timed + i), "shipped", secret(p, 5, at));
-            if (secret(p, 7, group) % OTHER_TIMED != at % OTHER_TIMED) continue;
-            if (p->touched.usable && (!p->is_signed.usable || secret(p, 8, group) % 2))
-                w[i].family = "touched";
-            else if (p->is_signed.usable)
+            if (p->is_signed.usable && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
                 w[i].family = "signed";
+            else if (p->touched.usable && secret(p, 8, at) % 2)
+                w[i].family = "touched";
         }
         TRY(fill(r, p, w, m, false, e));
         p->n_timed += m;

@@ -414,7 +414,7 @@ class Case:
             if family == "probe":
                 result = self._probe(result, param_set, seed, generator)
             elif family == "touched":
-                result = self._touch(result, param_set, generator, into)
+                result = self._touch(result, param_set, seed, into)
             else:
                 fresh = [is_alone(v, result, into) for v in result]
                 result = [self._change(v, family, generator, f) for v, f in zip(result, fresh)]
@@ -524,14 +524,15 @@ class Case:
                     found[pick] = shows[1]
         self.touches[param_set] = sorted(found.items())
 
-    def _touch(self, values, param_set, generator, into):
+    def _touch(self, values, param_set, seed, into):
         """One element, anywhere, with a value that has shown in some place of that input."""
         if not self.touches.get(param_set):
             return values
-        which = int(torch.randint(len(self.touches[param_set]), (1,), generator=generator, device=self.device))
+        generator = torch.Generator().manual_seed(seed ^ 0x70C4)  # on the CPU: nobody waits for a GPU to say the place
+        which = int(torch.randint(len(self.touches[param_set]), (1,), generator=generator))
         pick, value = self.touches[param_set][which]
         x = values[pick]
-        at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
+        at = int(torch.randint(x.numel(), (1,), generator=generator))
         x = x if is_alone(x, values, into) else x.clone()
         x[tuple(int(i) for i in unravel(at, x.shape))] = value
         return [x if i == pick else v for i, v in enumerate(values)]
