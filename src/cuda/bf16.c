@@ -318,20 +318,21 @@ void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_a
 }
 
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
-                      const struct lora_site_args *site, int n) {
+                      const struct lora_site_args *site, int n, bool keep) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || xa.rows == 0) return;
     const struct cu_lora l = n > 0 ? second_half(xa, site, n) : (struct cu_lora){0};
-    if (n != 2 || site[0].y.data != gu.data || !cu_lora_takes_swiglu(&l, mat16(y))) {
-        ASSERT(n != 2 || !lora_leaves_gu(l.R, y.cols));
+    const bool fits = n == 2 && site[0].y.data == gu.data;
+    if (!fits || !(keep ? cu_lora_takes_many(&l, mat16(y)) : cu_lora_takes_swiglu(&l, mat16(y)))) {
         bf16_lora_up(be, xa, site, n);
         be->swiglu(be, y, gu);
         return;
     }
-    if (NOTE(c, "lora_swiglu", OF_TENSOR(xa), OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(site[0].b->packed),
-             ADDRESS(site[1].b->packed)) &&
-        cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
-        cuda_ok(c, "lora", cu_lora_swiglu(&c->dev, &l, mat16(y)));
+    if (!NOTE(c, "lora_swiglu", OF_TENSOR(xa), OF_TENSOR(y), OF_TENSOR(gu), ADDRESS(site[0].b->packed),
+              ADDRESS(site[1].b->packed), keep) ||
+        !cuda_ok(c, "lora", cudaStreamWaitEvent(c->stream, c->join, 0)))
+        return;
+    cuda_ok(c, "lora", keep ? cu_lora_swiglu_many(&c->dev, &l, mat16(y), 1) : cu_lora_swiglu(&c->dev, &l, mat16(y)));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

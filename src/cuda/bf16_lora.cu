@@ -298,10 +298,7 @@ template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_
 }
 
 extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
-    const struct cu_lora_site *s = l->site;
-    if (l->T >= CU_LORA_MANY && static_cast<uint16_t *>(s[0].y) + y.cols == s[1].y && s[0].ldy == s[1].ldy &&
-        s[0].b.row == l->R && s[1].b.row == l->R)
-        return cu_lora_swiglu_many(d, l, y);
+    if (cu_lora_takes_many(l, y)) return cu_lora_swiglu_many(d, l, y, 0);
     return l->R <= 32 ? swiglu<1>(d, l, y) : swiglu<2>(d, l, y);
 }
 

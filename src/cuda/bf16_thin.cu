@@ -7,6 +7,7 @@
 #include "cuda/bf16.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, GROUP = 16 /* rows */, COLS = 64, THIN = 32, VALUES = COLS * THIN / 32 };
+enum { MOST_COLS = 2048 /* of more cuBLASLt has enough tiles to occupy the device, and is faster */ };
 enum { AHEAD = 2, SHARED = WARPS * COLS * THIN * 4, MOST_PARTS = 64, LEAST_ROWS = WARPS * GROUP };
 
 /* Words of rows a and b: their low halves, and their high halves. */
@@ -110,6 +111,6 @@ extern "C" int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *p
 }
 
 extern "C" int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a) {
-    return a->T >= 512 && a->R <= 192 && a->R % 8 == 0 && a->N % 8 == 0 && a->lds % 4 == 0 && a->ldw % 8 == 0 &&
-           (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
+    return a->T >= 512 && a->N <= MOST_COLS && a->R <= 192 && a->R % 8 == 0 && a->N % 8 == 0 && a->lds % 4 == 0 &&
+           a->ldw % 8 == 0 && (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
 }

@@ -49,29 +49,6 @@ void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const 
     if (c) bf16_linear_dx(c, dt, dy, b, scale, false);
 }
 
-void bf16_lora_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
-                           struct tensor xa, const struct lora_site_args *site, struct tensor dt,
-                           const struct weight *a) {
-    struct cuda_backend *c = cuda_begin_product(be, "lora_swiglu_both");
-    const int64_t R = xa.cols / 2;
-    if (!c || y.rows == 0) return;
-    ASSERT(lora_leaves_gu(R, y.cols) && site[0].b->K == R && site[1].b->K == R && xa.ld == 2 * R);
-    ASSERT(!dt.data || (dt.cols == R && dt.ld == R && dt.dt == DT_BF16 && a->N == R && a->K == y.cols));
-    ASSERT(lined_up(dgu) && lined_up(y) && lined_up(dy) && lined_up(gu) && y.data != dy.data);
-    const struct cu_lora_gates g = {.dgu = mat16(dgu),
-                                    .y = mat16(y),
-                                    .dy = mat16(dy),
-                                    .gu = mat16(gu),
-                                    .t = xa.data,
-                                    .dt = dt.data,
-                                    .a = dt.data ? a->packed : NULL,
-                                    .b = {site[0].b->packed, site[1].b->packed},
-                                    .R = R};
-    /* a layer computed again leaves xa to the stream beside */
-    if (cuda_ok(c, "lora_swiglu_both", (int)cudaStreamWaitEvent(c->stream, c->join, 0)))
-        cuda_ok(c, "lora_swiglu_both", cu_lora_swiglu_both(&c->dev, &g));
-}
-
 void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
                     const struct cu_rope *a) {
     const size_t heads = (size_t)(dqkv.rows * (a->H + a->G));

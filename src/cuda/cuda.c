@@ -776,7 +776,6 @@ static const struct backend table = {
     .rmsnorm_back = bf16_rmsnorm_back,
     .linear_add = bf16_linear_add,
     .logprob_dx = op_logprob_dx,
-    .lora_swiglu_both = bf16_lora_swiglu_both,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */

@@ -219,13 +219,10 @@ uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x);
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
-                      const struct lora_site_args *site, int n);
+                      const struct lora_site_args *site, int n, bool keep);
 void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
 void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
                        const float *gain, float eps);
-void bf16_lora_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
-                           struct tensor xa, const struct lora_site_args *site, struct tensor dt,
-                           const struct weight *a);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);

@@ -219,18 +219,16 @@ int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
  * are not written. */
 int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
-/* bf16_lora_grad.cu: the same over many rows, gates on the left of what they gate. */
-int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
-/* y as of cu_lora_swiglu once more, and the gradient dgu at its sums, given dy, plus dt A where dt is
- * not NULL. gu, with the gates on the left, is what the sums add to; all rows aligned to 16 bytes, their lengths and R
- * multiples of 8, R up to 64. */
+/* bf16_gates.cu: the same over many rows, gates on the left of what they gate; with `keep` they get the sums. */
 struct cu_lora_gates {
-    struct cu_mat16 dgu, y, dy, gu;
-    const uint16_t *t, *dt, *a; /* [T][2R], [T][R], [R][y.cols] */
-    const uint16_t *b[2];       /* [y.cols][R] */
+    struct cu_mat16 y, gu;
+    const uint16_t *t;    /* [T][2R] */
+    const uint16_t *b[2]; /* [y.cols][R] */
     int64_t R;
+    int keep;
 };
-int cu_lora_swiglu_both(const struct cu_dev *d, const struct cu_lora_gates *g);
+int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y);
+int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y, int keep);
 /* bf16_thin.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes; parts()
  * says how many parts the rows are cut into, and writes part_rows: `parts` is scratch for so many outs where it is
  * not 1. */

@@ -88,21 +88,12 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
 
     /* x_out = x_mid + swiglu(norm(x_mid) Wgu^T) Wd^T */
     lora_backward(m, lora, LORA_OF_ACT, dx, a->xa[LORA_OF_ACT]);
-    if (lora && lora_within_gu(m, i, a)) {
-        const struct lora_site_args site[] = {{&lora->b[LORA_GATE], tensor_cols(gu, 0, F)},
-                                              {&lora->b[LORA_UP], tensor_cols(gu, F, F)}};
-        const struct weight *down = &lora->a[LORA_OF_ACT];
-        be->linear_dx(be, da, dx, &l->wd, false);
-        be->lora_swiglu_both(be, dgu, act, da, gu, act_full(m, a->xa[LORA_OF_H2], T, 2 * m->own.rank), site,
-                             down->w ? lora_dt_of(m, lora, LORA_OF_ACT) : (struct tensor){0}, down);
+    site_dx(m, lora, LORA_OF_ACT, da, dx, &l->wd);
+    if (be->swiglu_both && gu.dt == DT_BF16) {
+        be->swiglu_both(be, dgu, act, da, gu);
     } else {
-        site_dx(m, lora, LORA_OF_ACT, da, dx, &l->wd);
-        if (be->swiglu_both && gu.dt == DT_BF16) {
-            be->swiglu_both(be, dgu, act, da, gu);
-        } else {
-            be->swiglu(be, act, gu);
-            be->swiglu_grad(be, dgu, da, gu);
-        }
+        be->swiglu(be, act, gu);
+        be->swiglu_grad(be, dgu, da, gu);
     }
     if (full) be->linear_dw(be, grad_of(m, l->wd.w), dx, act, m->dt);
     lora_a_grad(m, lora, LORA_OF_ACT, act);

@@ -112,12 +112,6 @@ static bool lora_alone(const struct model *m, const struct pass *p, int layer, e
     return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
 }
 
-bool lora_within_gu(const struct model *m, int i, const struct layer_acts *a) {
-    const struct lora *l = &m->own.layer[i];
-    return m->be->lora_swiglu_both && m->act == DT_BF16 && a->xa[LORA_OF_H2] && l->b[LORA_GATE].w && l->b[LORA_UP].w &&
-           lora_leaves_gu(m->own.rank, m->cfg.F);
-}
-
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
 static void *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
     return a->xa[input] ? a->xa[input] : p->xa;
@@ -166,14 +160,12 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
     lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
     be->linear(be, gu, h, &l->wgu, NULL, false);
-    const bool within = lora_within_gu(m, i, a);   /* check_batch: all rows are the own adapter's then */
-    const bool last = p->kv || m->ts.forward_only; /* nobody asks for gu again */
-    if (within && !x_out) return;
-    if (within || (last && x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu)) {
-        const struct lora *lora = within ? &m->own.layer[i] : &p->lora[0].adapter->layer[i];
+    if (x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) {
+        const struct lora *lora = &p->lora[0].adapter->layer[i];
+        const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
         struct lora_site_args site[LORA_SITES_MAX];
         const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n);
+        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n, again);
     } else {
         lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
         if (!x_out) return;

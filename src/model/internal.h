@@ -212,9 +212,6 @@ static inline void *carve_act(const struct model *m, struct carve *c, int64_t n)
 static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
     return tensor_of(p, m->act, rows, cols);
 }
-/* Whether gu is kept without what LoRA adds to it, which the backward pass then adds as it reads gu (`a`: of layer i).
- */
-bool lora_within_gu(const struct model *m, int i, const struct layer_acts *a);
 /* Columns of what rope writes: with bfloat16 the values, too. */
 static inline int64_t qk_cols(const struct model *m) {
     const struct model_config *c = &m->cfg;

@@ -140,21 +140,15 @@ struct backend {
      * are undefined afterwards. */
     void (*rope_kv)(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a,
                     const struct attn_seq *seq, int n_seq, struct attn_shape s);
-    /* lora_up of sites that lie in gu, then swiglu of it, with the same bits; gu is left as it was where
-     * lora_leaves_gu() says so, and undefined otherwise. Where lora_up is. */
+    /* lora_up of sites that lie in gu, then swiglu of it, with the same bits; without keep gu is undefined afterwards.
+     * Where lora_up is. */
     void (*lora_swiglu)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
-                        const struct lora_site_args *site, int n);
+                        const struct lora_site_args *site, int n, bool keep);
     /* swiglu and swiglu_grad of one gu in bfloat16, which is read once; y is neither dy nor a part of dgu. NULL: a
      * backend without it. */
     void (*swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);
     /* The gradient at x A^T of a site, dt = scale dy B in bfloat16, for a B [N,R] of DT_BF16. Where lora_up is. */
     void (*lora_dt)(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
-    /* swiglu_both of gu plus what the two sites add to it, which lora_swiglu left out of gu: xa as lora_down made it
-     * for this gu. Where dt has data, dt A is added to dy first, dt [T,R] and A [R,F]. All in bfloat16, and as
-     * lora_leaves_gu() asks for. */
-    void (*lora_swiglu_both)(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu,
-                             struct tensor xa, const struct lora_site_args *site, struct tensor dt,
-                             const struct weight *a);
     /* weight_pack of n weights of DT_BF16. */
     void (*weights_pack)(struct backend *be, struct weight *const *w, int n);
     /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
@@ -166,9 +160,6 @@ struct backend {
     void (*logprob_dx)(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
                        const float *g, const struct weight *w);
 };
-
-/* Of two sites of rank R, each F wide, whose rows begin at multiples of 16 bytes. */
-static inline bool lora_leaves_gu(int64_t R, int64_t F) { return R % 8 == 0 && R <= 64 && F % 8 == 0; }
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
 enum { CUDA_LOGIT_CHUNK = 296 << 20 };

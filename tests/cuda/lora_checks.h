@@ -160,8 +160,8 @@ static bool thin_right(struct backend *gpu, int64_t T, int64_t N, int64_t R) {
     return ok;
 }
 
-/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit; and that LoRA does something.
- */
+/* SwiGLU with LoRA's second half in it against the two one after the other, bit for bit, and the sums where they are
+ * kept; and that LoRA does something. */
 static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
     enum { IN = 64, F = 168 };
     struct rng r = rng_make(61, (uint64_t)(T + R));
@@ -176,23 +176,24 @@ static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
     struct tensor gu = tensor_of(g, DT_BF16, T, 2 * F), out = tensor_of(y, DT_BF16, T, F);
     struct tensor down = tensor_of(xa, DT_BF16, T, 2 * R);
     const struct lora_site_args site[2] = {{&wb[0], tensor_cols(gu, 0, F)}, {&wb[1], tensor_cols(gu, F, F)}};
-    uint16_t *got[3];
-    for (int way = 0; way < 3; way++) { /* in one, in two, without LoRA */
-        got[way] = xmalloc(bytes);
+    uint16_t *got[4];
+    for (int way = 0; way < 4; way++) { /* in one, in two, without LoRA, in one that keeps gu */
+        got[way] = xmalloc(3 * bytes);
         gpu->mem_copy(gpu, g, start, 2 * bytes);
         gpu->mem_zero(gpu, y, bytes);
-        if (way < 2) gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
-        if (way == 0) {
-            gpu->lora_swiglu(gpu, out, gu, down, site, 2);
+        if (way != 2) gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
+        if (way == 0 || way == 3) {
+            gpu->lora_swiglu(gpu, out, gu, down, site, 2, way == 3);
         } else {
             if (way == 1) gpu->lora_up(gpu, down, site, 2);
             gpu->swiglu(gpu, out, gu);
         }
         gpu->mem_get(gpu, got[way], y, bytes);
+        gpu->mem_get(gpu, got[way] + T * F, g, 2 * bytes);
     }
-    const bool same =
-        gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 && memcmp(got[1], got[2], bytes) != 0;
-    for (int way = 0; way < 3; way++) free(got[way]);
+    const bool same = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], bytes) == 0 &&
+                      memcmp(got[1], got[2], bytes) != 0 && memcmp(got[1], got[3], 3 * bytes) == 0;
+    for (int way = 0; way < 4; way++) free(got[way]);
     gpu->mem_free(gpu, x);
     gpu->mem_free(gpu, start);
     gpu->mem_free(gpu, g);
@@ -201,73 +202,6 @@ static bool lora_into_swiglu(struct backend *gpu, int64_t T, int64_t R) {
     gpu->weight_free(gpu, &wa);
     for (int s = 0; s < 2; s++) gpu->weight_free(gpu, &wb[s]);
     return same;
-}
-
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-
-/* The gradient of SwiGLU with LoRA in it, where forward left gu without: y has the bits of forward, gu stays, and dgu
- * has, without a dt, the bits of swiglu_both after lora_up; with one it is compared with numbers in double. */
-static bool lora_swiglu_grad(struct backend *gpu, int64_t T, int64_t R) {
-    enum { IN = 64, F = 168 };
-    struct rng r = rng_make(71, (uint64_t)(T + R));
-    struct err e;
-    struct attention a = {.gpu = gpu, .rng = rng_make(72, (uint64_t)T)};
-    struct weight wa = random_weight(gpu, &r, 2 * R, IN), wd = random_weight(gpu, &r, R, F), wb[2];
-    for (int s = 0; s < 2; s++) wb[s] = random_weight(gpu, &r, F, R);
-    const size_t row = (size_t)T * 2;
-    void *x = randoms(&a, T * IN), *start = randoms(&a, T * 2 * F), *d = randoms(&a, T * F), *u = randoms(&a, T * R);
-    uint16_t *const g = gpu->mem_alloc(gpu, row * 2 * F), *const y = gpu->mem_alloc(gpu, row * F);
-    uint16_t *const dg = gpu->mem_alloc(gpu, row * 2 * F), *const xa = gpu->mem_alloc(gpu, row * 2 * (size_t)R);
-    const struct tensor gu = tensor_of(g, DT_BF16, T, 2 * F), out = tensor_of(y, DT_BF16, T, F),
-                        dgu = tensor_of(dg, DT_BF16, T, 2 * F), dy = tensor_of(d, DT_BF16, T, F),
-                        down = tensor_of(xa, DT_BF16, T, 2 * R), dt = tensor_of(u, DT_BF16, T, R);
-    const struct lora_site_args site[2] = {{&wb[0], tensor_cols(gu, 0, F)}, {&wb[1], tensor_cols(gu, F, F)}};
-    const size_t n = (size_t)T * F;
-    uint16_t *got[3], *sums = xmalloc(row * 2 * F), *host = xmalloc(row * F), *side = xmalloc(row * (size_t)R),
-                      *thin = xmalloc((size_t)(R * F) * 2);
-    for (int way = 0; way < 3; way++) { /* one after the other, in one, in one with a dt */
-        got[way] = xmalloc(n * 5 * 2);  /* y, dgu, gu */
-        gpu->mem_copy(gpu, g, start, row * 2 * F);
-        gpu->mem_zero(gpu, y, row * F);
-        gpu->mem_zero(gpu, dg, row * 2 * F);
-        gpu->lora_down(gpu, tensor_of(x, DT_BF16, T, IN), &wa, down, 0.25f);
-        if (way == 0) {
-            gpu->lora_up(gpu, down, site, 2);
-            gpu->swiglu_both(gpu, dgu, out, dy, gu);
-            gpu->mem_get(gpu, sums, g, row * 2 * F);
-            gpu->mem_copy(gpu, g, start, row * 2 * F);
-        } else {
-            if (way == 1) gpu->lora_swiglu(gpu, out, gu, down, site, 2); /* what it does to gu shows */
-            gpu->lora_swiglu_both(gpu, dgu, out, dy, gu, down, site, way == 2 ? dt : (struct tensor){0}, &wd);
-        }
-        gpu->mem_get(gpu, got[way], y, row * F);
-        gpu->mem_get(gpu, got[way] + n, dg, row * 2 * F);
-        gpu->mem_get(gpu, got[way] + 3 * n, g, row * 2 * F);
-    }
-    gpu->mem_get(gpu, host, d, row * F);
-    gpu->mem_get(gpu, side, u, row * (size_t)R);
-    gpu->weight_get(gpu, &wd, 0, R, thin);
-    bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], n * 5 * 2) == 0 &&
-              memcmp(got[0], got[2], n * 2) == 0 && memcmp(got[1] + n, got[2] + n, n * 2 * 2) != 0 &&
-              memcmp(got[1] + 3 * n, got[2] + 3 * n, n * 2 * 2) == 0;
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t j = 0; j < F; j++) {
-            double v = bf16_value(host[t * F + j]);
-            for (int64_t k = 0; k < R; k++) v += bf16_value(side[t * R + k]) * bf16_value(thin[k * F + j]);
-            const double p = bf16_value(sums[t * 2 * F + j]), q = bf16_value(sums[t * 2 * F + F + j]), s = sigmoid(p);
-            const double gate = v * q * s * (1 + p * (1 - s)), up = v * p * s;
-            const uint16_t *const to = got[2] + n + t * 2 * F;
-            ok &= fabs(bf16_value(to[j]) - gate) < 1e-3 + 0.005 * fabs(gate);
-            ok &= fabs(bf16_value(to[F + j]) - up) < 1e-3 + 0.005 * fabs(up);
-        }
-    for (int way = 0; way < 3; way++) free(got[way]);
-    free(sums), free(host), free(side), free(thin);
-    void *const all[] = {x, start, d, u, g, y, dg, xa};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) gpu->mem_free(gpu, all[i]);
-    gpu->weight_free(gpu, &wa);
-    gpu->weight_free(gpu, &wd);
-    for (int s = 0; s < 2; s++) gpu->weight_free(gpu, &wb[s]);
-    return ok;
 }
 
 #endif
