@@ -39,8 +39,8 @@
     X(swiglu,            2e-6,  0,     0,   ROWS | THREADS,         swiglu,    1) \
     X(swiglu_grad,       1e-5,  1e-5,  0,   ROWS | THREADS,         swiglu,    1) \
     X(kv_write,          0,     0,     0,   THREADS,                attention, 2) \
-    X(attention,         2e-5,  0,     0,   THREADS,                attention, 2) \
-    X(attention_cached,  2e-5,  0,     0,   ROWS | THREADS,         attention, 2) \
+    X(attention,         1e-5,  0,     0,   THREADS,                attention, 2) \
+    X(attention_cached,  1e-5,  0,     0,   ROWS | THREADS,         attention, 2) \
     X(attention_grad,    2e-5,  2e-5,  0,   THREADS | ZERO_SIGN,    attention, 1) \
     X(logprob,           2e-6,  0,     1,   ROWS | THREADS,         logits,    2) \
     X(logprob_grad,      1e-5,  1e-5,  0,   ROWS | THREADS,         logits,    1) \
