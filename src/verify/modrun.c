@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -224,6 +225,7 @@ enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, do
         }
         *ns = clock_now_ns() - asked;
         modrun_pause(r);
+        timeout_s = fmax(0.1, timeout_s - (double)*ns * 1e-9); /* it has had its time: what it has sent is read */
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
     spent_note("process", str_c(request), (double)(clock_now_ns() - asked) * 1e-9);
