@@ -128,15 +128,14 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
     return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
 }
 
+static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
+                         const struct cu_gemm16 *own, int64_t i, float *d);
+
 /* y = a b as lt.c and as the own kernel have it. Which of the two is decided by the sizes of the matrix alone, so that
  * it is the same one for every number of rows. */
-static void product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
+static void run_product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
     const size_t out = p.out16 ? 2 : 4;
     bool done = false;
-    op = profile_name(c, op, p.m, p.k);
-    if (!NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
-              (uint64_t)p.lda, (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias), p.accumulate, p.out16))
-        return;
     if (p.m % 8 == 0 && p.k % 8 == 0 && p.k > 0) {
         const struct lt_product wanted = p;
         if (!lined_up(p.d, p.ldd, out)) { /* only tests have such */
@@ -154,7 +153,34 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
                     cudaMemcpy2DAsync(wanted.d, (size_t)wanted.ldd * out, p.d, (size_t)p.m * out, (size_t)p.m * out,
                                       (size_t)p.n, cudaMemcpyDeviceToDevice, c->stream));
     }
-    if (!done && !c->pass.abort) cuda_ok(c, op, cu_gemm16(&c->dev, own));
+    if (done || c->pass.abort) return;
+    if (p.parts > 1) {
+        for (int64_t i = 0; i < p.parts; i++) part_product(c, op, &p, own, i, (float *)p.d + i * p.part_step);
+        return;
+    }
+    cuda_ok(c, op, cu_gemm16(&c->dev, own));
+}
+
+/* One of a product's parts, by itself. */
+static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
+                         const struct cu_gemm16 *own, int64_t i, float *d) {
+    struct lt_product p = *whole;
+    struct cu_gemm16 g = *own;
+    p.a = (const uint16_t *)p.a + i * p.k;
+    p.b = (const uint16_t *)p.b + i * p.k;
+    p.d = g.c = d;
+    p.parts = p.part_step = 0;
+    g.a.p += i * p.k;
+    g.b.p += i * p.k;
+    run_product(c, op, p, &g);
+}
+
+static void product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
+    op = profile_name(c, op, p.m, p.k);
+    if (NOTE(c, op, ADDRESS(p.a), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
+             (uint64_t)p.lda, (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias), p.accumulate, p.out16,
+             (uint64_t)p.parts, (uint64_t)p.part_step))
+        run_product(c, op, p, own);
 }
 
 static struct lt_product linear_product(struct tensor y, struct tensor x, const struct weight *w) {
@@ -172,9 +198,61 @@ static struct lt_product linear_product(struct tensor y, struct tensor x, const 
                                .d = y.data};
 }
 
+/* ---- sums in parts --------------------------------------------------------------------------------------------------
+ */
+
+/* A product that is added to what is there, with a matrix so long and narrow that over few rows its outputs do not
+ * occupy a GPU, is cut along k into PARTS products, which are added one after the other. Over few rows they are one
+ * launch and leave their results side by side, owed to y: the norm that reads y next adds them as it reads, any other
+ * op finds them added. Over many rows each product adds to what the one before left. Both are the same additions, so
+ * that the bits do not depend on the number of rows; which products are cut depends on the matrix alone. */
+enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048, LONG = 4096 };
+
+static int64_t parts_of(const struct cuda_backend *c, const struct weight *w, bool accumulate, struct tensor y) {
+    return !c->be.fast && accumulate && y.dt == DT_F32 && w->N <= NARROW && w->N % 8 == 0 && w->K >= LONG &&
+                   w->K % (64 * PARTS) == 0
+               ? PARTS
+               : 1;
+}
+
+static void linear_parts(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w) {
+    struct lt_product p = linear_product(y, x, w);
+    p.k = w->K / PARTS;
+    struct cu_gemm16 own = {
+        side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, 0, y.ld, NULL, 1, y.rows, w->N, p.k, 0};
+    if (y.rows <= PARTS_ROWS) {
+        const int64_t step = y.rows * y.cols;
+        float *const part = cuda_scratch(c, "linear", &c->parts, (size_t)(PARTS * step) * sizeof *part);
+        if (!part) return;
+        p.d = own.c = part;
+        p.ldd = own.ldc = y.cols;
+        p.parts = PARTS;
+        p.part_step = step;
+        own.accumulate = 0;
+        product(c, "linear", p, &own);
+        c->owed = (struct owed){y, part, PARTS};
+        return;
+    }
+    const char *op = profile_name(c, "linear", w->N, w->K);
+    p.accumulate = true;
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed)))
+        for (int64_t i = 0; i < PARTS; i++) part_product(c, op, &p, &own, i, y.data);
+}
+
+void bf16_settle(struct cuda_backend *c) {
+    const struct owed o = c->owed;
+    c->owed.n = 0;
+    if (o.n > 0 && NOTE(c, "linear", OF_TENSOR(o.y), ADDRESS(o.part), (uint64_t)o.n))
+        cuda_ok(c, "linear", cu_add_parts(&c->dev, mat32(o.y), o.part, o.n));
+}
+
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate) {
     if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, 0, factor_bytes(x))) return;
+    if (parts_of(c, w, accumulate, y) > 1) {
+        linear_parts(c, y, x, w);
+        return;
+    }
     struct lt_product p = linear_product(y, x, w);
     p.accumulate = accumulate;
     p.bias = bias;
@@ -188,17 +266,25 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && z.rows == y.rows && z.cols == y.cols);
     struct lt_product p = linear_product(y, x, w);
+    const int64_t parts = parts_of((struct cuda_backend *)be, w, true, y);
     p.accumulate = true;
     p.c = z.data;
+    p.k /= parts;
     const bool aligned = lined_up(p.d, p.ldd, 4) && lined_up(p.c, z.ld, 4) && lined_up(p.b, p.ldb, 2);
     if (y.dt == DT_F32 && z.dt == DT_F32 && z.ld == y.ld && x.dt == DT_BF16 && aligned && p.m % 8 == 0 &&
         p.k % 8 == 0 && p.k > 0 && y.rows > 0) {
         struct cuda_backend *c = cuda_begin(be, "linear");
-        bool done;
+        bool done = true;
         if (!c) return;
-        const char *op = profile_name(c, "linear", p.m, p.k);
+        const char *op = profile_name(c, "linear", w->N, w->K);
         if (c->profile) profile_mark(c, op);
-        if (c->pass.mode == PASS_RUN && (!lt_run(c, op, &p, &done) || done)) return;
+        for (int64_t i = 0; i < parts && done && c->pass.mode == PASS_RUN; i++) { /* none or all have an algorithm */
+            if (!lt_run(c, op, &p, &done)) return;
+            p.a = (const uint16_t *)p.a + p.k;
+            p.b = (const uint16_t *)p.b + p.k;
+            p.c = NULL;
+        }
+        if (done && c->pass.mode == PASS_RUN) return;
     }
     be->axpby(be, y, 1.0f, z, 0);
     be->linear(be, y, x, w, NULL, true);
@@ -272,7 +358,9 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
-/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. */
+/* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. A kernel
+ * that does nothing goes ahead of it: the product beside has blocks in clusters, each of which needs several
+ * multiprocessors that lie together, so it must take its places first. */
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || a->N == 0) return;
@@ -290,7 +378,8 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
-        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
+        cuda_ok(c, "lora", cudaStreamWaitEvent(c->side, c->fork, 0)) && cuda_ok(c, "lora", cu_nothing(&beside)) &&
+        cuda_ok(c, "lora", cu_lora_down(&beside, &l)))
         cuda_ok(c, "lora", cudaEventRecord(c->join, c->side));
 }
 
@@ -353,8 +442,14 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), float_bits(eps)))
-        cuda_ok(c, "rmsnorm", cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
+    if (c->owed.n != CU_PARTS || x.cols % 4 != 0 || x.cols > CU_PARTS_COLS || !lined_up(x.data, x.ld, 4))
+        bf16_settle(c);
+    const float *const part = c->owed.n > 0 ? c->owed.part : NULL;
+    c->owed.n = 0;
+    if (NOTE(c, "rmsnorm", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(gain), float_bits(eps), ADDRESS(part)))
+        cuda_ok(c, "rmsnorm",
+                part ? cu_rmsnorm16_parts(&c->dev, mat16(y), mat32(x), gain, eps, part)
+                     : cu_rmsnorm16(&c->dev, mat16(y), mat32(x), gain, eps));
 }
 
 /* The tables move when they grow, and not together. */

@@ -20,13 +20,15 @@ static __device__ __forceinline__ float block_sum(float x, float *shared) {
     return s;
 }
 
-/* A row of up to QUADS * 1024 elements stays in registers; longer ones are read twice. */
+/* A row of up to QUADS * 1024 elements stays in registers; longer ones are read twice. With PARTS, x is what it was and
+ * the parts; then it is vec, and no longer than that. */
 enum { QUADS = 4 };
+template <int PARTS>
 static __global__ void __launch_bounds__(THREADS)
-    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec) {
+    rmsnorm16_kernel(struct cu_mat16 y, struct cu_mat x, const float *gain, float eps, int vec, const float *part) {
     __shared__ float shared[THREADS / 32];
     const int64_t n = x.cols;
-    const float *in = x.p + (int64_t)blockIdx.x * x.ld;
+    float *const in = x.p + (int64_t)blockIdx.x * x.ld;
     uint16_t *out = y.p + (int64_t)blockIdx.x * y.ld;
     const int tid = threadIdx.x;
     float4 g[QUADS]; /* no kernel of this pass writes it */
@@ -45,6 +47,25 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < QUADS; i++) {
             const int64_t j = ((int64_t)i * THREADS + tid) * 4;
             v[i] = j < n ? *reinterpret_cast<const float4 *>(in + j) : make_float4(0, 0, 0, 0);
+        }
+        if (PARTS > 0) {
+            float4 p[PARTS > 0 ? PARTS : 1][QUADS];
+#pragma unroll
+            for (int k = 0; k < PARTS; k++)
+#pragma unroll
+                for (int i = 0; i < QUADS; i++) {
+                    const int64_t j = ((int64_t)i * THREADS + tid) * 4;
+                    const float *const from = part + ((int64_t)k * x.rows + blockIdx.x) * n + j;
+                    p[k][i] = j < n ? *reinterpret_cast<const float4 *>(from) : make_float4(0, 0, 0, 0);
+                }
+#pragma unroll
+            for (int i = 0; i < QUADS; i++) {
+                const int64_t j = ((int64_t)i * THREADS + tid) * 4;
+#pragma unroll
+                for (int k = 0; k < PARTS; k++)
+                    v[i] = make_float4(v[i].x + p[k][i].x, v[i].y + p[k][i].y, v[i].z + p[k][i].z, v[i].w + p[k][i].w);
+                if (j < n) *reinterpret_cast<float4 *>(in + j) = v[i];
+            }
         }
 #pragma unroll
         for (int i = 0; i < QUADS; i++)
@@ -75,7 +96,27 @@ extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu
     const int vec = x.cols % 4 == 0;
     if (vec && !(aligned16(x.p, x.ld) && aligned16(gain, 4) && ((uintptr_t)y.p & 7) == 0 && (y.ld & 3) == 0))
         return (int)cudaErrorInvalidValue;
-    return LAUNCH_SOON(rmsnorm16_kernel, x.rows, THREADS, 0, d, y, x, gain, eps, vec);
+    return LAUNCH_SOON(rmsnorm16_kernel<0>, x.rows, THREADS, 0, d, y, x, gain, eps, vec, (const float *)nullptr);
+}
+
+extern "C" int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain,
+                                  float eps, const float *part) {
+    if (x.rows <= 0) return 0;
+    return LAUNCH_SOON(rmsnorm16_kernel<CU_PARTS>, x.rows, THREADS, 0, d, y, x, gain, eps, 1, part);
+}
+
+static __global__ void add_parts_kernel(struct cu_mat x, const float *part, int64_t n) {
+    ELEMENT_LOOP(i, x.rows * x.cols) {
+        float *const to = x.p + i / x.cols * x.ld + i % x.cols;
+        float v = *to;
+        for (int64_t k = 0; k < n; k++) v = v + part[k * x.rows * x.cols + i];
+        *to = v;
+    }
+}
+
+extern "C" int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n) {
+    if (x.rows <= 0 || n <= 0) return 0;
+    return LAUNCH(add_parts_kernel, grid_for(d, x.rows * x.cols, THREADS), THREADS, 0, d->stream, x, part, n);
 }
 
 /* ---- rotary embedding: sixteen threads a head, as in rows.cu; values are only rounded ------------------------------

@@ -34,8 +34,19 @@ struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     c->known.stats = NULL;
     c->rounded.data = NULL;
     if (c->error[0]) return NULL;
-    if (c->pass.mode != PASS_RUN) return c; /* pass_begin did it */
-    return cuda_ok(c, op, cudaSetDevice(c->device)) ? c : NULL;
+    if (c->pass.mode == PASS_RUN && !cuda_ok(c, op, cudaSetDevice(c->device))) return NULL; /* pass_begin did it */
+    if (c->owed.n > 0) bf16_settle(c);
+    return c;
+}
+
+struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct tensor x) {
+    struct owed *const owed = &((struct cuda_backend *)be)->owed, keep = *owed;
+    const struct tensor y = keep.y;
+    if (y.data == x.data && y.rows == x.rows && y.cols == x.cols && y.ld == x.ld) owed->n = 0;
+    const bool kept = owed->n != keep.n;
+    struct cuda_backend *c = cuda_begin(be, op);
+    if (kept) *owed = keep;
+    return c;
 }
 
 /* The same for ops that cannot be recorded. */
@@ -244,6 +255,7 @@ static void *mem_alloc(struct backend *be, size_t bytes) {
 static void mem_free(struct backend *be, void *p) {
     struct cuda_backend *c = (struct cuda_backend *)be; /* also after an error: cleaning up must work */
     if (!p || cudaSetDevice(c->device) != cudaSuccess) return;
+    if (!c->error[0]) bf16_settle(c);
     cuda_ok(c, "mem_free", cudaStreamSynchronize(c->stream));
     cuda_ok(c, "mem_free", cudaFree(p));
 }
@@ -305,6 +317,7 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->chunks.p);
         cudaFree(c->lora_x.p);
         cudaFree(c->wide.p);
+        cudaFree(c->parts.p);
         plan16_free(&c->plan16);
         recordings_free(c);
         lt_close(c->lt);
@@ -490,7 +503,7 @@ static void op_axpby(struct backend *be, struct tensor y, float a, struct tensor
 
 static void op_rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
     ASSERT(y.rows == x.rows && y.cols == x.cols);
-    struct cuda_backend *c = y.dt == DT_BF16 ? cuda_begin(be, "rmsnorm") : begin(be, "rmsnorm");
+    struct cuda_backend *c = y.dt == DT_BF16 ? cuda_begin_owed(be, "rmsnorm", x) : begin(be, "rmsnorm");
     if (c && y.dt == DT_BF16)
         bf16_rmsnorm(c, y, x, gain, eps);
     else if (c)

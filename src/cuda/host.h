@@ -43,6 +43,13 @@ struct results {
     int n, cap;
 };
 
+/* Parts of a product that are still to be added to y, in order; none: n is 0. See bf16.c. */
+struct owed {
+    struct tensor y;
+    const float *part; /* [n][y.rows][y.cols] */
+    int64_t n;
+};
+
 /* Device memory that only grows. */
 struct slab {
     void *p;
@@ -130,10 +137,11 @@ struct cuda_backend {
     struct results results;
     struct known_logits known;
     struct tensor rounded; /* the float32 factor whose rounding x16 begins with; without data there is none */
+    struct owed owed;
     struct slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct slab x16, y32, part, count, chunks, lora_x, wide; /* of bf16 ops, see bf16.c */
+    struct slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16.c */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -162,6 +170,8 @@ void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t 
 struct cuda_backend *cuda_begin(struct backend *be, const char *op);
 /* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
 struct cuda_backend *cuda_begin_product(struct backend *be, const char *op);
+/* For an op that adds what is owed to x itself, where that is owed. */
+struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct tensor x);
 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
@@ -189,10 +199,12 @@ void profile_print(struct cuda_backend *c, FILE *f); /* and frees it */
 
 /* lt.c. D = op(A) op(B), column-major as cuBLAS has it: D m x n, A m x k (k x m when ta), B k x n; accumulating, plus a
  * bias along m. All addresses and leading dimensions are multiples of 16 bytes. exact: the bits of a column of D must
- * not depend on n. *done false: no algorithm, nothing happened. False after an error. */
+ * not depend on n. *done false: no algorithm, nothing happened. False after an error. With `parts` (ta, not tb, exact)
+ * it is so many products over k terms each, which lie side by side in A and B; the D of each is part_step behind the
+ * one before. */
 struct lt_product {
     bool ta, tb, out16, accumulate, exact;
-    int64_t m, n, k, lda, ldb, ldd;
+    int64_t m, n, k, lda, ldb, ldd, parts, part_step;
     const void *a, *b, *c; /* c: what is accumulated upon, of d's layout; NULL: d */
     void *d;
     const float *bias;
@@ -210,6 +222,8 @@ void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t 
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate);
+/* Adds what is owed. */
+void bf16_settle(struct cuda_backend *c);
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w, float alpha,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);

@@ -153,6 +153,12 @@ struct cu_mat16 {
 /* bf16_rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
  * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
+/* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
+ * CU_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
+enum { CU_PARTS = 2, CU_PARTS_COLS = 4096 };
+int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n);
+int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
+                       const float *part);
 int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
 /* rope of the tasks' rows; queries go to qk, keys and values into the cache as of cu_kv_write16. */
 int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a,
@@ -206,6 +212,7 @@ struct cu_lora {
     float scale;
     int64_t T, K, R, up_blocks;
 };
+int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks

@@ -52,6 +52,7 @@ struct lt {
     cublasStatus_t (*destroy)(cublasLtHandle_t);
     size_t (*version)(void);
     cublasStatus_t (*layout_init)(cublasLtMatrixLayout_t, size_t, cudaDataType, uint64_t, uint64_t, int64_t);
+    cublasStatus_t (*layout_set)(cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, const void *, size_t);
     cublasStatus_t (*desc_init)(cublasLtMatmulDesc_t, size_t, cublasComputeType_t, cudaDataType_t);
     cublasStatus_t (*desc_set)(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t);
     cublasStatus_t (*pref_init)(cublasLtMatmulPreference_t, size_t);
@@ -78,6 +79,7 @@ static bool symbols(struct lt *l) {
     return symbol(l->library, "cublasLtCreate", &l->create) && symbol(l->library, "cublasLtDestroy", &l->destroy) &&
            symbol(l->library, "cublasLtGetVersion", &l->version) &&
            symbol(l->library, "cublasLtMatrixLayoutInit_internal", &l->layout_init) &&
+           symbol(l->library, "cublasLtMatrixLayoutSetAttribute", &l->layout_set) &&
            symbol(l->library, "cublasLtMatmulDescInit_internal", &l->desc_init) &&
            symbol(l->library, "cublasLtMatmulDescSetAttribute", &l->desc_set) &&
            symbol(l->library, "cublasLtMatmulPreferenceInit_internal", &l->pref_init) &&
@@ -119,6 +121,14 @@ struct shape {
     cublasLtMatrixLayoutOpaque_t a, b, d;
 };
 
+static int64_t parts_of(const struct lt_product *p) { return p->parts > 1 ? p->parts : 1; }
+
+static bool set_parts(const struct lt *l, cublasLtMatrixLayout_t m, int64_t parts, int64_t step) {
+    const int32_t n = (int32_t)parts;
+    return !l->layout_set(m, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n) &&
+           !l->layout_set(m, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step);
+}
+
 static bool shape_init(const struct lt *l, const struct lt_product *p, struct shape *s) {
     const cublasOperation_t ta = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
@@ -133,7 +143,9 @@ static bool shape_init(const struct lt *l, const struct lt_product *p, struct sh
                           l->desc_set(&s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias))) ||
              l->layout_init(&s->a, sizeof s->a, CUDA_R_16BF, p->ta ? k : m, p->ta ? m : k, p->lda) ||
              l->layout_init(&s->b, sizeof s->b, CUDA_R_16BF, p->tb ? n : k, p->tb ? k : n, p->ldb) ||
-             l->layout_init(&s->d, sizeof s->d, out, m, n, p->ldd));
+             l->layout_init(&s->d, sizeof s->d, out, m, n, p->ldd)) &&
+           (parts_of(p) == 1 || (set_parts(l, &s->a, p->parts, p->k) && set_parts(l, &s->b, p->parts, p->k) &&
+                                 set_parts(l, &s->d, p->parts, p->part_step)));
 }
 
 static int candidates(const struct lt *l, struct shape *s, bool fast, int most, cublasLtMatmulHeuristicResult_t *out) {
@@ -186,15 +198,23 @@ static void trial_close(struct trial *t) {
 }
 
 static bool trial_open(struct trial *t, const struct lt_product *p) {
-    const size_t out = p->out16 ? 2 : 4, few = REFERENCE_ROWS;
+    const size_t few = REFERENCE_ROWS, x = (size_t)(p->k * parts_of(p)) * 2,
+                 d = (size_t)(p->m * parts_of(p)) * (p->out16 ? 2 : 4);
     void *differ = NULL;
     *t = (struct trial){0};
-    const bool ok = !cudaMalloc(&t->x, (size_t)(p->n * p->k) * 2) && !cudaMalloc(&t->d, (size_t)(p->n * p->m) * out) &&
-                    !cudaMalloc(&t->few, few * (size_t)p->k * 2) && !cudaMalloc(&t->want, few * (size_t)p->m * out) &&
+    const bool ok = !cudaMalloc(&t->x, (size_t)p->n * x) && !cudaMalloc(&t->d, (size_t)p->n * d) &&
+                    !cudaMalloc(&t->few, few * x) && !cudaMalloc(&t->want, few * d) &&
                     !cudaMalloc(&t->flush, FLUSH_BYTES) && !cudaMalloc(&differ, few * sizeof(int32_t)) &&
                     !cudaEventCreateWithFlags(&t->begin, 0) && !cudaEventCreateWithFlags(&t->end, 0);
     t->differ = differ;
     return ok;
+}
+
+/* Operands end to end. */
+static void of_trial(struct lt_product *p) {
+    p->ldb = p->k * parts_of(p);
+    p->ldd = p->m;
+    p->part_step = p->n * p->m;
 }
 
 /* The product on the trial's rows; old contents of d are the same few numbers everywhere. */
@@ -206,18 +226,20 @@ static bool try_run(const struct cuda_backend *c, const struct lt_product *p, vo
     q.c = NULL;
     q.d = d;
     q.n = n;
-    q.ldb = p->k;
-    q.ldd = p->m;
-    return !cudaMemsetAsync(d, 0x3c, (size_t)(n * p->m) * (p->out16 ? 2 : 4), c->stream) && shape_init(c->lt, &q, &s) &&
-           launch(c, &s, &q, algo);
+    of_trial(&q);
+    return !cudaMemsetAsync(d, 0x3c, (size_t)(n * p->m * parts_of(p)) * (p->out16 ? 2 : 4), c->stream) &&
+           shape_init(c->lt, &q, &s) && launch(c, &s, &q, algo);
 }
 
 static bool same_rows(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t, int64_t wanted) {
     const int64_t row = p->m * (p->out16 ? 2 : 4);
     int32_t differ[REFERENCE_ROWS] = {0}, any = 0;
-    if (cudaMemsetAsync(t->differ, 0, sizeof differ, c->stream) ||
-        cu_rows_differ(&c->dev, t->differ, t->d, row, t->want, row, row, p->n, wanted) ||
-        cudaMemcpyAsync(differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, c->stream) ||
+    if (cudaMemsetAsync(t->differ, 0, sizeof differ, c->stream)) return false;
+    for (int64_t i = 0; i < parts_of(p); i++)
+        if (cu_rows_differ(&c->dev, t->differ, (char *)t->d + i * p->n * row, row,
+                           (char *)t->want + i * REFERENCE_ROWS * row, row, row, p->n, wanted))
+            return false;
+    if (cudaMemcpyAsync(differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, c->stream) ||
         cudaStreamSynchronize(c->stream))
         return false;
     for (int i = 0; i < REFERENCE_ROWS; i++) any |= differ[i];
@@ -232,8 +254,7 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
     q.b = t->x;
     q.c = NULL;
     q.d = t->d;
-    q.ldb = p->k;
-    q.ldd = p->m;
+    of_trial(&q);
     if (!shape_init(c->lt, &q, &s)) return best;
     for (int i = 0; i < TIMINGS; i++) {
         float ms = 1e30f;
@@ -253,15 +274,15 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
     struct trial t;
     struct shape s;
     struct lt_product q = *p;
+    const int64_t width = p->k * parts_of(p);
     *out = g->reference;
-    q.ldb = p->k;
-    q.ldd = p->m;
+    of_trial(&q);
     if (c->profile) profile_mark(c, "search");
     const bool fast = c->be.fast;
     const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast, CANDIDATES, found) : 0;
     const int64_t wanted = i64_min(p->n, REFERENCE_ROWS);
-    if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * p->k, 1) &&
-        !cu_random16(&c->dev, t.x, p->n * p->k, 2) && !cu_spread_rows(&c->dev, t.x, t.few, p->k, p->n, wanted) &&
+    if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * width, 1) &&
+        !cu_random16(&c->dev, t.x, p->n * width, 2) && !cu_spread_rows(&c->dev, t.x, t.few, width, p->n, wanted) &&
         try_run(c, p, t.few, t.want, REFERENCE_ROWS, &g->reference)) {
         float best = 1e30f;
         for (int i = 0; i < n; i++) {
@@ -273,8 +294,9 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
             *out = found[i].algo;
         }
         if (getenv("KERNELRL_CUDA_PROFILE"))
-            fprintf(stderr, "product %lld x %lld x %lld%s: %d algorithms, %.1f us\n", (long long)p->n, (long long)p->m,
-                    (long long)p->k, p->out16 ? ", bf16" : "", n, (double)best * 1e3);
+            fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us\n", (long long)p->n,
+                    (long long)p->m, (long long)p->k, p->out16 ? ", bf16" : "", (long long)parts_of(p), n,
+                    (double)best * 1e3);
     }
     trial_close(&t);
     if (c->profile) profile_mark(c, op);
@@ -285,7 +307,7 @@ static struct group *group_of(struct cuda_backend *c, const struct lt_product *p
     for (int i = 0; i < l->n_groups; i++) {
         const struct lt_product *q = &l->group[i].like;
         if (q->ta == p->ta && q->tb == p->tb && q->m == p->m && q->k == p->k && q->out16 == p->out16 &&
-            q->accumulate == p->accumulate && !q->bias == !p->bias)
+            q->accumulate == p->accumulate && !q->bias == !p->bias && parts_of(q) == parts_of(p))
             return &l->group[i];
     }
     if (l->n_groups == GROUPS) return NULL;
@@ -294,8 +316,8 @@ static struct group *group_of(struct cuda_backend *c, const struct lt_product *p
     cublasLtMatmulHeuristicResult_t one;
     *g = (struct group){.like = *p};
     g->like.n = REFERENCE_ROWS;
-    g->like.ldb = p->tb ? REFERENCE_ROWS : p->k;
-    g->like.ldd = p->m;
+    of_trial(&g->like);
+    if (p->tb) g->like.ldb = REFERENCE_ROWS;
     g->usable = shape_init(l, &g->like, &s) && candidates(l, &s, false, 1, &one) == 1;
     if (g->usable) g->reference = one.algo;
     return g;

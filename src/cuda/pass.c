@@ -81,6 +81,7 @@ static bool arena_of(struct cuda_backend *c, struct recording *r) {
 void pass_begin(struct backend *be, uint64_t key) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     struct pass_state *p = &c->pass;
+    bf16_settle(c);
     *p = (struct pass_state){.mode = PASS_RUN, .serial = p->serial + 1, .open = true};
     if (c->error[0] || key == 0 || c->profile || c->no_recording) return;
     struct recording *r = recording_of(c, key);
@@ -140,6 +141,7 @@ static bool finish_capture(struct cuda_backend *c, struct recording *r) {
 bool pass_end(struct backend *be) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     struct pass_state *p = &c->pass;
+    bf16_settle(c);
     struct recording *r = p->rec;
     const enum pass_mode mode = p->mode;
     p->open = false;

@@ -618,6 +618,77 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
 
 #include "lora_checks.h" /* with the helpers above */
 
+/* ---- sums in parts -------------------------------------------------------------------------------------------------
+ */
+
+/* A product long and narrow enough to be added in parts, over many rows and over the first few of them: with a norm
+ * behind it, another op, or nothing; added to what is there and to something else. The same bits every time, and near
+ * the sums in double precision. */
+static bool sums_in_parts(struct backend *gpu) {
+    enum { ROWS = 260, FEW = 5, IN = 4096, OUT = 32, BEHIND = 4 };
+    struct rng r = rng_make(81, 0);
+    struct err e;
+    struct weight w = {.N = OUT, .K = IN, .dt = DT_BF16};
+    uint16_t *const x = xmalloc((size_t)(ROWS * IN) * sizeof *x), *const m = xmalloc((size_t)(OUT * IN) * sizeof *m);
+    float *const y = xmalloc((size_t)(ROWS * OUT) * sizeof *y), *const many = xmalloc((size_t)(ROWS * OUT) * sizeof *y);
+    float few[FEW * OUT], twice[FEW * OUT], gain[OUT];
+    uint16_t normed[2][FEW * OUT];
+    for (int i = 0; i < ROWS * IN; i++) x[i] = bf16_random(&r);
+    for (int i = 0; i < OUT * IN; i++) m[i] = bf16_random(&r);
+    for (int i = 0; i < ROWS * OUT; i++) y[i] = 100.0f * (float)rng_normal(&r);
+    for (int i = 0; i < OUT; i++) gain[i] = 1.0f + 0.1f * (float)rng_normal(&r);
+    gpu->weight_put(gpu, &w, 0, OUT, m);
+    void *const dx = gpu->mem_alloc(gpu, (size_t)(ROWS * IN) * sizeof *x);
+    float *const dy = gpu->mem_alloc(gpu, (size_t)(ROWS * OUT) * sizeof *y),
+                 *const dz = gpu->mem_alloc(gpu, (size_t)(ROWS * OUT) * sizeof *y),
+                 *const dgain = gpu->mem_alloc(gpu, sizeof gain);
+    void *const dn = gpu->mem_alloc(gpu, sizeof normed[0]);
+    const struct tensor all = tensor_full(dy, ROWS, OUT), top = tensor_full(dy, FEW, OUT),
+                        norm = tensor_of(dn, DT_BF16, FEW, OUT);
+    gpu->mem_put(gpu, dx, x, (size_t)(ROWS * IN) * sizeof *x);
+    gpu->mem_put(gpu, dgain, gain, sizeof gain);
+    gpu->mem_put(gpu, dy, y, (size_t)(ROWS * OUT) * sizeof *y);
+    gpu->linear(gpu, all, tensor_of(dx, DT_BF16, ROWS, IN), &w, NULL, true);
+    gpu->mem_get(gpu, many, dy, (size_t)(ROWS * OUT) * sizeof *y);
+    gpu->rmsnorm(gpu, norm, top, dgain, 1e-6f);
+    gpu->mem_get(gpu, normed[0], dn, sizeof normed[0]);
+    gpu->linear(gpu, top, tensor_of(dx, DT_BF16, FEW, IN), &w, NULL, true);
+    gpu->mem_get(gpu, twice, dy, sizeof twice);
+    bool ok = gpu->sync(gpu, &e) == ST_OK;
+    for (int t = 0; t < ROWS; t += 37)
+        for (int n = 0; n < OUT; n++) {
+            double s = (double)y[t * OUT + n];
+            for (int k = 0; k < IN; k++) s += (double)(widened(x[t * IN + k]) * widened(m[n * IN + k]));
+            ok &= fabs((double)many[t * OUT + n] - s) < 2e-3;
+        }
+    for (int how = 0; how < BEHIND; how++) {
+        const bool recorded = how == 2;
+        gpu->mem_zero(gpu, dn, sizeof normed[0]);
+        for (int round = 0; round < (recorded ? 3 : 1); round++) {
+            gpu->mem_put(gpu, how == 3 ? dz : dy, y, sizeof few);
+            do {
+                if (recorded) gpu->pass_begin(gpu, 77);
+                if (how == 3)
+                    gpu->linear_add(gpu, top, tensor_of(dx, DT_BF16, FEW, IN), &w, tensor_full(dz, FEW, OUT));
+                else
+                    gpu->linear(gpu, top, tensor_of(dx, DT_BF16, FEW, IN), &w, NULL, true);
+                if (how > 0) gpu->rmsnorm(gpu, norm, top, dgain, 1e-6f);
+                if (recorded)
+                    gpu->linear(gpu, top, tensor_of(dx, DT_BF16, FEW, IN), &w, NULL, true); /* owed at the end */
+            } while (recorded && !gpu->pass_end(gpu));
+        }
+        gpu->mem_get(gpu, few, dy, sizeof few);
+        gpu->mem_get(gpu, normed[1], dn, sizeof normed[1]);
+        ok &= gpu->sync(gpu, &e) == ST_OK && memcmp(few, recorded ? twice : many, sizeof few) == 0;
+        if (how > 0) ok &= memcmp(normed[0], normed[1], sizeof normed[0]) == 0;
+    }
+    gpu->weight_free(gpu, &w);
+    void *const dev[] = {dx, dy, dz, dgain, dn};
+    for (size_t i = 0; i < ARRAY_LEN(dev); i++) gpu->mem_free(gpu, dev[i]);
+    free(x), free(m), free(y), free(many);
+    return ok;
+}
+
 /* ---- gradients' products ------------------------------------------------------------------------------------------
  */
 
@@ -968,6 +1039,7 @@ int main(int argc, char **argv) {
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
+    report("a long sum in parts: over many rows and over few", sums_in_parts(gpu));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
     report("the gradient of 4,999 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 4999));
