@@ -69,7 +69,7 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_FEW = 32, DOWN_WIDE = 4 };
+enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_FEW = 64, DOWN_WIDE = 4 };
 
 /* t = scale x A^T: a block has 16 rows and 8 NT of A's, its warps share k. Of few rows the blocks are narrow, so that
  * there are many; of more rows wide, so that there are not many more than multiprocessors that the product beside
