@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -237,6 +238,7 @@ static enum modrun_result next_message(struct modrun *r, double timeout_s, json_
     if (ns) {
         *ns = clock_now_ns() - r->asked_ns;
         modrun_pause(r);
+        timeout_s = fmax(0.1, timeout_s - (double)*ns * 1e-9); /* it has had its time: what it has sent is read */
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
     const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;

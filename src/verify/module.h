@@ -55,6 +55,8 @@ struct module_item {
     const struct problem *problem;
     const char *source;
     struct verdict *verdict; /* out */
+    void (*done)(void *of);  /* called once the verdict is there, in the caller's thread; NULL: nobody waits for it */
+    void *of;
 };
 /* Judges answers in order. Their own failures are verdicts; so is our trouble (INFRASTRUCTURE). ST_CANCELLED when
  * *cancel became true in between. */
