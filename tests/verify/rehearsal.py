@@ -51,7 +51,7 @@ def install(jit):
 install(JITFunction)
 import torch  # noqa: E402
 
-from kernelrl_worker import build, harness, tensors, warmup  # noqa: E402
+from kernelrl_worker import build, harness, tensors, warmup, zygote  # noqa: E402
 
 ANSWER = """
 import torch, triton
@@ -148,4 +148,5 @@ with tempfile.TemporaryDirectory() as folder:
     compiled.clear(), launched.clear()
     h = load(ANSWER)
     check(h.handle(request) == {"ok": True} and len(launched) <= 1 and sys.modules["answer"].calls == [], "left alone")
+check(zygote.Zygote.__new__(zygote.Zygote).handle({"op": "prepare"}, None) == {}, "prepared")
 print("ok")
