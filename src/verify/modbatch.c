@@ -68,8 +68,8 @@ static void warm(struct run *r) {
     }
 }
 
-/* Its kernels are compiled; what is wrong with it shows in its turn. A process that does not come back from this is
- * replaced by one that has not been asked. */
+/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
+ * come back from this is replaced by one that has not been asked. */
 static void rehearse(struct run *r, const char *source) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -103,13 +103,13 @@ struct loading {
 
 static bool has_interface(const struct module_judge *j, const struct run *r) { return !is_native(j) || r->c; }
 
-/* Waits until item i's problem is known. False: the batch ends here. */
-static bool wait_known(struct loading *l, size_t i) {
+/* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
+static bool wait_early(struct loading *l, size_t i) {
     pthread_mutex_lock(&l->lock);
     while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
-    const bool go_on = !l->stop;
+    const bool early = !l->stop && l->judged < i;
     pthread_mutex_unlock(&l->lock);
-    return go_on;
+    return early;
 }
 
 static void *load_main(void *v) {
@@ -125,7 +125,7 @@ static void *load_main(void *v) {
         struct run *r = &l->runs[i];
         if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
         if (r->up) warm(r);
-        if (r->up && is_rehearsed(l->j) && wait_known(l, i) && r->interface) rehearse(r, l->items[i].source);
+        if (r->up && is_rehearsed(l->j) && wait_early(l, i) && r->interface) rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (r->up) modrun_pause(&r->r);
         pthread_mutex_lock(&l->lock);

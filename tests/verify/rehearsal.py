@@ -50,7 +50,7 @@ def install(jit):
 install(JITFunction)
 import torch  # noqa: E402
 
-from kernelrl_worker import harness, tensors, warmup  # noqa: E402
+from kernelrl_worker import build, harness, tensors, warmup  # noqa: E402
 
 ANSWER = """
 import torch, triton
@@ -108,6 +108,18 @@ with tempfile.TemporaryDirectory() as folder:
     with torch.no_grad():
         h.cls(8)(torch.ones(6, 8), 2.0)
     check(len(launched) == 2, "kernels run again afterwards")
+    # The verifier waits for the reply: nothing may be compiled by it meanwhile, and what it has compiled may launch.
+    said = []
+    build.intercept(types.SimpleNamespace(send=said.append))
+    compiles = ANSWER.replace("        super().__init__()\n", "        super().__init__()\n        load_inline('x', '')\n")
+    compiles = compiles.replace("import torch, triton", "import torch, triton\nfrom torch.utils.cpp_extension import load_inline")
+    before = len(compiled)
+    check(load(compiles).handle(request) == {"ok": True} and not said, "silent where an extension is compiled")
+    build.Builds.asked = 1
+    check(load(ANSWER).handle(request) == {"ok": True} and len(compiled) == before, "left to its turn with an extension")
+    build.Builds.asked = 0
+    check(load(ANSWER).handle(request) == {"ok": True} and len(compiled) == before + 1, "allowed again afterwards")
+    check(build.Builds.allowed, "open for compilers afterwards")
     # With a Triton that would launch them nothing is done.
     install(Other)
     warmup.JITFunction = Other
