@@ -66,8 +66,8 @@ class Zygote:
 
     @staticmethod
     def prepare():
-        """What the first operator on tensors without memory imports, which takes seconds: once for all rehearsals."""
-        torch.empty_like(torch.empty(2, device="meta"))
+        """What the first operators on tensors without memory import, which takes seconds: once for all rehearsals."""
+        torch.relu(torch.empty_like(torch.empty(2, device="meta")))
         gc.collect()
         gc.freeze()
         return {}
