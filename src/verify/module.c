@@ -498,7 +498,7 @@ bool run_build(struct run *r, int param_set) {
 enum status run_fork(struct run *r, struct err *e) {
     struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
-    if (!take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
+    if (r->own || !take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
         st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
         if (st == ST_SANDBOX || st == ST_WORKER)
             st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
