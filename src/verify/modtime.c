@@ -98,8 +98,9 @@ static double empty_s(const struct duel *d) {
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
  * costs may be found larger than they are; a quarter of what is no empty request stays.
  * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
- * that is next to nothing. Where it may be the answer's doing that there are few, by outputs that lie in the same memory
- * or calls that were slow when their number was decided, no more is taken off than is of requests that are long enough. */
+ * that is next to nothing. Where it may be the answer's doing that there are few, by outputs that lie in the same
+ * memory or calls that were slow when their number was decided, no more is taken off than is of requests that are long
+ * enough. */
 static double calls_s(const struct duel *d, double request, double empty, bool mine) {
     static const double most_share = 1.0 / 12;
     if (d->plan.whole) return request;
