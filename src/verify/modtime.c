@@ -526,7 +526,8 @@ static bool overlaps(struct duel *d, double ratio, bool *good) {
     return ratio > most;
 }
 
-/* The ratio, of calls that do not overlap. */
+/* The ratio, of calls that do not overlap. Those that have been found to are made one a request; who hides streams may
+ * hide work behind replies, too, so that nothing is taken off for what a request costs. */
 static struct timing_ratio take_all_turns(struct duel *d, bool *good) {
     struct timing_ratio ratio = {0};
     bool apart;
@@ -537,6 +538,7 @@ static struct timing_ratio take_all_turns(struct duel *d, bool *good) {
     } while (*good && apart != d->answer->apart);
     if (*good && overlaps(d, ratio.ratio, good)) {
         d->n = d->limit = 1;
+        d->answer->one_at_a_time = true;
         ratio = take_turns(d, good);
     }
     return ratio;
