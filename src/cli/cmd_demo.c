@@ -20,9 +20,6 @@
 #include "rl/loop.h"
 #include "rl/session.h"
 
-/* Verdicts are on disk after so many problems of an evaluation. */
-enum { PROBLEMS_AT_ONCE = 16 };
-
 struct results { /* of the same problems; n_problems 0: not made */
     struct eval_result sampled, greedy, kernelbench;
 };
@@ -99,7 +96,7 @@ static enum status kernelbench_open(const struct train_options *o, struct kernel
 
 /* ---- evaluations --------------------------------------------------------------------------------------------------*/
 
-/* n_samples 1: greedy. */
+/* n_samples 1: greedy; then on a GPU all problems at once: answers compile while others are judged. */
 static enum status evaluate_on(const struct train_options *o, const struct evaluation *x,
                                const struct problem *const *problems, int n, int n_samples, struct eval_result *out,
                                struct err *e) {
@@ -107,8 +104,27 @@ static enum status evaluate_on(const struct train_options *o, const struct evalu
                                      .max_tokens = (int)o->max_tokens,
                                      .temperature = n_samples > 1 ? 1 : 0,
                                      .seed = n_samples > 1 ? (uint64_t)o->seed + 77 : 0,
-                                     .at_once = on_gpu(o) ? PROBLEMS_AT_ONCE : 0};
+                                     .at_once = on_gpu(o) && n_samples == 1 ? n : 0};
     return eval_rollouts(&x->s.actor, problems, n, &p, out, e);
+}
+
+/* Greedy answers to the held-out problems and to KernelBench's. */
+static enum status evaluate_greedy(const struct train_options *o, const struct evaluation *x, int n,
+                                   const struct kernelbench *k, double start, struct results *out, struct err *e) {
+    CLEANUP_FREE const struct problem **all = xcalloc((size_t)(n + k->n) + 1, sizeof *all);
+    struct eval_result both;
+    memcpy(all, x->test, (size_t)n * sizeof *all);
+    if (k->n > 0) memcpy(all + n, k->easy, (size_t)k->n * sizeof *all);
+    TRY(evaluate_on(o, x, all, n + k->n, 1, &both, e));
+    eval_part(&both, 0, n, &out->greedy);
+    if (k->n > 0) eval_part(&both, n, k->n, &out->kernelbench);
+    eval_free(&both);
+    log_info("  %d held-out problems, greedy: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", n,
+             100 * out->greedy.correct.mean, 100 * out->greedy.fast.mean, clock_now_s() - start);
+    if (k->n > 0)
+        log_info("  %d problems of KernelBench, greedy: correct %.1f%%, faster than PyTorch %.1f%%", k->n,
+                 100 * out->kernelbench.correct.mean, 100 * out->kernelbench.fast.mean);
+    return ST_OK;
 }
 
 /* Takes the verdicts in a journal of the run into the verifier's cache: who answers as before is judged as before. */
@@ -143,22 +159,19 @@ static enum status evaluate_all(const struct train_options *o, const char *name,
                  (long long)o->eval_samples, 100 * out->sampled.correct.mean, 100 * out->sampled.fast.mean,
                  clock_now_s() - start);
     }
-    TRY(evaluate_on(o, x, x->test, n, 1, &out->greedy, e));
-    log_info("  %d held-out problems, greedy: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", n,
-             100 * out->greedy.correct.mean, 100 * out->greedy.fast.mean, clock_now_s() - start);
-    if (k->n == 0) return ST_OK;
-    TRY(evaluate_on(o, x, k->easy, k->n, 1, &out->kernelbench, e));
-    log_info("  %d problems of KernelBench, greedy: correct %.1f%%, faster than PyTorch %.1f%% (%.0f s)", k->n,
-             100 * out->kernelbench.correct.mean, 100 * out->kernelbench.fast.mean, clock_now_s() - start);
-    return ST_OK;
+    return evaluate_greedy(o, x, n, k, start, out, e);
 }
 
 /* name: "before" or "after", of the file of its verdicts. */
 static enum status evaluate(const struct train_options *o, const char *name, const char *checkpoint,
                             const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
                             struct results *out, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/logs.log", o->log_path);
+    TRY(log_open_file(path.p, e)); /* training has opened and closed it in between */
     const enum status st = evaluate_all(o, name, checkpoint, k, cancel, x, out, e);
     evaluation_leave(x);
+    log_close_file();
     return st;
 }
 

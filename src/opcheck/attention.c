@@ -237,6 +237,14 @@ static void attention_rows(const struct op_case *c, double *const v[], double *o
     free(p);
 }
 
+/* A score is a sum of K products, each step of which is rounded to 2^-24 of what has been added up so far. Roundings
+ * have no direction: K of them come to about sqrt(K) times one. The keys that decide a row have scores of about 5,
+ * which grow from 0 as they are added up: 5 sqrt(K/6) 2^-24 is how far off such a score is in the middle, and among the
+ * millions of values of a case some are six times as far: 12 sqrt(K) 2^-24. An error of a score is a relative one of
+ * its weight. What comes behind, exp and two sums over the keys, does not depend on K; 32 2^-24 leave room for it
+ * (heads of 3 were off by 24 2^-24 in all). */
+static double attention_error(const struct op_case *c) { return 0x1p-24 * (32 + 12 * sqrt((double)c->s[2])); }
+
 static void attention_build(struct op_case *c) {
     inputs(c, false);
     outputs(c, c->variant == 0);
@@ -259,6 +267,7 @@ static void attention_cost(const struct op_case *c, double *flop, double *bytes)
 const struct op_functions op_attention = {.build = attention_build,
                                           .call = attention_call,
                                           .expect = attention_expect,
+                                          .error = attention_error,
                                           .cost = attention_cost,
                                           .batch = {4, 2, 22, 5}};
 
@@ -281,6 +290,7 @@ const struct op_functions op_attention_cached = {.build = attention_cached_build
                                                  .prepare = write_all,
                                                  .call = attention_call,
                                                  .expect = attention_cached_expect,
+                                                 .error = attention_error,
                                                  .cost = attention_cost,
                                                  .batch = {4, 2, 22, 5}};
 

@@ -86,12 +86,14 @@ void eval_count(struct eval_result *r, int i, const struct group *g) {
     struct eval_problem *p = &r->items[i];
     p->problem = g->problem;
     for (int j = 0; j < g->n; j++) {
-        r->tokens += g->ep[j].sample.n;
+        p->tokens += g->ep[j].sample.n;
         if (g->ep[j].present)
             add_episode(p, &g->ep[j]);
         else
-            r->missing++;
+            p->missing++;
     }
+    r->tokens += p->tokens;
+    r->missing += p->missing;
     if (p->n > 0) {
         p->parsed /= p->n;
         p->compiled /= p->n;
@@ -109,6 +111,17 @@ void eval_summarise(struct eval_result *r) {
     r->fast = bootstrap(rate_fast, r->items, n);
     r->speedup = bootstrap(geometric_speedup, r->items, n);
     r->mean_tokens = n ? (double)r->tokens / ((double)n * r->n_samples) : 0;
+}
+
+void eval_part(const struct eval_result *all, int first, int n, struct eval_result *out) {
+    ASSERT(first >= 0 && n >= 0 && first + n <= all->n_problems);
+    eval_begin(out, n, all->n_samples, all->temperature);
+    for (int i = 0; i < n; i++) {
+        out->items[i] = all->items[first + i];
+        out->tokens += out->items[i].tokens;
+        out->missing += out->items[i].missing;
+    }
+    eval_summarise(out);
 }
 
 /* The answer that a trajectory is judged by: its first one, or of several turns the fastest correct one, else the

@@ -19,6 +19,8 @@ struct eval_problem { /* per problem, over its samples */
     const struct problem *problem;
     int n;                                  /* samples with a verdict */
     double parsed, compiled, correct, fast; /* rates; fast_1: correct and faster than eager */
+    int missing;                            /* samples without one */
+    int64_t tokens;                         /* sampled */
     int n_correct;
     double best_speedup; /* of its correct answers; 0 when none */
     double log_speedup;  /* mean ln(speed-up) over correct samples; 0 when none */
@@ -46,6 +48,8 @@ void eval_begin(struct eval_result *r, int n_problems, int n_samples, double tem
 void eval_count(struct eval_result *r, int i, const struct group *g);
 void eval_summarise(struct eval_result *r);
 void eval_free(struct eval_result *r);
+/* The result that problems [first, first + n) alone would have given. eval_free(). */
+void eval_part(const struct eval_result *all, int first, int n, struct eval_result *out);
 
 /* Geometric mean over the problems solved in both of (speed-up after / speed-up before). */
 struct interval eval_paired_speed(const struct eval_result *before, const struct eval_result *after, int *n_paired);

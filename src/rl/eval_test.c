@@ -125,6 +125,32 @@ static void intervals_have_the_right_width(void **state) {
     assert_in_range(missed, 1, 8);
 }
 
+/* A part is what its problems alone come to. */
+static void parts(void **state) {
+    (void)state;
+    struct eval_result all = coin(50, 0.4, 7), alone = coin(30, 0.4, 7), first, rest;
+    struct episode lost = outcome(OUTCOME_INFRASTRUCTURE, 0);
+    all.items[49] = (struct eval_problem){0};
+    count(&all, 49, &lost, 1);
+    for (int i = 0; i < 50; i++) all.items[i].tokens = i;
+    eval_part(&all, 0, 30, &first);
+    eval_part(&all, 30, 20, &rest);
+    assert_memory_equal(&first.correct, &alone.correct, sizeof first.correct);
+    assert_memory_equal(&first.speedup, &alone.speedup, sizeof first.speedup);
+    near(first.mean_tokens, 14.5, 1e-12);
+    near(rest.mean_tokens, 39.5, 1e-12);
+    assert_int_equal(first.missing, 0);
+    assert_int_equal(rest.missing, 1);
+    assert_int_equal(first.n_problems + rest.n_problems, 50);
+    double solved = 0;
+    for (int i = 30; i < 49; i++) solved += all.items[i].correct;
+    near(rest.correct.mean, solved / 19, 1e-12);
+    eval_free(&all);
+    eval_free(&alone);
+    eval_free(&first);
+    eval_free(&rest);
+}
+
 static void paired_speed(void **state) {
     (void)state;
     struct eval_result before, after;
@@ -161,6 +187,7 @@ int main(void) {
         cmocka_unit_test(rates_are_means_over_problems),
         cmocka_unit_test(nothing_judged_gives_null),
         cmocka_unit_test(intervals_have_the_right_width),
+        cmocka_unit_test(parts),
         cmocka_unit_test(paired_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

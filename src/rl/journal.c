@@ -220,16 +220,37 @@ enum status journal_add(struct journal *j, struct verify_item *items, const stru
     return jsonl_sync(j->writer, e);
 }
 
-/* Judges the items that are still wanted; those the verifier failed on are asked for again. */
-static enum status judge_wanted(const struct judge *judge, struct verify_item *items, bool *wanted, size_t n,
+/* An item that is being judged; its verdict is written as soon as the verifier says that it is there. */
+struct arrival {
+    struct journal *j;
+    const struct place *at;
+    bool *fresh; /* not written yet */
+    enum status st;
+    struct err err;
+};
+
+static void write_arrival(void *ctx, struct verify_item *item) {
+    struct arrival *a = ctx;
+    if (!*a->fresh || outcome_class(item->verdict.outcome) == 'I') return;
+    a->st = journal_add(a->j, item, a->at, a->fresh, 1, &a->err);
+    *a->fresh = a->st != ST_OK;
+}
+
+/* Judges the items that are still wanted; those the verifier failed on are asked for again. fresh: not written yet. */
+static enum status judge_wanted(struct journal *j, const struct judge *judge, struct verify_item *items,
+                                const struct place *at, bool *wanted, bool *fresh, size_t n,
                                 const volatile bool *cancel, struct err *e) {
     CLEANUP_FREE struct verify_item *batch = xcalloc(n + 1, sizeof *batch);
+    CLEANUP_FREE struct arrival *arrivals = xcalloc(n + 1, sizeof *arrivals);
     CLEANUP_FREE size_t *from = xcalloc(n + 1, sizeof *from);
     for (int attempt = 1; attempt <= JOURNAL_ATTEMPTS; attempt++) {
         size_t m = 0;
         for (size_t i = 0; i < n; i++)
             if (wanted[i]) {
+                arrivals[m] = (struct arrival){.j = j, .at = &at[i], .fresh = &fresh[i]};
                 batch[m] = items[i];
+                if (j) batch[m].judged = write_arrival;
+                batch[m].judged_ctx = &arrivals[m];
                 from[m++] = i;
             }
         if (m == 0) return ST_OK;
@@ -237,6 +258,10 @@ static enum status judge_wanted(const struct judge *judge, struct verify_item *i
             log_warn("%zu answers have no verdict: %.300s; judging them again", m, batch[0].verdict.message);
         TRY(judge->fn(judge->ctx, batch, m, cancel, e));
         for (size_t k = 0; k < m; k++) {
+            if (arrivals[k].st != ST_OK) {
+                *e = arrivals[k].err;
+                return arrivals[k].st;
+            }
             items[from[k]].verdict = batch[k].verdict;
             wanted[from[k]] = batch[k].verdict.outcome == OUTCOME_INFRASTRUCTURE;
         }
@@ -265,7 +290,7 @@ enum status journal_judge(struct journal *j, const struct judge *judge, struct v
         }
         wanted[i] = fresh[i] = !found;
     }
-    TRY(judge_wanted(judge, items, wanted, n, cancel, e));
+    TRY(judge_wanted(j, judge, items, at, wanted, fresh, n, cancel, e));
     for (size_t i = 0; i < n; i++) fresh[i] &= outcome_class(items[i].verdict.outcome) != 'I';
     return j ? journal_add(j, items, at, fresh, n, e) : ST_OK;
 }

@@ -32,9 +32,10 @@ struct judge {
 struct judge judge_by(struct verifier *v);
 
 /* judge->fn, with these differences: items found in the journal (same place, problem and source) get their verdict from
- * there; all others are written to it and to the disk before this returns; verdicts missing for the verifier's fault
- * are asked for again, up to JOURNAL_ATTEMPTS times in all, and never written. Item i is at at[i]. A NULL journal only
- * asks again. Not for two threads at once. */
+ * there; all others are written to it and to the disk before this returns, each as soon as the verifier says that it is
+ * there (verify_item.judged): what cuts a batch off costs no more than the answer at hand; verdicts missing for the
+ * verifier's fault are asked for again, up to JOURNAL_ATTEMPTS times in all, and never written. Item i is at at[i]. A
+ * NULL journal only asks again. Not for two threads at once. */
 enum { JOURNAL_ATTEMPTS = 3 };
 enum status journal_judge(struct journal *j, const struct judge *judge, struct verify_item *items,
                           const struct place *at, size_t n, const volatile bool *cancel, struct err *e) MUST_USE;

@@ -221,6 +221,45 @@ static void missing_is_asked_for_again(void **state) {
     }
 }
 
+/* Who has verdicts one by one, and is interrupted behind the second. */
+static enum status interrupted(void *ctx, struct verify_item *items, size_t n, const volatile bool *cancel,
+                               struct err *e) {
+    (void)cancel;
+    assert_true(n >= 2);
+    for (int i = 0; i < 2; i++) {
+        items[i].verdict = timed_verdict(i + 1);
+        items[i].judged(items[i].judged_ctx, &items[i]);
+    }
+    return *(bool *)ctx ? FAIL(e, ST_CANCELLED, "interrupted") : ST_OK;
+}
+
+/* A verdict is on disk when it is there, not when the batch is over; once. */
+static void written_one_by_one(void **state) {
+    (void)state;
+    for (int cut = 1; cut >= 0; cut--) {
+        bool is_cut = cut;
+        struct verdict v;
+        struct verify_item items[3] = {
+            {.problem = &relu, .source = "a"}, {.problem = &relu, .source = "b"}, {.problem = &relu, .source = "c"}};
+        const struct place at[3] = {{.step = 1}, {.step = 1, .sample = 1}, {.step = 1, .sample = 2}};
+        const struct judge judge = {.fn = interrupted, .ctx = &is_cut};
+        struct journal *j = open_journal(cut ? "cut.jsonl" : "whole.jsonl", SETTINGS, 0);
+        assert_int_equal(journal_judge(j, &judge, items, at, cut ? 3 : 2, NULL, &err), cut ? ST_CANCELLED : ST_OK);
+        journal_close(j);
+        CLEANUP_FREE char *text = read_file(in_tmp(cut ? "cut.jsonl" : "whole.jsonl"));
+        int lines = 0;
+        for (const char *p = text; *p; p++) lines += *p == '\n';
+        assert_int_equal(lines, 2);
+        j = open_journal(cut ? "cut.jsonl" : "whole.jsonl", SETTINGS, 0);
+        at_step(1, false);
+        assert_true(find(j, 0, 0, &relu, "a", &v));
+        assert_true(find(j, 0, 1, &relu, "b", &v));
+        assert_true(v.speedup == timed_verdict(2).speedup);
+        assert_false(find(j, 0, 2, &relu, "c", &v));
+        journal_close(j);
+    }
+}
+
 /* A process killed in the middle of writing: every cut leaves the whole lines, and the next writer goes on. */
 static void torn_line(void **state) {
     (void)state;
@@ -274,6 +313,7 @@ int main(void) {
         cmocka_unit_test(steps_settings_and_later_lines),
         cmocka_unit_test(turns),
         cmocka_unit_test(missing_is_asked_for_again),
+        cmocka_unit_test(written_one_by_one),
         cmocka_unit_test(torn_line),
         cmocka_unit_test(used_verdict_is_the_written_one),
     };

@@ -68,8 +68,8 @@ static void warm(struct run *r) {
     }
 }
 
-/* Its kernels are compiled; what is wrong with it shows in its turn. A process that does not come back from this is
- * replaced by one that has not been asked. */
+/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
+ * come back from this is replaced by one that has not been asked. */
 static void rehearse(struct run *r, const char *source) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -96,19 +96,20 @@ struct loading {
     struct run *runs;
     size_t n, next, judged, ahead;
     bool *known, *loaded, stop;
+    bool blind; /* the referee had no room for a problem ahead of its turn, or was lost over it */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
 
 static bool has_interface(const struct module_judge *j, const struct run *r) { return !is_native(j) || r->c; }
 
-/* Waits until item i's problem is known. False: the batch ends here. */
-static bool wait_known(struct loading *l, size_t i) {
+/* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
+static bool wait_early(struct loading *l, size_t i) {
     pthread_mutex_lock(&l->lock);
     while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
-    const bool go_on = !l->stop;
+    const bool early = !l->stop && l->judged < i;
     pthread_mutex_unlock(&l->lock);
-    return go_on;
+    return early;
 }
 
 static void *load_main(void *v) {
@@ -124,7 +125,7 @@ static void *load_main(void *v) {
         struct run *r = &l->runs[i];
         if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
         if (r->up) warm(r);
-        if (r->up && is_rehearsed(l->j) && wait_known(l, i) && r->interface) rehearse(r, l->items[i].source);
+        if (r->up && is_rehearsed(l->j) && wait_early(l, i) && r->interface) rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (r->up) modrun_pause(&r->r);
         pthread_mutex_lock(&l->lock);
@@ -148,20 +149,30 @@ static void announce(struct loading *l, size_t i, struct modcase *c) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The next problem, before an answer to this one is judged, so that the answers to it compile meanwhile. Two of the
- * largest would be in each other's way. */
-static void look_ahead(struct loading *l, size_t i) {
-    static const int64_t large_bytes = (int64_t)1 << 30;
-    const struct modcase *c = l->runs[i].c;
+/* The first problem behind item i that is not known yet, so that the answers to it compile meanwhile. What the referee
+ * has of it is kept when it comes up next, and else dropped: it takes little to load once more. Two of the largest
+ * would be in each other's way. False: there is none, or no room. */
+static bool look_ahead(struct loading *l, size_t i) {
+    static const int64_t large = 8; /* the problem that is judged has more than one of so many parts of what is free */
+    struct modcase *c = l->runs[i].c;
+    const char *code = l->items[i].problem->code;
     struct err e = {0};
     int64_t bytes = c->input_bytes + 4 * c->param_bytes;
-    size_t k = i + 1;
+    size_t k = i + 1, next = i + 1;
     for (int o = 0; o < c->n_outputs; o++) bytes += c->output_bytes[o];
     while (k < l->n && l->known[k]) k++;
-    if (k == l->n || bytes > large_bytes) return;
-    enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &l->j->next, &e);
-    if (st == ST_OK || st == ST_INVALID) announce(l, k, st == ST_OK ? l->j->next : NULL);
-    if (st != ST_OK) l->j->next = NULL; /* its own turn shows what it is */
+    while (next < k && strcmp(l->items[next].problem->code, code) == 0) next++;
+    const json_int_t room = json_integer_value(json_object_get(c->loaded, "free_bytes"));
+    if (l->blind || k >= l->n || k > i + l->ahead || (room > 0 && bytes > room / large)) return false;
+    enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &c, &e);
+    l->blind = st != ST_OK && st != ST_INVALID; /* its own turn shows what it is */
+    if (l->blind) return false;
+    announce(l, k, st == ST_OK ? c : NULL);
+    if (st == ST_OK && next == k)
+        l->j->next = c;
+    else if (st == ST_OK)
+        modcase_drop_others(&l->j->cases, l->runs[i].c, l->j->next);
+    return true;
 }
 
 /* ---- behind a verdict ---- */
@@ -235,17 +246,21 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     struct err e = {0};
     enum status st = prepare_case(r, l->items[i].problem, &e);
     if (threads && !l->known[i]) announce(l, i, st == ST_OK ? r->c : NULL);
-    if (threads && st == ST_OK && r->interface) {
-        look_ahead(l, i);
-        st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
-    }
-    const bool known = st == ST_OK;
+    const bool ahead = threads && st == ST_OK && r->interface;
+    if (ahead) look_ahead(l, i);
     if (threads) {
         pthread_mutex_lock(&l->lock);
-        while (!l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        while (!l->loaded[i]) {
+            pthread_mutex_unlock(&l->lock);
+            const bool looked = ahead && look_ahead(l, i); /* there is nothing better to do */
+            pthread_mutex_lock(&l->lock);
+            if (!looked && !l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        }
         pthread_mutex_unlock(&l->lock);
-    } else if (known)
-        fork_and_load(r, l->items[i].source);
+    }
+    if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
+    const bool known = st == ST_OK;
+    if (!threads && known) fork_and_load(r, l->items[i].source);
     /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
     if (!known) judge_trouble(r->out, st, &e);
     if (known && r->up) run_judge(r);
@@ -288,6 +303,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
             break;
         }
         judge_next(&l, i, started > 0);
+        if (items[i].done) items[i].done(items[i].of);
         if (j->o->progress) j->o->progress(i + 1, n);
         pthread_mutex_lock(&l.lock);
         l.judged = i + 1;

@@ -138,12 +138,30 @@ static void test_numbers(void **state) {
     modrun_end(&r, NULL, NULL, NULL, 0);
 }
 
+/* A timed request that gets no reply takes its limit, once. */
+static void test_late(void **state) {
+    (void)state;
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    int64_t ns = 0;
+    struct modrun r = started("");
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "load");
+    js_put_str(&q, "code", "import time\ntime.sleep(60)\n");
+    js_put_str(&q, "entry", "ModelNew");
+    js_put_str(&q, "backend", "torch_cpu");
+    js_put_str(&q, "precision", "fp32");
+    js_put_i64(&q, "seed", 1);
+    const double from = clock_now_s();
+    assert_int_equal(modrun_call(&r, &q, -1, 1, &reply, &ns), MODRUN_LATE);
+    assert_true(ns >= 1000000000 && clock_now_s() - from < 1.9);
+    modrun_end(&r, NULL, NULL, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_children),
-        cmocka_unit_test(test_stands_still),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_children), cmocka_unit_test(test_stands_still), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests_name("modrun", tests, open_all, close_all);
 }

@@ -31,6 +31,8 @@ struct module_judge {
     pthread_mutex_t spares_lock;
     pthread_t spares_thread; /* starts new ones */
     bool renewing;           /* it has not been joined */
+    pthread_t preparing;     /* Triton on a GPU: what rehearsals need */
+    bool is_preparing;       /* it has not been joined */
     struct place place;      /* GPU: where answer and reference run while they are timed */
     uint64_t seed;
     bool referee_open;
@@ -53,6 +55,8 @@ struct module_item {
     const struct problem *problem;
     const char *source;
     struct verdict *verdict; /* out */
+    void (*done)(void *of);  /* called once the verdict is there, in the caller's thread; NULL: nobody waits for it */
+    void *of;
 };
 /* Judges answers in order. Their own failures are verdicts; so is our trouble (INFRASTRUCTURE). ST_CANCELLED when
  * *cancel became true in between. */

@@ -86,6 +86,13 @@ static void test_draws(void **state) {
     verifier_close(v);
 }
 
+/* An item's verdict is there: the outcome as it is now, which stays. */
+static void note_judged(void *ctx, struct verify_item *item) {
+    const char **said = ctx;
+    assert_null(*said); /* once */
+    *said = outcome_name(item->verdict.outcome);
+}
+
 /* Answers to several problems in turns, one of which cannot be loaded: whatever is compiled before its turn comes out
  * as if it had been alone. */
 static void test_native_batch(void **state) {
@@ -108,6 +115,7 @@ static void test_native_batch(void **state) {
     char code[PROBLEMS][500], sources[ROWS][300];
     struct problem problems[PROBLEMS];
     struct verify_item items[ROWS];
+    const char *said[ROWS] = {0};
     struct err e = {0};
     struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_cuda_native, .device = "cpu"});
     for (int i = 0; i < PROBLEMS; i++) {
@@ -120,13 +128,15 @@ static void test_native_batch(void **state) {
                  "void kernel(const float *x, float *out, cudaStream_t stream) {\n"
                  "    for (long i = 0; i < X_N; i++) out[i] = %s;\n}\n",
                  16 * (8 + rows[i].problem), rows[i].element);
-        items[i] = (struct verify_item){.problem = &problems[rows[i].problem], .source = sources[i]};
+        items[i] = (struct verify_item){
+            .problem = &problems[rows[i].problem], .source = sources[i], .judged = note_judged, .judged_ctx = &said[i]};
     }
     if (verify_batch(v, items, ROWS, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     for (int i = 0; i < ROWS; i++)
         if (strcmp(outcome_name(items[i].verdict.outcome), rows[i].outcome) != 0)
             fail_msg("%d: %s, expected %s; %s", i, outcome_name(items[i].verdict.outcome), rows[i].outcome,
                      items[i].verdict.message);
+    for (int i = 0; i < ROWS; i++) assert_string_equal(said[i], rows[i].outcome);
     verifier_close(v);
 }
 

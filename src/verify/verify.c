@@ -149,6 +149,7 @@ int64_t verifier_held_bytes(struct verifier *v) {
 #define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
 
 struct work {
+    struct verifier *v;
     struct verify_item *item;
     struct hash128 key;
     struct reference *ref;
@@ -157,6 +158,7 @@ struct work {
     bool decided;
     bool is_module; /* a ModelNew answer */
     bool untimed;   /* correct, but not timed yet */
+    bool settled;   /* all that belongs to the verdict is in it */
     int64_t fastest_ns;
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
@@ -300,13 +302,30 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
     return st;
 }
 
+/* What a verdict gets behind the judgement. */
+static void settle(struct work *w) {
+    struct verdict *out = &w->item->verdict;
+    CLEANUP_STR struct str flags = STR_INIT;
+    problem_flags(w->item->problem, &flags);
+    snprintf(out->problem_flags, sizeof out->problem_flags, "%s", str_c(&flags));
+    w->settled = true;
+}
+
+static void module_done(void *of) {
+    struct work *w = of;
+    verifier_recall(w->v, &w->key, &w->item->verdict);
+    settle(w);
+    if (w->item->judged) w->item->judged(w->item->judged_ctx, w->item);
+}
+
 static enum status judge_modules(struct verifier *v, struct work *all, size_t n, const volatile bool *cancel,
                                  struct err *e) {
     struct module_item *items = xcalloc(n + 1, sizeof *items);
     size_t m = 0;
     for (size_t i = 0; i < n; i++)
         if (all[i].is_module && !all[i].decided)
-            items[m++] = (struct module_item){all[i].item->problem, all[i].item->source, &all[i].item->verdict};
+            items[m++] = (struct module_item){all[i].item->problem, all[i].item->source, &all[i].item->verdict,
+                                              module_done, &all[i]};
     enum status st = module_verify(&v->module, items, m, cancel, e);
     free(items);
     return st;
@@ -320,6 +339,7 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
     enum status st = ST_OK;
     for (size_t i = 0; i < n; i++) {
         all[i].item = &items[i];
+        all[i].v = v;
         prepare_work(v, all, i);
         if (!all[i].decided && !all[i].is_module) jobs[n_jobs++] = &all[i].job;
     }
@@ -329,12 +349,10 @@ enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n
     for (size_t i = 0; i < n; i++) {
         if (all[i].same_as >= 0)
             items[i].verdict = items[all[i].same_as].verdict;
-        else if (st == ST_OK)
+        else if (st == ST_OK && !all[i].settled)
             verifier_recall(v, &all[i].key, &items[i].verdict);
         if (all[i].same_as >= 0 && outcome_class(items[i].verdict.outcome) != 'I') items[i].verdict.cached = true;
-        CLEANUP_STR struct str flags = STR_INIT;
-        problem_flags(items[i].problem, &flags);
-        snprintf(items[i].verdict.problem_flags, sizeof items[i].verdict.problem_flags, "%s", str_c(&flags));
+        if (!all[i].settled) settle(&all[i]);
         free(all[i].job.object);
         str_free(&all[i].unit);
     }

@@ -176,6 +176,10 @@ struct verify_item {
     const struct problem *problem;
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */
     struct verdict verdict; /* out */
+    /* Called with the item by who has its verdict before the batch is over, as for ModelNew answers, one by one, on
+     * other backends it is not; in the caller's thread. NULL: nobody wants to know. */
+    void (*judged)(void *ctx, struct verify_item *item);
+    void *judged_ctx;
 };
 /* Judges a batch: compiles on all cores and meanwhile tests what is ready, one answer at a time; then times the correct
  * ones with the cores to itself, those of one problem (at most four at once) in turn with eager and with each other.
