@@ -26,7 +26,6 @@ struct module_judge {
     struct modcases cases;
     struct modrun reference; /* runs eager calls of `current` */
     struct modcase *current;
-    struct modcase *next;                      /* of a batch, loaded ahead; NULL: none */
     struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
     pthread_mutex_t spares_lock;
     pthread_t spares_thread; /* starts new ones */
