@@ -64,11 +64,11 @@ void zygote_close(struct zygote *z) {
     *z = (struct zygote){0};
 }
 
-enum status zygote_prepare(struct zygote *z, struct err *e) {
+enum status zygote_prepare(struct zygote *z, int step, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     const double t0 = clock_now_s();
-    str_adds(&q, "{\"op\":\"prepare\"}");
+    str_addf(&q, "{\"op\":\"prepare\",\"step\":%d}", step);
     pthread_mutex_lock(&z->lock);
     enum status st = refworker_call(&z->worker, &q, -1, fork_timeout_s, &reply, e);
     pthread_mutex_unlock(&z->lock);

@@ -19,8 +19,9 @@ struct zygote {
 enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads,
                         struct err *e) MUST_USE;
 void zygote_close(struct zygote *z);
-/* What rehearsals of Triton answers need beyond what all answers do; takes seconds, in which nothing can be forked. */
-enum status zygote_prepare(struct zygote *z, struct err *e) MUST_USE;
+/* What rehearsals of Triton answers need beyond what all answers do, in two steps (0, 1) of some seconds each, in which
+ * nothing can be forked. */
+enum status zygote_prepare(struct zygote *z, int step, struct err *e) MUST_USE;
 
 struct modrun {
     pid_t outer;     /* outermost process of the jail; 0: none */

@@ -98,10 +98,11 @@ static double empty_s(const struct duel *d) {
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
  * costs may be found larger than they are; a quarter of what is no empty request stays.
  * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
- * that is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or
- * calls that were slow when their number was decided, little or nothing is taken off. */
+ * that is next to nothing. Where it may be the answer's doing that there are few, by outputs that lie in the same
+ * memory or calls that were slow when their number was decided, no more is taken off than is of requests that are long
+ * enough. */
 static double calls_s(const struct duel *d, double request, double empty, bool mine) {
-    static const double most_share = 1.0 / 16;
+    static const double most_share = 1.0 / 12;
     if (d->plan.whole) return request;
     double off = empty + d->first_s;
     if (mine && is_hardened(d->answer->j)) {
@@ -340,8 +341,8 @@ static bool same_tools(struct duel *d) {
 /* So many that the faster side's requests are long enough, and the slower side's not much too long. */
 static int calls_for(const struct duel *d, const double seconds_per_call[2]) {
     const double request_s = on_gpu(d->ref->j) ? gpu_request_s : cpu_request_s;
-    double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
-    double most = fmax(fmax(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    const double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    const double most = fmax(fmax(seconds_per_call[0], seconds_per_call[1]), 1e-7);
     return (int)fmax(1, fmin(d->limit, fmin(ceil(request_s / least), ceil(long_request_s / most))));
 }
 
@@ -401,12 +402,17 @@ static bool first_matters(const struct duel *d, const struct taken t[2]) {
     return t[0].reply_s < gpu_slow_reference_s && fmin(t[0].reply_s, t[1].reply_s) < gpu_slow_call_s;
 }
 
-/* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
+/* Warm-up, and with it how many calls go into a request: as long as calls get faster, and their number grows by more
+ * than a quarter, for some more rounds. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
+    enum { ROUNDS = 4, MOST_ROUNDS = 9 };
     struct taken request[2] = {{0, 0}, {0, 0}};
     double call[2], worked_s = 0, slope_s = INFINITY;
+    bool growing = false;
     d->n = 1;
-    for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
+    for (int rounds = 0, calls = 0; rounds < ROUNDS || calls < d->plan.warm_calls || worked_s < d->plan.warm_s ||
+                                    (growing && rounds < MOST_ROUNDS);
+         rounds++) {
         if (!round_of(d, rounds % 2 == 1, false, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
         /* Not in the first round: the first calls of all are slow ones. */
@@ -416,7 +422,12 @@ static bool warm_up(struct duel *d) {
         for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i].reply_s, empty_s(d), i == 1) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
         call[0] = fmin(call[0], slope_s);
-        if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
+        const int before = d->n;
+        if (rounds >= 1 && rounds < MOST_ROUNDS) {
+            const int wanted = calls_for(d, call);
+            growing = 4 * wanted > 5 * before;
+            if (rounds < ROUNDS - 1 || growing) d->n = wanted;
+        }
     }
     d->answer->complete = true;
     return true;

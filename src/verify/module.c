@@ -41,12 +41,11 @@ static enum status ask_device(struct module_judge *j, struct err *e) {
     return ST_OK;
 }
 
-static enum status open_tools(struct module_judge *j, struct jail *jail, struct err *e) {
+/* Where compilers look for what extensions include. The caller json_decref's *paths. */
+static enum status ask_paths(struct module_judge *j, json_t **paths, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
-    CLEANUP_JSON json_t *paths = NULL;
     str_addf(&q, "{\"op\":\"paths\",\"gpu\":%s}", on_gpu(j) ? "true" : "false");
-    TRY(refworker_call(&j->zygote.worker, &q, -1, 60, &paths, e));
-    return extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
+    return refworker_call(&j->zygote.worker, &q, -1, 60, paths, e);
 }
 
 /* ---- processes that wait for answers ---- */
@@ -169,16 +168,31 @@ static void *open_referee(void *v) {
     return NULL;
 }
 
-/* Both, and as soon as it can be the processes that wait for answers: a GPU's context takes a second. */
-static enum status open_both(struct module_judge *j, struct jail *jail, struct err *e) {
+static void *prepare_main(void *v) {
+    static const struct timespec pause = {.tv_nsec = 50000000}; /* for who wants to fork */
+    struct module_judge *j = v;
+    struct err e = {0};
+    for (int step = 0; step < 2; step++) {
+        if (zygote_prepare(&j->zygote, step, &e) != ST_OK) log_debug("%s", e.msg);
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* Both, and as soon as it can be the processes that wait for answers: a GPU's context takes a second. The caller
+ * json_decref's *paths (ask_paths). */
+static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
     struct opening other = {.referee = &j->referee, .o = j->o};
     pthread_t thread;
     fs_home(); /* it remembers its answer */
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
     enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, e);
+    if (st == ST_OK) st = ask_paths(j, paths, e);
     if (st == ST_OK) {
         place_beside(&j->place, j->zygote.worker.process.pid);
         prepare_spares(j);
+        if (on_gpu(j) && j->o->backend == BACKEND_triton)
+            j->is_preparing = pthread_create(&j->preparing, NULL, prepare_main, j) == 0;
     }
     if (beside)
         pthread_join(thread, NULL);
@@ -195,13 +209,6 @@ static enum status open_both(struct module_judge *j, struct jail *jail, struct e
     return st;
 }
 
-static void *prepare_main(void *v) {
-    struct module_judge *j = v;
-    struct err e = {0};
-    if (zygote_prepare(&j->zygote, &e) != ST_OK) log_debug("%s", e.msg);
-    return NULL;
-}
-
 enum status module_open(struct module_judge *j, const struct verify_options *o, struct jail *jail,
                         struct compiler *compiler, struct err *e) {
     *j = (struct module_judge){.o = o, .compiler = compiler, .seed = rng_u64(o->seed, 11, 0)};
@@ -209,12 +216,11 @@ enum status module_open(struct module_judge *j, const struct verify_options *o, 
     pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
-    enum status st = open_both(j, jail, e);
+    CLEANUP_JSON json_t *paths = NULL;
+    enum status st = open_both(j, jail, &paths, e);
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
-    if (st == ST_OK) st = open_tools(j, jail, e);
+    if (st == ST_OK) st = extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
     module_keep_clear(j);
-    if (st == ST_OK && on_gpu(j) && o->backend == BACKEND_triton)
-        j->is_preparing = pthread_create(&j->preparing, NULL, prepare_main, j) == 0;
     place_free(&j->place);
     if (st != ST_OK) module_close(j);
     return st;

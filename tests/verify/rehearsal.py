@@ -148,5 +148,5 @@ with tempfile.TemporaryDirectory() as folder:
     compiled.clear(), launched.clear()
     h = load(ANSWER)
     check(h.handle(request) == {"ok": True} and len(launched) <= 1 and sys.modules["answer"].calls == [], "left alone")
-check(zygote.Zygote.__new__(zygote.Zygote).handle({"op": "prepare"}, None) == {}, "prepared")
+check(zygote.Zygote.__new__(zygote.Zygote).handle({"op": "prepare", "step": 1}, None) == {}, "prepared")
 print("ok")

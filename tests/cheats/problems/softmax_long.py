@@ -8,7 +8,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.rand(8, 1 << 18)]
+    return [torch.rand(8, 1 << 20)]
 
 
 def get_init_inputs():
