@@ -1,6 +1,7 @@
 /* timing: does the verifier's clock tell the truth?
  * Usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what null|spin|clock|hidden|all] [--threads N]
- *                           [--calls N] [--interval X] [--problems N] [--method M] [--json FILE] [--verbose]
+ *                           [--calls N] [--interval X] [--budget SECONDS] [--problems N] [--only A,B,...]
+ *                           [--method M] [--json FILE] [--verbose]
  * null    the reference itself, handed in as an answer: 20 problems between about 20 us and 20 ms, whose ratios should
  *         all be 1. Prints the ratio, its interval and both times, then geometric mean, smallest and largest.
  * spin    answers that wait for a known part of the time that the reference waits for: ratios 0.5, 2 and 5.
@@ -8,7 +9,8 @@
  * hidden  right answers that leave a millisecond of waiting behind them: on a side stream, in a thread, in a child.
  * Their time has to hold that millisecond, or they are refused. Kernel accounting is off: these answers have no kernels
  * of their own. --calls: timed calls of either side, at least; --interval: go on until the ratio's 95 % interval is
- * that narrow; --verbose: the requests' times as they were. One JSON line per answer goes to the file named by --json.
+ * that narrow, or --budget is spent; --problems, --only: the first N null problems, those named; --verbose: the
+ * requests' times as they were. One JSON line per answer goes to the file named by --json.
  * Exit status 1 when a verdict failed that had to succeed. */
 #include <getopt.h>
 #include <math.h>
@@ -23,21 +25,21 @@
 #include "verify/verify.h"
 
 static const char usage[] = "usage: build/bench/timing [--device cpu|cuda:N] [--backend B] [--what "
-                            "null|spin|clock|hidden|all] [--threads N] [--calls N] [--interval X] [--problems N] "
-                            "[--method M] [--json FILE] [--verbose]\n";
+                            "null|spin|clock|hidden|all] [--threads N] [--calls N] [--interval X] [--budget S] "
+                            "[--problems N] [--only A,B,...] [--method M] [--json FILE] [--verbose]\n";
 
 /* A problem: what __init__ makes, what forward returns, and the inputs; sizes for a CPU and for a GPU. */
 static const struct work {
     const char *name, *init, *forward, *cpu, *gpu;
 } problems[] = {
-    {"relu_small", "pass", "torch.relu(x)", "torch.rand(64, 1024)", "torch.rand(1024, 1024)"},
-    {"scale", "pass", "x * 1.5", "torch.rand(128, 1024)", "torch.rand(4096, 1024)"},
-    {"sum_rows", "pass", "x.sum(1)", "torch.rand(256, 512)", "torch.rand(8192, 1024)"},
+    {"relu_small", "pass", "torch.relu(x)", "torch.rand(64, 1024)", "torch.rand(3072, 3072)"},
+    {"scale", "pass", "x * 1.5", "torch.rand(128, 1024)", "torch.rand(4096, 3072)"},
+    {"sum_rows", "pass", "x.sum(1)", "torch.rand(256, 512)", "torch.rand(16384, 2048)"},
     {"layernorm", "self.m = nn.LayerNorm(512)", "self.m(x)", "torch.rand(256, 512)", "torch.rand(16384, 512)"},
     {"softmax", "pass", "torch.softmax(x, 1)", "torch.rand(128, 1024)", "torch.rand(8192, 8192)"},
-    {"matmul_small", "pass", "x @ x", "torch.rand(128, 128)", "torch.rand(512, 512)"},
+    {"matmul_small", "pass", "x @ x", "torch.rand(128, 128)", "torch.rand(1024, 1024)"},
     {"max_rows", "pass", "x.max(1)[0]", "torch.rand(512, 512)", "torch.rand(32768, 1024)"},
-    {"linear", "self.m = nn.Linear(256, 256)", "self.m(x)", "torch.rand(256, 256)", "torch.rand(4096, 256)"},
+    {"linear", "self.m = nn.Linear(256, 256)", "self.m(x)", "torch.rand(256, 256)", "torch.rand(16384, 256)"},
     {"relu", "pass", "torch.relu(x)", "torch.rand(1024, 1024)", "torch.rand(16384, 16384)"},
     {"batchnorm", "self.m = nn.BatchNorm1d(512)", "self.m(x)", "torch.rand(512, 512)", "torch.rand(65536, 512)"},
     {"gelu", "pass", "F.gelu(x)", "torch.rand(256, 1024)", "torch.rand(16384, 4096)"},
@@ -69,7 +71,7 @@ static const double wait_s = 4e-3;
 
 struct bench {
     struct verify_options o;
-    const char *what;
+    const char *what, *only;
     bool gpu;
     int limit;
     FILE *json;
@@ -114,6 +116,14 @@ static enum status judge(struct bench *b, const char *key, const char *code, con
     return st;
 }
 
+/* Whether a name is one of a list "A,B,..."; of no list each is. */
+static bool is_among(const char *list, const char *name) {
+    const size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == n && strncmp(p, name, n) == 0) return true;
+    return !list;
+}
+
 static enum status null_answers(struct bench *b, struct err *e) {
     double logs = 0, least = INFINITY, most = 0;
     int n = 0;
@@ -121,6 +131,7 @@ static enum status null_answers(struct bench *b, struct err *e) {
         const struct work *w = &problems[i];
         CLEANUP_STR struct str code = STR_INIT, answer = STR_INIT;
         struct verdict v;
+        if (!is_among(b->only, w->name)) continue;
         str_adds(&code, head);
         str_adds(&answer, head);
         str_addf(&code, module_text, "Model", w->init, "pass", w->forward);
@@ -258,16 +269,18 @@ static enum status hidden_answers(struct bench *b, struct err *e) {
 }
 
 int main(int argc, char **argv) {
-    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, JSON, METHOD, INTERVAL, VERBOSE };
+    enum { DEVICE = 256, BACKEND, WHAT, THREADS, CALLS, PROBLEMS, ONLY, JSON, METHOD, INTERVAL, BUDGET, VERBOSE };
     static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
                                             {"backend", required_argument, NULL, BACKEND},
                                             {"what", required_argument, NULL, WHAT},
                                             {"threads", required_argument, NULL, THREADS},
                                             {"calls", required_argument, NULL, CALLS},
                                             {"problems", required_argument, NULL, PROBLEMS},
+                                            {"only", required_argument, NULL, ONLY},
                                             {"json", required_argument, NULL, JSON},
                                             {"method", required_argument, NULL, METHOD},
                                             {"interval", required_argument, NULL, INTERVAL},
+                                            {"budget", required_argument, NULL, BUDGET},
                                             {"verbose", no_argument, NULL, VERBOSE},
                                             {NULL, 0, NULL, 0}};
     struct bench b = {.o = {.measure = true, .allow_library = true, .device = "cpu", .backend = BACKEND_torch_cpu},
@@ -284,6 +297,8 @@ int main(int argc, char **argv) {
         case THREADS: good = parse_i64(optarg, &n) && n > 0, b.o.threads = (int)n; break;
         case CALLS: good = parse_i64(optarg, &n) && n > 0, b.o.timed_calls = (int)n; break;
         case PROBLEMS: good = parse_i64(optarg, &n) && n > 0, b.limit = (int)n; break;
+        case ONLY: b.only = optarg; break;
+        case BUDGET: good = parse_f64(optarg, &b.o.timing_budget_s) && b.o.timing_budget_s > 0; break;
         case METHOD: good = timing_method_from_name(optarg, &b.o.timing_method); break;
         case INTERVAL: good = parse_f64(optarg, &b.o.interval) && b.o.interval > 0; break;
         case VERBOSE: log_set_level(LOG_DEBUG); break;

@@ -16,7 +16,8 @@
 #include "verify/verify.h"
 
 static const char usage[] =
-    "bench verify [--device cpu|cuda:N] [--answers N] [--threads N] [--rows N] [--allow-weaker]";
+    "bench verify [--device cpu|cuda:N] [--backend cuda|triton|cuda_native] [--answers N] [--threads N] [--rows N] "
+    "[--allow-weaker]";
 
 static const char problem_text[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
                                    "    def forward(self, x):\n        return %s\n\n\n"
@@ -290,8 +291,8 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
     return st;
 }
 
-/* One backend after the other: their referees would fill the GPU's memory together. */
-static enum status bench_gpu(struct verify_options o, int answers, int rows, struct err *e) {
+/* One backend after the other (NULL: all): their referees would fill the GPU's memory together. */
+static enum status bench_gpu(struct verify_options o, const char *backend, int answers, int rows, struct err *e) {
     static const struct {
         enum verify_backend backend;
         const char *started, *many;
@@ -301,34 +302,45 @@ static enum status bench_gpu(struct verify_options o, int answers, int rows, str
     enum status st = ST_OK;
     o.measure = true;
     for (int i = 0; i < N_VERIFIERS && st == ST_OK; i++) {
+        if (backend && strcmp(backend_name(parts[i].backend), backend) != 0) continue;
         struct verifier *v = NULL;
         double t0 = clock_now_s();
         o.backend = parts[i].backend;
         st = verifier_open(&o, &v, e);
         if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, 0, NULL);
         if (st == ST_OK) st = bench_single(v, i, rows, o.device, e);
-        if (st == ST_OK) st = bench_many(v, parts[i].many, i, answers / 2, o.device, e);
+        if (st == ST_OK && answers >= 2) st = bench_many(v, parts[i].many, i, answers / 2, o.device, e);
         verifier_close(v);
     }
     return st;
 }
 
 int bench_verify(int argc, char **argv) {
-    enum { DEVICE = 256, ANSWERS, THREADS, ROWS, WEAKER };
-    static const struct option options[] = {
-        {"device", required_argument, NULL, DEVICE},   {"answers", required_argument, NULL, ANSWERS},
-        {"threads", required_argument, NULL, THREADS}, {"rows", required_argument, NULL, ROWS},
-        {"allow-weaker", no_argument, NULL, WEAKER},   {NULL, 0, NULL, 0}};
+    enum { DEVICE = 256, BACKEND, ANSWERS, THREADS, ROWS, WEAKER };
+    static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
+                                            {"backend", required_argument, NULL, BACKEND},
+                                            {"answers", required_argument, NULL, ANSWERS},
+                                            {"threads", required_argument, NULL, THREADS},
+                                            {"rows", required_argument, NULL, ROWS},
+                                            {"allow-weaker", no_argument, NULL, WEAKER},
+                                            {NULL, 0, NULL, 0}};
     struct verify_options o = {.device = "cpu"};
     struct err e = {0};
     int64_t answers = 64, threads = 0, rows = 4096;
+    const char *backend = NULL;
+    enum verify_backend known;
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         bool good = true;
         switch (c) {
         case DEVICE: o.device = optarg; break;
-        case ANSWERS: good = parse_i64(optarg, &answers) && answers >= 2 && answers <= 4096; break;
+        case BACKEND:
+            good = backend_from_name(optarg, &known) &&
+                   (known == BACKEND_cuda || known == BACKEND_triton || known == BACKEND_cuda_native);
+            backend = optarg;
+            break;
+        case ANSWERS: good = parse_i64(optarg, &answers) && answers >= 0 && answers <= 4096; break;
         case THREADS: good = parse_i64(optarg, &threads) && threads >= 1 && threads <= 1024; break;
         case ROWS: good = parse_i64(optarg, &rows) && rows >= 1 && rows <= 65536; break;
         case WEAKER: o.allow_weaker = true; break;
@@ -336,13 +348,13 @@ int bench_verify(int argc, char **argv) {
         }
         if (!good) return cli_usage(usage);
     }
-    if (optind < argc) return cli_usage(usage);
+    const bool cpu = strcmp(o.device, "cpu") == 0;
+    if (optind < argc || (cpu && (backend || answers < 2))) return cli_usage(usage);
     o.threads = (int)threads;
     char cache[] = "/tmp/kernelrl-bench-XXXXXX";
     if (!mkdtemp(cache)) return cli_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
     o.cache_dir = cache; /* new: what is called cold is cold */
-    bool cpu = strcmp(o.device, "cpu") == 0;
-    enum status st = cpu ? bench_cpu(o, (int)answers, &e) : bench_gpu(o, (int)answers, (int)rows, &e);
+    enum status st = cpu ? bench_cpu(o, (int)answers, &e) : bench_gpu(o, backend, (int)answers, (int)rows, &e);
     struct err ignored;
     if (fs_remove(cache, &ignored) != ST_OK) fprintf(stderr, "%s: %s\n", cache, ignored.msg);
     return st == ST_OK ? 0 : cli_report(&e);

@@ -583,7 +583,11 @@ static double cpu_sum_squares(struct backend *be, const float *x, int64_t n) {
         struct sum_work p = {x + at, i64_min(n - at, (int64_t)SUM_ROUND * SUM_BLOCK), c->sums};
         const int64_t blocks = (p.n + SUM_BLOCK - 1) / SUM_BLOCK;
         pool_for(p.n < MIN_ELEMENTS ? NULL : be->pool, blocks, 1, sum_blocks, &p);
-        for (int64_t b = 0; b < blocks; b++) total += p.sums[b];
+        for (int64_t b = 0; b < blocks;) {
+            double s = 0;
+            for (const int64_t stop = i64_min(b + SUM_BLOCK, blocks); b < stop; b++) s += p.sums[b];
+            total += s;
+        }
     }
     return total;
 }

@@ -455,10 +455,14 @@ static void test_optimizer(void **state) {
         const int64_t n = lengths[l];
         float *x = randoms(n + 1, 80 + l, 1);
         double want = 0, sum = 0;
-        for (int64_t i = 0; i < n; i += SUM_BLOCK) {
-            double s = 0;
-            for (int64_t j = i; j < n && j < i + SUM_BLOCK; j++) s += (double)x[j] * (double)x[j];
-            want += s;
+        for (int64_t run = 0, runs = (int64_t)SUM_BLOCK * SUM_BLOCK; run < n; run += runs) {
+            double all = 0;
+            for (int64_t i = run; i < n && i < run + runs; i += SUM_BLOCK) {
+                double s = 0;
+                for (int64_t j = i; j < n && j < i + SUM_BLOCK; j++) s += (double)x[j] * (double)x[j];
+                all += s;
+            }
+            want += all;
         }
         for (int i = 0; i < N_BE; i++) {
             if (!be[i]) continue;

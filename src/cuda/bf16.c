@@ -120,8 +120,14 @@ static void written(struct cuda_backend *c, const void *p, size_t bytes) {
     if (begin < first + (size_t)(r->rows * r->ld) * sizeof(float) && first < begin + bytes) c->rounded.data = NULL;
 }
 
+bool bf16_lines_up(struct tensor x) { return x.cols % 8 == 0 && lined_up(x.data, x.ld, 4); }
+
 uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x) {
-    return x.cols % 8 == 0 && lined_up(x.data, x.ld, 4) && factor_bytes(x) <= c->x16.bytes ? c->x16.p : NULL;
+    return bf16_lines_up(x) && factor_bytes(x) <= c->x16.bytes ? c->x16.p : NULL;
+}
+
+void bf16_round_to(struct cuda_backend *c, const char *op, uint16_t *y, struct tensor x) {
+    cuda_ok(c, op, cu_round16(&c->dev, (struct cu_mat16){y, x.rows, x.cols, x.cols}, mat32(x)));
 }
 
 static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
@@ -447,6 +453,18 @@ void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const
     const int32_t *rows = pass_send(c, "gather_rows", ids, (size_t)y.rows * sizeof *ids);
     if (rows && NOTE(c, "gather_rows", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(rows)))
         cuda_ok(c, "gather_rows", cu_gather16(&c->dev, mat16(y), mat16(x), rows));
+}
+
+void bf16_gather_scaled(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows, const float *scale) {
+    struct cuda_backend *c = cuda_begin(be, "gather_scaled");
+    ASSERT(x.cols == y.cols && x.dt == DT_BF16 && y.dt == DT_BF16);
+    const size_t n = (size_t)y.rows;
+    struct stage s;
+    if (!c || n == 0 || !stage_begin(c, "gather_scaled", n * (sizeof *rows + sizeof *scale) + 32, &s)) return;
+    const int32_t *const d_rows = stage_add(&s, rows, n * sizeof *rows);
+    const float *const d_scale = stage_add(&s, scale, n * sizeof *scale);
+    if (stage_send(c, "gather_scaled", &s))
+        cuda_ok(c, "gather_scaled", cu_gather_scaled16(&c->dev, mat16(y), mat16(x), d_rows, d_scale));
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {

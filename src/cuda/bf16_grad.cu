@@ -73,65 +73,159 @@ extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, str
 /* ---- norm ---------------------------------------------------------------------------------------------------------
  */
 
-/* A block a row, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). */
-template <int N_THREADS, int QUADS>
+/* A row at a time, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). A block
+ * takes one row, or with GAIN up to GAIN_ROWS, of which partial[block] gets the sum of dy xh, rows ascending. */
+enum { GAIN_ROWS = 16 };
+template <int N_THREADS, int QUADS, bool GAIN>
 static __global__ void __launch_bounds__(N_THREADS)
     rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x, const float *gain,
-                          float eps, uint16_t *rounded) {
-    __shared__ float2 part[N_THREADS / 32];
-    const int64_t t = blockIdx.x, n = x.cols;
+                          float eps, uint16_t *rounded, float *partial) {
+    __shared__ float2 parts[2][N_THREADS / 32]; /* of this row and the next: a barrier a row is enough */
+    const int64_t n = x.cols, first = (int64_t)blockIdx.x * (GAIN ? GAIN_ROWS : 1);
+    const int64_t end = GAIN ? min64(first + GAIN_ROWS, x.rows) : first + 1;
     const int tid = threadIdx.x;
-    float4 u[QUADS], v[QUADS], w[QUADS], g[QUADS];
-    uint2 d[QUADS];
-    float2 s = make_float2(0, 0); /* of x^2, of dy gain x */
+    float4 c[QUADS]; /* the gain's gradient */
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const int64_t j = (i * N_THREADS + tid) * 4;
-        const bool in = j < n;
-        const float4 none = make_float4(0, 0, 0, 0);
-        u[i] = in ? *reinterpret_cast<const float4 *>(x.p + t * x.ld + j) : none;
-        d[i] = in ? *reinterpret_cast<const uint2 *>(dy.p + t * dy.ld + j) : make_uint2(0, 0);
-        g[i] = in ? *reinterpret_cast<const float4 *>(gain + j) : none;
-        w[i] = in ? *reinterpret_cast<const float4 *>(dx.p + t * dx.ld + j) : none;
+    for (int i = 0; i < QUADS; i++) c[i] = make_float4(0, 0, 0, 0);
+    for (int64_t t = first; t < end; t++) {
+        float2 *const part = parts[t & 1];
+        float4 u[QUADS], v[QUADS], w[QUADS], g[QUADS];
+        uint2 d[QUADS];
+        float2 s = make_float2(0, 0); /* of x^2, of dy gain x */
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const int64_t j = (i * N_THREADS + tid) * 4;
+            const bool in = j < n;
+            const float4 none = make_float4(0, 0, 0, 0);
+            u[i] = in ? *reinterpret_cast<const float4 *>(x.p + t * x.ld + j) : none;
+            d[i] = in ? *reinterpret_cast<const uint2 *>(dy.p + t * dy.ld + j) : make_uint2(0, 0);
+            g[i] = in ? *reinterpret_cast<const float4 *>(gain + j) : none;
+            w[i] = in ? *reinterpret_cast<const float4 *>(dx.p + t * dx.ld + j) : none;
+        }
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            v[i] = make_float4(low_float(d[i].x) * g[i].x, high_float(d[i].x) * g[i].y, low_float(d[i].y) * g[i].z,
+                               high_float(d[i].y) * g[i].w);
+            s.x = fmaf(u[i].w, u[i].w, fmaf(u[i].z, u[i].z, fmaf(u[i].y, u[i].y, fmaf(u[i].x, u[i].x, s.x))));
+            s.y = fmaf(v[i].w, u[i].w, fmaf(v[i].z, u[i].z, fmaf(v[i].y, u[i].y, fmaf(v[i].x, u[i].x, s.y))));
+        }
+        s = make_float2(warp_sum(s.x), warp_sum(s.y));
+        if (tid % 32 == 0) part[tid / 32] = s;
+        __syncthreads();
+        s = make_float2(0, 0);
+#pragma unroll
+        for (int i = 0; i < N_THREADS / 32; i++) s = make_float2(s.x + part[i].x, s.y + part[i].y);
+        const float r = 1.0f / sqrtf(s.x / (float)n + eps), mean = s.y * r / (float)n;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const int64_t j = (i * N_THREADS + tid) * 4;
+            if (j >= n) break;
+            const float4 h = make_float4(u[i].x * r, u[i].y * r, u[i].z * r, u[i].w * r);
+            const float4 o = make_float4(fmaf(r, v[i].x - h.x * mean, w[i].x), fmaf(r, v[i].y - h.y * mean, w[i].y),
+                                         fmaf(r, v[i].z - h.z * mean, w[i].z), fmaf(r, v[i].w - h.w * mean, w[i].w));
+            *reinterpret_cast<float4 *>(dx.p + t * dx.ld + j) = o;
+            *reinterpret_cast<uint2 *>(y.p + t * y.ld + j) =
+                make_uint2(bf16_pair(h.x * g[i].x, h.y * g[i].y), bf16_pair(h.z * g[i].z, h.w * g[i].w));
+            if (rounded)
+                *reinterpret_cast<uint2 *>(rounded + t * n + j) = make_uint2(bf16_pair(o.x, o.y), bf16_pair(o.z, o.w));
+            if (GAIN)
+                c[i] = make_float4(fmaf(low_float(d[i].x), h.x, c[i].x), fmaf(high_float(d[i].x), h.y, c[i].y),
+                                   fmaf(low_float(d[i].y), h.z, c[i].z), fmaf(high_float(d[i].y), h.w, c[i].w));
+        }
     }
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        v[i] = make_float4(low_float(d[i].x) * g[i].x, high_float(d[i].x) * g[i].y, low_float(d[i].y) * g[i].z,
-                           high_float(d[i].y) * g[i].w);
-        s.x = fmaf(u[i].w, u[i].w, fmaf(u[i].z, u[i].z, fmaf(u[i].y, u[i].y, fmaf(u[i].x, u[i].x, s.x))));
-        s.y = fmaf(v[i].w, u[i].w, fmaf(v[i].z, u[i].z, fmaf(v[i].y, u[i].y, fmaf(v[i].x, u[i].x, s.y))));
-    }
-    s = make_float2(warp_sum(s.x), warp_sum(s.y));
-    if (tid % 32 == 0) part[tid / 32] = s;
-    __syncthreads();
-    s = make_float2(0, 0);
-#pragma unroll
-    for (int i = 0; i < N_THREADS / 32; i++) s = make_float2(s.x + part[i].x, s.y + part[i].y);
-    const float r = 1.0f / sqrtf(s.x / (float)n + eps), mean = s.y * r / (float)n;
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
+    for (int i = 0; GAIN && i < QUADS; i++) {
         const int64_t j = (i * N_THREADS + tid) * 4;
-        if (j >= n) break;
-        const float4 h = make_float4(u[i].x * r, u[i].y * r, u[i].z * r, u[i].w * r);
-        const float4 o = make_float4(fmaf(r, v[i].x - h.x * mean, w[i].x), fmaf(r, v[i].y - h.y * mean, w[i].y),
-                                     fmaf(r, v[i].z - h.z * mean, w[i].z), fmaf(r, v[i].w - h.w * mean, w[i].w));
-        *reinterpret_cast<float4 *>(dx.p + t * dx.ld + j) = o;
-        *reinterpret_cast<uint2 *>(y.p + t * y.ld + j) =
-            make_uint2(bf16_pair(h.x * g[i].x, h.y * g[i].y), bf16_pair(h.z * g[i].z, h.w * g[i].w));
-        if (rounded)
-            *reinterpret_cast<uint2 *>(rounded + t * n + j) = make_uint2(bf16_pair(o.x, o.y), bf16_pair(o.z, o.w));
+        if (j < n) *reinterpret_cast<float4 *>(partial + (int64_t)blockIdx.x * n + j) = c[i];
     }
 }
 
+template <int N_THREADS, int QUADS>
+static int norm_back(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x,
+                     const float *gain, float eps, uint16_t *rounded, float *dgain, float *partial) {
+    if (!dgain)
+        return LAUNCH((rmsnorm_back16_kernel<N_THREADS, QUADS, false>), x.rows, N_THREADS, 0, d->stream, dx, y, dy, x,
+                      gain, eps, rounded, partial);
+    const int64_t blocks = ceil_div(x.rows, GAIN_ROWS);
+    const int rc = LAUNCH((rmsnorm_back16_kernel<N_THREADS, QUADS, true>), blocks, N_THREADS, 0, d->stream, dx, y, dy,
+                          x, gain, eps, rounded, partial);
+    return rc ? rc : cu_add_up(d, dgain, partial, blocks, x.cols);
+}
+
+extern "C" int64_t cu_norm_partials(int64_t rows) { return ceil_div(rows, GAIN_ROWS); }
+
 extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy,
-                                 struct cu_mat x, const float *gain, float eps, uint16_t *rounded, int *done) {
+                                 struct cu_mat x, const float *gain, float eps, uint16_t *rounded, float *dgain,
+                                 float *partial, int *done) {
     *done = x.rows <= 0 ||
             (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(x.p, x.ld) &&
              aligned16(gain, 4) && (((uintptr_t)y.p | (uintptr_t)dy.p) & 7) == 0 && y.ld % 4 == 0 && dy.ld % 4 == 0);
     if (x.rows <= 0 || !*done) return 0;
-    if (x.cols <= 1536)
-        return LAUNCH((rmsnorm_back16_kernel<128, 3>), x.rows, 128, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
-    return LAUNCH((rmsnorm_back16_kernel<256, 4>), x.rows, 256, 0, d->stream, dx, y, dy, x, gain, eps, rounded);
+    if (x.cols <= 1536) return norm_back<128, 3>(d, dx, y, dy, x, gain, eps, rounded, dgain, partial);
+    return norm_back<256, 4>(d, dx, y, dy, x, gain, eps, rounded, dgain, partial);
+}
+
+/* ---- sums over rows -----------------------------------------------------------------------------------------------
+ */
+
+enum { RUNS = 8, SUM_ROWS = 128 };
+
+/* out[j] += the sum over b of partial[b][j]: RUNS warps each take every RUNSth b ascending, then theirs in order. */
+static __global__ void __launch_bounds__(RUNS * 32)
+    add_up_kernel(float *out, const float *partial, int64_t blocks, int64_t n) {
+    __shared__ float part[RUNS][32];
+    const int col = threadIdx.x % 32, run = threadIdx.x / 32;
+    const int64_t j = (int64_t)blockIdx.x * 32 + col;
+    float s = 0;
+    if (j < n) {
+#pragma unroll 8
+        for (int64_t b = run; b < blocks; b += RUNS) s = s + partial[b * n + j];
+    }
+    part[run][col] = s;
+    __syncthreads();
+    if (run > 0 || j >= n) return;
+    s = out[j];
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) s = s + part[i][col];
+    out[j] = s;
+}
+
+extern "C" int cu_add_up(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n) {
+    if (blocks <= 0 || n <= 0) return 0;
+    return LAUNCH(add_up_kernel, ceil_div(n, 32), RUNS * 32, 0, d->stream, out, partial, blocks, n);
+}
+
+/* partial[block][j] = the sum of SUM_ROWS rows of dy; a lane has two columns, a warp every RUNSth row. */
+static __global__ void __launch_bounds__(RUNS * 32) bias_grad16_kernel(float *partial, struct cu_mat16 dy) {
+    __shared__ float2 part[RUNS][32];
+    const int64_t across = ceil_div(dy.cols, (int64_t)64), t0 = (int64_t)blockIdx.x / across * SUM_ROWS;
+    const int lane = threadIdx.x % 32, run = threadIdx.x / 32;
+    const int64_t j = (int64_t)blockIdx.x % across * 64 + lane * 2, end = min64(t0 + SUM_ROWS, dy.rows);
+    float2 s = make_float2(0, 0);
+    if (j < dy.cols) {
+#pragma unroll 8
+        for (int64_t t = t0 + run; t < end; t += RUNS) {
+            const uint32_t v = *reinterpret_cast<const uint32_t *>(dy.p + t * dy.ld + j);
+            s = make_float2(s.x + low_float(v), s.y + high_float(v));
+        }
+    }
+    part[run][lane] = s;
+    __syncthreads();
+    if (run > 0 || j >= dy.cols) return;
+#pragma unroll
+    for (int i = 1; i < RUNS; i++) s = make_float2(s.x + part[i][lane].x, s.y + part[i][lane].y);
+    *reinterpret_cast<float2 *>(partial + t0 / SUM_ROWS * dy.cols + j) = s;
+}
+
+extern "C" int64_t cu_bias_partials(int64_t rows) { return ceil_div(rows, SUM_ROWS); }
+
+extern "C" int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float *partial, int *done) {
+    const int64_t blocks = cu_bias_partials(dy.rows);
+    *done = dy.cols % 2 == 0 && dy.ld % 2 == 0 && ((uintptr_t)dy.p & 3) == 0;
+    if (!*done || dy.rows <= 0 || dy.cols <= 0) return 0;
+    const int rc =
+        LAUNCH(bias_grad16_kernel, blocks * ceil_div(dy.cols, (int64_t)64), RUNS * 32, 0, d->stream, partial, dy);
+    return rc ? rc : cu_add_up(d, db, partial, blocks, dy.cols);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------------------

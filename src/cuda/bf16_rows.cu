@@ -345,6 +345,21 @@ extern "C" int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_
     return LAUNCH(gather16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows);
 }
 
+static __global__ void gather_scaled16_kernel(struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
+                                              const float *scale) {
+    ELEMENT_LOOP(i, y.rows * y.cols) {
+        const int64_t t = i / y.cols, j = i % y.cols;
+        y.p[t * y.ld + j] = bf16_of(scale[t] * bf16_float(x.p[rows[t] * x.ld + j]));
+    }
+}
+
+extern "C" int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
+                                  const float *scale) {
+    const int64_t n = y.rows * y.cols;
+    if (n <= 0) return 0;
+    return LAUNCH(gather_scaled16_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows, scale);
+}
+
 /* Uniform numbers in (-1, 1), the same for the same place and seed (the finaliser of splitmix64). */
 static __global__ void random16_kernel(uint16_t *p, int64_t n, uint64_t seed) {
     ELEMENT_LOOP(i, n) {

@@ -24,7 +24,7 @@ void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y
 
 /* The products that come next take dx's rounding from where it is left beside dx. */
 void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
-                       const float *gain, float eps) {
+                       const float *gain, float eps, float *dgain) {
     ASSERT(dx.rows == x.rows && dy.rows == x.rows && dx.cols == x.cols && dy.cols == x.cols);
     struct cuda_backend *c = cuda_begin_product(be, "rmsnorm_back");
     if (!c) return;
@@ -32,14 +32,26 @@ void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, st
     uint16_t *const rounded = bf16_rounding_room(c, dx);
     int done = 0;
     c->rounded.data = NULL;
-    if (!cuda_ok(c, "rmsnorm_back",
-                 cu_rmsnorm_back16(&c->dev, of, mat16(y), mat16(dy), mat_of(x), gain, eps, rounded, &done)))
+    float *const partial = dgain ? cuda_scratch(c, "rmsnorm_back", &c->scratch,
+                                                (size_t)(cu_norm_partials(x.rows) * x.cols) * sizeof *partial)
+                                 : NULL;
+    if (dgain && !partial) return;
+    if (!cuda_ok(
+            c, "rmsnorm_back",
+            cu_rmsnorm_back16(&c->dev, of, mat16(y), mat16(dy), mat_of(x), gain, eps, rounded, dgain, partial, &done)))
         return;
     if (done && rounded) c->rounded = dx;
     struct tensor *const wide[] = {&dy};
     if (done || !bf16_widen(c, "rmsnorm_back", wide, 1)) return;
     be->rmsnorm(be, y, x, gain, eps);
-    be->rmsnorm_grad(be, dx, NULL, dy, x, gain, eps, true);
+    be->rmsnorm_grad(be, dx, dgain, dy, x, gain, eps, true);
+}
+
+bool bf16_bias_grad(struct cuda_backend *c, float *db, struct tensor dy) {
+    const size_t floats = (size_t)(cu_bias_partials(dy.rows) * dy.cols);
+    float *const partial = cuda_scratch(c, "bias_grad", &c->scratch, (floats + 1) * sizeof *partial);
+    int done = 0;
+    return !partial || !cuda_ok(c, "bias_grad", cu_bias_grad16(&c->dev, db, mat16(dy), partial, &done)) || done;
 }
 
 /* The gradient at x A^T: scale dy B. */

@@ -400,8 +400,9 @@ static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct
 }
 
 static void op_bias_grad(struct backend *be, float *db, struct tensor dy) {
-    struct cuda_backend *c = begin(be, "bias_grad");
+    struct cuda_backend *c = cuda_begin_product(be, "bias_grad"); /* writes no factor of a product */
     struct tensor *const operands[] = {&dy};
+    if (c && dy.dt == DT_BF16 && bf16_bias_grad(c, db, dy)) return;
     if (c && bf16_widen(c, "bias_grad", operands, 1)) cuda_ok(c, "bias_grad", cu_bias_grad(&c->dev, db, mat_of(dy)));
 }
 
@@ -628,8 +629,10 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch));
 }
 
-/* alone: the next op wants the gradient's rounding to bfloat16 and nothing else. */
-static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g, bool alone) {
+/* With `rounded` the gradient's rounding to bfloat16 goes there, rows end to end, and logits are undefined afterwards.
+ */
+static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g,
+                         uint16_t *rounded) {
     const struct known_logits known = ((struct cuda_backend *)be)->known;
     struct cuda_backend *c = begin(be, "logprob_grad");
     const size_t bytes = (size_t)logits.rows * sizeof(float);
@@ -641,31 +644,32 @@ static void logprob_grad(struct backend *be, struct tensor logits, const int32_t
     const struct tensor *k = &known.logits;
     const bool same = k->data == logits.data && k->rows == logits.rows && k->cols == logits.cols && k->ld == logits.ld;
     if (known.stats && same) {
-        uint16_t *const rounded = bf16_rounding_room(c, logits);
-        if (cuda_ok(c, "logprob_grad",
-                    cu_logits_grad(&c->dev, mat_of(logits), rounded, alone, d_targets, known.stats, d_g)) &&
-            rounded)
-            c->rounded = logits;
+        uint16_t *const there = rounded && bf16_lines_up(logits) ? rounded : NULL;
+        if (cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), there, d_targets, known.stats, d_g)) &&
+            rounded && !there)
+            bf16_round_to(c, "logprob_grad", rounded, logits);
         return;
     }
     if (logits.cols <= LOGIT_CHUNK) {
-        cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g));
+        if (cuda_ok(c, "logprob_grad", cu_logprob_grad(&c->dev, mat_of(logits), d_targets, d_g)) && rounded)
+            bf16_round_to(c, "logprob_grad", rounded, logits);
         return;
     }
     struct cu_row_stats *stats =
         cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
-    if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets))
-        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, false, d_targets, stats, d_g));
+    if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets) &&
+        cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, d_targets, stats, d_g)) && rounded)
+        bf16_round_to(c, "logprob_grad", rounded, logits);
 }
 
 static void op_logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
-    logprob_grad(be, logits, targets, g, false);
+    logprob_grad(be, logits, targets, g, NULL);
 }
 
-static void op_logprob_dx(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
-                          const float *g, const struct weight *w) {
-    logprob_grad(be, logits, targets, g, w->dt == DT_BF16);
-    op_linear_dx(be, dx, logits, w, false);
+static void op_logprob_grad16(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
+                              const float *g) {
+    ASSERT(dl.dt == DT_BF16 && dl.rows == logits.rows && dl.cols == logits.cols && dl.ld == dl.cols);
+    logprob_grad(be, logits, targets, g, dl.data);
 }
 
 /* ---- optimizer -----------------------------------------------------------------------------------------------------
@@ -683,8 +687,7 @@ static double op_sum_squares(struct backend *be, const float *x, int64_t n) {
     struct cuda_backend *c = begin(be, "sum_squares");
     double sum = 0;
     if (!c || n <= 0) return sum;
-    const int64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
-    double *s = cuda_scratch(c, "sum_squares", &c->scratch, (size_t)(blocks + 1) * sizeof *s);
+    double *s = cuda_scratch(c, "sum_squares", &c->scratch, (size_t)(1 + cu_sum_scratch(n)) * sizeof *s);
     if (s && cuda_ok(c, "sum_squares", cu_sum_squares(&c->dev, s, s + 1, x, n))) mem_get(be, &sum, s, sizeof sum);
     return sum;
 }
@@ -790,7 +793,8 @@ static const struct backend table = {
     .weights_pack = bf16_weights_pack,
     .rmsnorm_back = bf16_rmsnorm_back,
     .linear_add = bf16_linear_add,
-    .logprob_dx = op_logprob_dx,
+    .logprob_grad16 = op_logprob_grad16,
+    .gather_scaled = bf16_gather_scaled,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */

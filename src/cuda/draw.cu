@@ -331,9 +331,9 @@ extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct 
                             (int)chunks, vec);
 }
 
-/* x = -g / s exp(x - max), and g more at the target; rounded too where `rounded` is not NULL (then vec). */
+/* x = -g / s exp(x - max), and g more at the target; where `rounded` is not NULL (then vec) it goes there alone. */
 static __global__ void __launch_bounds__(THREADS)
-    logits_grad_kernel(struct cu_mat logits, uint16_t *rounded, int alone, const int32_t *targets,
+    logits_grad_kernel(struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                        const struct cu_row_stats *stats, const float *g, int chunks, int vec) {
     const int64_t row = blockIdx.x / (unsigned)chunks, j0 = (int64_t)(blockIdx.x % (unsigned)chunks) * CHUNK;
     const int64_t V = logits.cols;
@@ -350,8 +350,9 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < PER; i += 4) {
         const int64_t j = j0 + place<false>(i);
         if (vec && j + 4 <= V) {
-            if (!alone) *reinterpret_cast<float4 *>(x + j) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
-            if (rounded)
+            if (!rounded)
+                *reinterpret_cast<float4 *>(x + j) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+            else
                 *reinterpret_cast<uint2 *>(rounded + row * V + j) =
                     make_uint2(bf16_pair(v[i], v[i + 1]), bf16_pair(v[i + 2], v[i + 3]));
         } else {
@@ -362,11 +363,11 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, int alone,
-                              const int32_t *targets, const struct cu_row_stats *stats, const float *g) {
+extern "C" int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
+                              const struct cu_row_stats *stats, const float *g) {
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     if (logits.rows <= 0) return 0;
     if (rounded && (logits.cols % PER != 0 || !row_vec(logits))) return (int)cudaErrorInvalidValue;
-    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, rounded, rounded && alone,
-                  targets, stats, g, (int)chunks, row_vec(logits));
+    return LAUNCH(logits_grad_kernel, logits.rows * chunks, THREADS, 0, d->stream, logits, rounded, targets, stats, g,
+                  (int)chunks, row_vec(logits));
 }

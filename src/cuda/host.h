@@ -230,13 +230,18 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
 /* Where the next product of a gradient looks for the rounding of x (cuda_backend.rounded), for an op that can write it
  * beside x itself; NULL where no product has needed as much room yet, or x does not line up. */
 uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x);
+bool bf16_lines_up(struct tensor x); /* a float32 matrix: for kernels that round eight at a time */
+void bf16_round_to(struct cuda_backend *c, const char *op, uint16_t *y, struct tensor x);
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
 void bf16_lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
 void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor xa,
                       const struct lora_site_args *site, int n, bool keep);
 void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const struct weight *b, float scale);
 void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
-                       const float *gain, float eps);
+                       const float *gain, float eps, float *dgain);
+/* False where it cannot, and then nothing happened. */
+bool bf16_bias_grad(struct cuda_backend *c, float *db, struct tensor dy);
+void bf16_gather_scaled(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows, const float *scale);
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids);
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps);
 void bf16_rope(struct cuda_backend *c, struct tensor qk, struct tensor qkv, const struct rope_args *r);

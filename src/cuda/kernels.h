@@ -85,7 +85,8 @@ struct cu_adamw {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
 };
 int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, const float *g, int64_t n, const struct cu_adamw *a);
-/* out[0] = sum of squares; sums is scratch of ceil(n/SUM_BLOCK) doubles. */
+/* out[0] = sum of squares; sums is scratch of cu_sum_scratch(n) doubles. */
+int64_t cu_sum_scratch(int64_t n);
 int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const float *x, int64_t n);
 
 /* ---- attention ---- */
@@ -176,6 +177,8 @@ struct cu_round_list {
 int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
+int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
+                       const float *scale);                                     /* row i times scale[i] */
 int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* uniform in (-1,1) */
 
 /* bf16_gemm.cu. An operand of a product: element (r,k) at p[r*row + k*step]; vec: 8 neighbours along k lie together and
@@ -291,9 +294,17 @@ int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat1
                      struct cu_mat16 gu, int *done);
 /* dx += the gradient of y = rmsnorm(x) given dy, y itself, and dx rounded where `rounded` is not NULL (rows end to
  * end). *done stays 0, and nothing happens, where rows are not of whole aligned fours, up to 4096 columns. Sums are in
- * an order of their own. */
+ * an order of their own. Where dgain is not NULL it gets the gain's gradient added; partial is scratch of
+ * cu_norm_partials(rows) rows then. */
+int64_t cu_norm_partials(int64_t rows);
 int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x,
-                      const float *gain, float eps, uint16_t *rounded, int *done);
+                      const float *gain, float eps, uint16_t *rounded, float *dgain, float *partial, int *done);
+/* out[j] += partial[b][j] for b < blocks, n columns, in a fixed order. */
+int cu_add_up(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n);
+/* db[j] += sum_t dy[t][j] in an order of its own; partial is scratch of cu_bias_partials(rows) rows. *done stays 0, and
+ * nothing happens, where columns do not come in aligned pairs. */
+int64_t cu_bias_partials(int64_t rows);
+int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float *partial, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 
@@ -333,10 +344,9 @@ struct cu_draw {
 /* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch);
-/* The gradient of the log-probabilities that `stats` tells of, in place; also rounded to bfloat16, rows end to end,
- * where `rounded` is not NULL: rows are aligned to 16 bytes then and a multiple of 8 long, and with `alone` logits stay
- * as they are. */
-int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, int alone, const int32_t *targets,
+/* The gradient of the log-probabilities that `stats` tells of, in place; or, where `rounded` is not NULL, rounded to
+ * bfloat16 there, rows end to end: rows are aligned to 16 bytes then and a multiple of 8 long, and logits stay. */
+int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                    const struct cu_row_stats *stats, const float *g);
 
 #ifdef __cplusplus

@@ -176,19 +176,26 @@ extern "C" int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, co
     return LAUNCH(adamw_kernel, grid_for(d, n - fours, THREADS), THREADS, 0, d->stream, w, m, v, g, n - fours, *a);
 }
 
-/* A warp takes 32 SUM_BLOCKs, a thread each; they fetch pieces of all of them together so that reads are coalesced. */
-static __global__ void __launch_bounds__(32) square_blocks_kernel(double *sums, const float *x, int64_t n) {
-    __shared__ float piece[32][33];
+static __device__ __forceinline__ double square(float x) { return (double)x * (double)x; }
+static __device__ __forceinline__ double square(double x) { return x; } /* a sum of squares */
+
+/* sums[b] = the sum of the squares of SUM_BLOCK floats, or of so many sums. A warp takes 32 of them, a thread each;
+ * they fetch pieces of all of them together so that reads are coalesced. */
+template <typename T>
+static __global__ void __launch_bounds__(32) square_blocks_kernel(double *sums, const T *x, int64_t n) {
+    __shared__ T piece[32][33];
     const int lane = threadIdx.x;
     const int64_t b0 = (int64_t)blockIdx.x * 32;
     double s = 0;
     for (int64_t c = 0; c < SUM_BLOCK; c += 32) {
+#pragma unroll
         for (int r = 0; r < 32; r++) {
             const int64_t i = (b0 + r) * SUM_BLOCK + c + lane;
             piece[r][lane] = i < n ? x[i] : 0;
         }
         __syncthreads();
-        for (int k = 0; k < 32; k++) s = s + (double)piece[lane][k] * (double)piece[lane][k];
+#pragma unroll
+        for (int k = 0; k < 32; k++) s = s + square(piece[lane][k]);
         __syncthreads();
     }
     if ((b0 + lane) * SUM_BLOCK < n) sums[b0 + lane] = s;
@@ -209,13 +216,18 @@ static __global__ void __launch_bounds__(THREADS) sum_blocks_kernel(double *out,
     if (threadIdx.x == 0) *out = s;
 }
 
+static int64_t sum_blocks(int64_t n) { return n > 0 ? ceil_div(n, (int64_t)SUM_BLOCK) : 0; }
+
+extern "C" int64_t cu_sum_scratch(int64_t n) { return sum_blocks(n) + sum_blocks(sum_blocks(n)); }
+
 extern "C" int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const float *x, int64_t n) {
-    const int64_t blocks = n > 0 ? ceil_div(n, SUM_BLOCK) : 0;
-    if (blocks > 0) {
-        const int rc = LAUNCH(square_blocks_kernel, ceil_div(blocks, 32), 32, 0, d->stream, sums, x, n);
-        if (rc) return rc;
-    }
-    return LAUNCH(sum_blocks_kernel, 1, THREADS, 0, d->stream, out, sums, blocks);
+    const int64_t blocks = sum_blocks(n), runs = sum_blocks(blocks);
+    double *const of_runs = sums + blocks;
+    int rc = 0;
+    if (blocks > 0) rc = LAUNCH(square_blocks_kernel<float>, ceil_div(blocks, 32), 32, 0, d->stream, sums, x, n);
+    if (blocks > 0 && !rc)
+        rc = LAUNCH(square_blocks_kernel<double>, ceil_div(runs, 32), 32, 0, d->stream, of_runs, sums, blocks);
+    return rc ? rc : LAUNCH(sum_blocks_kernel, 1, THREADS, 0, d->stream, out, of_runs, runs);
 }
 
 /* ---- cache ---------------------------------------------------------------------------------------------------------

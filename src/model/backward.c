@@ -52,9 +52,7 @@ static void site_dx(struct model *m, const struct lora *l, enum lora_input input
 }
 
 /* Whether the backend does what norm_backward asks for in one op, which takes dh in bfloat16. */
-static bool norm_in_one(const struct model *m) {
-    return m->be->rmsnorm_back && m->act == DT_BF16 && m->train != TRAIN_FULL;
-}
+static bool norm_in_one(const struct model *m) { return m->be->rmsnorm_back && m->act == DT_BF16; }
 
 /* h = norm(x) once more, for the gradients of what read it; dx += the norm's gradient, dh being that of h. */
 static void norm_backward(struct model *m, struct tensor dx, struct tensor h, struct tensor dh, struct tensor x,
@@ -62,7 +60,7 @@ static void norm_backward(struct model *m, struct tensor dx, struct tensor h, st
     struct backend *be = m->be;
     const float eps = m->cfg.rms_eps;
     if (norm_in_one(m)) {
-        be->rmsnorm_back(be, dx, h, dh, x, gain, eps);
+        be->rmsnorm_back(be, dx, h, dh, x, gain, eps, grad_of(m, gain));
         return;
     }
     be->rmsnorm(be, h, x, gain, eps);
@@ -126,23 +124,35 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
     }
 }
 
-enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) {
+/* A head that is trained, given d logp / d logits in bfloat16 (or once more): g scales the other factor. The runs of
+ * rows are the same whether they were kept or not, and so are the bits. */
+static void head_backward16(struct model *m, const struct train_batch *b, const float *g) {
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
-    const int64_t T = b->T, D = m->cfg.D, V = m->cfg.V;
-    if (m->train == TRAIN_NOTHING) return FAIL(e, ST_INVALID, "backward: model_train_prepare was not called");
-    if (w->T != T || w->N != b->N)
-        return FAIL(e, ST_INVALID, "backward: this batch was not the last one forwarded with the present weights");
-    if (w->forward_only)
-        return FAIL(e, ST_INVALID, "backward: the batch was forwarded with forward_only, which keeps nothing for it");
-    const bool full = m->train == TRAIN_FULL;
-    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D), hn = act_full(m, w->hn, T, D);
+    const int64_t D = m->cfg.D, V = m->cfg.V, run = head_run(m);
+    struct tensor hn = act_full(m, w->hn, w->T, D);
+    for (int64_t i = 0; i < b->N; i += run) {
+        const int64_t end = i64_min(i + run, b->N);
+        for (int64_t j = i; !w->keep_logits && j < end; j += w->chunk) {
+            const int64_t n = i64_min(w->chunk, end - j);
+            struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(w->logits, n, V);
+            be->gather_rows(be, hc, hn, b->rows + j);
+            be->linear(be, lg, hc, &m->head, NULL, false);
+            be->logprob_grad16(be, dl_of(m, j, n), lg, b->targets + j, w->ones);
+        }
+        struct tensor hs = act_full(m, w->hs, end - i, D);
+        be->gather_scaled(be, hs, hn, b->rows + i, g + i);
+        be->linear_dw(be, grad_of(m, m->head.w), dl_of(m, i, end - i), hs, m->dt);
+    }
+}
 
-    if (be->pass_begin) be->pass_begin(be, 0);
-    be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
-    if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);
-    /* A head that is trained: logits in chunks, kept or once more, then g (onehot - softmax). */
-    for (int64_t i = 0; full && i < b->N; i += w->chunk) {
+/* The same in float32: logits in chunks, kept or once more, then g (onehot - softmax). */
+static void head_backward(struct model *m, const struct train_batch *b, const float *g, struct tensor dh) {
+    struct train_space *w = &m->ts;
+    struct backend *be = m->be;
+    const int64_t D = m->cfg.D, V = m->cfg.V;
+    struct tensor hn = act_full(m, w->hn, w->T, D);
+    for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
         struct tensor hc = act_full(m, w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
         struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
@@ -154,6 +164,27 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         be->linear_dw(be, grad_of(m, m->head.w), lg, hc, m->dt);
     }
     w->keep_logits = false; /* they are gradients now: another backward pass computes them once more */
+}
+
+enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) {
+    struct train_space *w = &m->ts;
+    struct backend *be = m->be;
+    const int64_t T = b->T, D = m->cfg.D;
+    if (m->train == TRAIN_NOTHING) return FAIL(e, ST_INVALID, "backward: model_train_prepare was not called");
+    if (w->T != T || w->N != b->N)
+        return FAIL(e, ST_INVALID, "backward: this batch was not the last one forwarded with the present weights");
+    if (w->forward_only)
+        return FAIL(e, ST_INVALID, "backward: the batch was forwarded with forward_only, which keeps nothing for it");
+    const bool full = m->train == TRAIN_FULL;
+    struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D);
+
+    if (be->pass_begin) be->pass_begin(be, 0);
+    be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
+    if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);
+    if (full && w->dl)
+        head_backward16(m, b, g);
+    else if (full)
+        head_backward(m, b, g, dh);
     be->rmsnorm_grad(be, dx, grad_of(m, m->final_norm), dh, tensor_full(w->x_last, T, D), m->final_norm, m->cfg.rms_eps,
                      false);
     for (int i = m->cfg.L - 1; i >= 0; i--) {

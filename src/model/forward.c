@@ -249,10 +249,14 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->p.xa = carve_act(m, s, T * lora_cols(m));
     w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
-    w->logits = carve(s, (w->keep_logits ? i64_max(N, w->chunk) : w->chunk) * c->V);
+    const bool backward = m->train != TRAIN_NOTHING && !w->forward_only, in16 = backward && head_in_16(m);
+    w->logits = carve(s, (w->keep_logits && !in16 ? i64_max(N, w->chunk) : w->chunk) * c->V);
     w->dhn = NULL;
-    if (m->train == TRAIN_NOTHING || w->forward_only) return;
-    if (m->train == TRAIN_LORA) w->dhn = carve(s, N * D);
+    w->dl = w->hs = NULL;
+    if (!backward) return;
+    if (m->train == TRAIN_LORA || in16) w->dhn = carve(s, N * D);
+    if (in16) w->dl = carve_act(m, s, (w->keep_logits ? N : i64_min(N, head_run(m))) * c->V);
+    if (in16 && m->train == TRAIN_FULL) w->hs = carve_act(m, s, i64_min(N, head_run(m)) * D);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
     w->d_o = carve_act(m, s, T * HK);
@@ -288,7 +292,7 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
         m->ts.keep_logits = true;
         *n_shared = 0;
         if (floats_for(m, T, N, 0) <= floats) return ST_OK;
-        m->ts.keep_logits = N <= m->ts.chunk; /* one chunk is there in any case */
+        m->ts.keep_logits = N <= head_run(m); /* so many are there in any case */
     }
     for (int n = 0; n < L; n += n ? 1 : 2) /* one that shares with nobody saves nothing */
         if (floats_for(m, T, N, n) <= floats) {
@@ -319,7 +323,7 @@ int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared
     choose_chunk(m);
     m->ts.T = -1;
     m->ts.forward_only = false;
-    m->ts.keep_logits = m->train == TRAIN_FULL && (shared == 0 || N <= m->ts.chunk);
+    m->ts.keep_logits = m->train == TRAIN_FULL && (shared == 0 || N <= head_run(m));
     return floats_for(m, T, N, shared) * (int64_t)sizeof(float);
 }
 
@@ -423,15 +427,14 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         be->linear(be, lg, hc, &m->head, NULL, false);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
         if (!w->dhn) continue;
-        /* The head is not trained: what backward needs of these logits is d logp / d hn, which it scales by g. They
-         * are not computed again. */
-        struct tensor dhn = tensor_full(w->dhn + i * D, n, D);
-        if (be->logprob_dx && m->act == DT_BF16) {
-            be->logprob_dx(be, dhn, lg, b->targets + i, w->ones, &m->head);
-        } else {
+        /* What backward needs of these logits is d logp / d hn, and of a head that is trained d logp / d logits: g
+         * scales them. The logits are not computed again. */
+        struct tensor dhn = tensor_full(w->dhn + i * D, n, D), dl = lg;
+        if (w->dl)
+            be->logprob_grad16(be, dl = dl_of(m, i, n), lg, b->targets + i, w->ones);
+        else
             be->logprob_grad(be, lg, b->targets + i, w->ones);
-            be->linear_dx(be, dhn, lg, &m->head, false);
-        }
+        be->linear_dx(be, dhn, dl, &m->head, false);
     }
     if (hidden && (b->targets || b->N == 0)) get_hidden(m, hidden, w->hn, b->T * D);
     w->T = b->T;

@@ -74,10 +74,11 @@ struct train_space {
     float *x_last;            /* [T,D] */
     void *hn, *hc;            /* [T,D], and an LM-head chunk of it; of type model.act */
     float *dhc, *logits;      /* LM-head chunks */
-    float *dhn;               /* LoRA: d logp[i] / d hn[rows[i]], [N,D] */
+    float *dhn;               /* LoRA, or dl there: d logp[i] / d hn[rows[i]], [N,D] */
+    void *dl, *hs;            /* bfloat16: d logp / d logits of a run of wanted rows; as many rows of hn, scaled */
     float *ones;              /* [chunk], host */
     bool forward_only;        /* the last forward was */
-    bool keep_logits;         /* logits has all N rows, and backward finds them there */
+    bool keep_logits;         /* logits, or dl where that is, has all N rows, and backward finds them there */
     bool logits_kept;         /* as model_memory says */
     float *dx, *dh;
     void *d_o, *da, *dgu, *dqkv; /* of type model.act */
@@ -188,7 +189,7 @@ static inline float *lora_grad_of(const struct model *m, const float *w) {
 }
 /* Where the chunk of logits from wanted row i on goes. */
 static inline float *logits_of(const struct train_space *w, int64_t i, int64_t V) {
-    return w->logits + (w->keep_logits ? i * V : 0);
+    return w->logits + (w->keep_logits && !w->dl ? i * V : 0);
 }
 /* The embedding table: the head's matrix when tied. */
 static inline const struct weight *model_table(const struct model *m) { return m->cfg.tied ? &m->head : &m->embed; }
@@ -212,6 +213,20 @@ static inline void *carve_act(const struct model *m, struct carve *c, int64_t n)
 static inline struct tensor act_full(const struct model *m, void *p, int64_t rows, int64_t cols) {
     return tensor_of(p, m->act, rows, cols);
 }
+
+/* Whether the gradient of the logits is made in bfloat16, in forward and without its factor g (train_space.dl). */
+static inline bool head_in_16(const struct model *m) { return m->be->logprob_grad16 && m->act == DT_BF16; }
+/* Wanted rows whose part of dl is there together. Of a head that is trained they are more than a chunk: each run adds
+ * to the gradient of all its weights. */
+static inline int64_t head_run(const struct model *m) {
+    return m->ts.chunk * (m->train == TRAIN_FULL && head_in_16(m) ? 4 : 1);
+}
+/* dl of n wanted rows from row i on; they lie in one run. */
+static inline struct tensor dl_of(const struct model *m, int64_t i, int64_t n) {
+    const int64_t at = m->train == TRAIN_FULL && m->ts.keep_logits ? i : i % head_run(m);
+    return act_full(m, (uint16_t *)m->ts.dl + at * m->cfg.V, n, m->cfg.V);
+}
+
 /* Columns of what rope writes: with bfloat16 the values, too. */
 static inline int64_t qk_cols(const struct model *m) {
     const struct model_config *c = &m->cfg;

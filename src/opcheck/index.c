@@ -214,10 +214,14 @@ static void sum_squares_call(const struct op_case *c, struct side *s) {
 }
 static void sum_squares_expect(const struct op_case *c, double *const v[]) {
     double total = 0;
-    for (int64_t i = 0; i < c->s[0]; i += SUM_BLOCK) {
-        double s = 0;
-        for (int64_t j = i; j < c->s[0] && j < i + SUM_BLOCK; j++) s += v[SQ_X][j] * v[SQ_X][j];
-        total += s;
+    for (int64_t run = 0, runs = (int64_t)SUM_BLOCK * SUM_BLOCK; run < c->s[0]; run += runs) {
+        double all = 0;
+        for (int64_t i = run; i < c->s[0] && i < run + runs; i += SUM_BLOCK) {
+            double s = 0;
+            for (int64_t j = i; j < c->s[0] && j < i + SUM_BLOCK; j++) s += v[SQ_X][j] * v[SQ_X][j];
+            all += s;
+        }
+        total += all;
     }
     float halves[2];
     put_double(total, halves);

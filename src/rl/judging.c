@@ -1,8 +1,10 @@
 #include "rl/judging.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,6 +28,8 @@ struct judging {
     pthread_cond_t changed;
     struct order *queue; /* first come, first judged */
     int n, cap;
+    double gather_s;
+    int waiting; /* callers of judging_wait */
     struct judging_stats stats;
 };
 
@@ -76,13 +80,22 @@ static void judge_next(struct judging *q) {
     pthread_cond_broadcast(&q->changed);
 }
 
+/* More answers may be under way to where a batch of one takes as long as one of sixteen. */
+static void gather(struct judging *q) {
+    const double until = clock_now_s() + q->gather_s;
+    const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
+    while (q->n > 0 && q->waiting == 0 && !q->closing && clock_now_s() < until)
+        pthread_cond_timedwait(&q->changed, &q->lock, &at);
+}
+
 static void *run(void *ctx) {
     struct judging *q = ctx;
     pthread_mutex_lock(&q->lock);
     for (;;) {
         while (q->n == 0 && !q->closing) pthread_cond_wait(&q->changed, &q->lock);
+        gather(q);
         if (q->closing) break; /* what nobody waits for any more is not judged */
-        judge_next(q);
+        if (q->n > 0) judge_next(q);
     }
     pthread_mutex_unlock(&q->lock);
     return NULL;
@@ -96,7 +109,11 @@ struct judging *judging_create(struct journal *j, const struct judge *judge, boo
     q->cancel = cancel;
     pthread_mutex_init(&q->lock, NULL);
     pthread_mutex_init(&q->serial, NULL);
-    pthread_cond_init(&q->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     q->background = background && pthread_create(&q->thread, NULL, run, q) == 0;
     return q;
 }
@@ -117,6 +134,12 @@ void judging_free(struct judging *q) {
     free(q);
 }
 
+void judging_gather(struct judging *q, double seconds) {
+    pthread_mutex_lock(&q->lock);
+    q->gather_s = seconds;
+    pthread_mutex_unlock(&q->lock);
+}
+
 void judging_add(struct judging *q, struct judging_batch *b, const struct problem *problem, const char *source,
                  const struct place *at, struct verdict *out) {
     pthread_mutex_lock(&q->lock);
@@ -135,12 +158,15 @@ void judging_add(struct judging *q, struct judging_batch *b, const struct proble
 enum status judging_wait(struct judging *q, struct judging_batch *b, struct err *e) {
     const double from = clock_now_s();
     pthread_mutex_lock(&q->lock);
+    q->waiting++;
+    pthread_cond_broadcast(&q->changed);
     while (b->pending > 0) {
         if (q->background)
             pthread_cond_wait(&q->changed, &q->lock);
         else
             judge_next(q);
     }
+    q->waiting--;
     log_progress_end();
     q->stats.wait_s += clock_now_s() - from;
     const enum status st = b->st;

@@ -19,6 +19,10 @@ struct judging *judging_create(struct journal *j, const struct judge *judge, boo
                                const volatile bool *cancel);
 void judging_free(struct judging *q); /* waits for what is being judged; NULL is fine */
 
+/* What comes within so many seconds of the first answer is judged with it, unless judging_wait waits already; 0 at
+ * first. On a GPU a batch is ready to begin only after seconds, however small it is. */
+void judging_gather(struct judging *q, double seconds);
+
 /* Takes an answer: its verdict will be written to *out. problem, source and out must live until the batch is done. */
 void judging_add(struct judging *q, struct judging_batch *b, const struct problem *problem, const char *source,
                  const struct place *at, struct verdict *out);

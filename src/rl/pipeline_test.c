@@ -304,9 +304,36 @@ static void a_step_ahead_is_near_the_ideal(void **state) {
     assert_true(apart.step > verdicts + apart.training); /* what overlaps there is sampling alone */
 }
 
+/* What comes while others are still sampled is one batch, and nobody waits for more once all is there. */
+static void answers_gather(void **state) {
+    (void)state;
+    struct stand_in s = {0};
+    const struct judge judge = {.fn = judge_one, .ctx = &s};
+    struct judging *q = judging_create(NULL, &judge, true, NULL);
+    struct judging_batch b = {0};
+    struct verdict v[4];
+    const struct timespec moment = {.tv_nsec = 30000000};
+    judging_gather(q, 60);
+    const double from = clock_now_s();
+    for (int i = 0; i < 3; i++) {
+        judging_add(q, &b, &problems[0], "x", &(struct place){.sample = i}, &v[i]);
+        nanosleep(&moment, NULL);
+    }
+    CHECK(judging_wait(q, &b, &err));
+    assert_true(clock_now_s() - from < 30);
+    assert_int_equal(judging_stats(q).calls, 1);
+    judging_gather(q, 0.01); /* and it is not for ever */
+    judging_add(q, &b, &problems[0], "x", &(struct place){.sample = 3}, &v[3]);
+    for (int i = 0; i < 1000 && judging_stats(q).calls == 0; i++) nanosleep(&moment, NULL);
+    assert_int_equal(s.given, 4);
+    CHECK(judging_wait(q, &b, &err));
+    judging_free(q);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_checkpoint_holds),
+        cmocka_unit_test(answers_gather),
         cmocka_unit_test(stale_samples_are_corrected),
         cmocka_unit_test(a_step_ahead_is_near_the_ideal),
     };

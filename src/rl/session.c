@@ -105,6 +105,7 @@ void session_judging(struct session *s, struct journal *journal, const volatile 
     const struct judge judge = judge_by(s->verifier);
     judging_free(s->actor.judging);
     s->actor.judging = judging_create(journal, &judge, s->background, cancel);
+    judging_gather(s->actor.judging, s->gather_s);
 }
 
 void session_judging_close(struct session *s) {
@@ -181,6 +182,9 @@ static enum status open_session(const struct train_options *given, bool training
                     (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
+    const bool on_cpu =
+        vo.device ? strcmp(vo.device, "cpu") == 0 : vo.backend == BACKEND_c || vo.backend == BACKEND_torch_cpu;
+    s->gather_s = on_cpu ? 0 : 1;
     TRY(verifier_open(&vo, &s->verifier, e));
     CLEANUP_STR struct str settings = STR_INIT;
     str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,

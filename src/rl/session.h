@@ -19,6 +19,7 @@ struct session {
     struct problem_set problems, generated;
     struct lease *lease; /* NULL: verdicts are not given while the model works */
     bool background;     /* they are */
+    double gather_s;     /* of judging_gather() */
     struct str hardware; /* of prompts */
     struct actor actor;
 };

@@ -153,12 +153,15 @@ struct backend {
     void (*weights_pack)(struct backend *be, struct weight *const *w, int n);
     /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
     void (*linear_add)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
-    /* For models in bfloat16: y = rmsnorm(x), and rmsnorm_grad of a dy in bfloat16 that adds to dx, without a dgain. */
+    /* For models in bfloat16: y = rmsnorm(x), and rmsnorm_grad of a dy in bfloat16 that adds to dx. */
     void (*rmsnorm_back)(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
-                         const float *gain, float eps);
-    /* logprob_grad, and dx = its result W with linear_dx; logits are undefined afterwards. */
-    void (*logprob_dx)(struct backend *be, struct tensor dx, struct tensor logits, const int32_t *targets,
-                       const float *g, const struct weight *w);
+                         const float *gain, float eps, float *dgain);
+    /* logprob_grad rounded to bfloat16, into dl, whose rows lie end to end; logits are undefined afterwards. */
+    void (*logprob_grad16)(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
+                           const float *g);
+    /* gather_rows in bfloat16, each row times its scale (host memory) and rounded. Where logprob_grad16 is. */
+    void (*gather_scaled)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                          const float *scale);
 };
 
 /* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
@@ -167,7 +170,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 10 };
+enum { BACKEND_ABI = 11 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

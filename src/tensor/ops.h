@@ -64,7 +64,8 @@
  * axpby           y = a*x + b*y elementwise, y may alias x; b = 0 ignores old y, a = b = 0 fills with zero. E, I.
  * adamw           g' = g*scale; w' = w*decay; m += (1-beta1)(g'-m); v = v*beta2 + (1-beta2) g' g';
  *                 w = w' - step_size*m / (sqrt(v)*inv_sqrt_bias2 + eps), each operation rounded once, none fused. E.
- * sum_squares     in double: blocks of SUM_BLOCK elements summed ascending, then the blocks' sums ascending. E. */
+ * sum_squares     in double: blocks of SUM_BLOCK elements summed ascending, SUM_BLOCK of their sums at a time summed
+ *                 ascending, then those ascending. E. */
 #ifndef KERNELRL_OPS_H
 #define KERNELRL_OPS_H
 

@@ -9,8 +9,9 @@ struct block {
     int64_t bytes;
 };
 
-/* Parts of a thin gradient, src/cuda/bf16_thin.cu. */
+/* Parts of a thin gradient, src/cuda/bf16_thin.cu; rows that share a part of a gain's, src/cuda/bf16_grad.cu. */
 #define THIN_PARTS ((int64_t)4 << 20)
+enum { NORM_ROWS = 16 };
 
 /* The CUDA backend's slabs, src/cuda/host.h. */
 enum slab { X16, WIDE, LORA_X, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
@@ -110,12 +111,12 @@ static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, co
 }
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)dw;
-    if (dt == DT_BF16) use(be, X16, elements(dy) * 2 + elements(x) * 2 + 512);
+    if (dt == DT_BF16 && (dy.dt == DT_F32 || x.dt == DT_F32)) use(be, X16, elements(dy) * 2 + elements(x) * 2 + 512);
     if (dt == DT_BF16) use(be, SCRATCH, THIN_PARTS);
 }
 static void bias_grad(struct backend *be, float *db, struct tensor dy) {
     (void)db;
-    if (dy.dt == DT_BF16) use(be, WIDE, elements(dy) * (int64_t)sizeof(float));
+    if (dy.dt == DT_BF16) use(be, SCRATCH, (row_blocks(dy) * dy.cols + 1) * (int64_t)sizeof(float));
 }
 static void embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
     (void)be, (void)x, (void)table, (void)ids;
@@ -130,6 +131,11 @@ static void rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, str
                          const float *gain, float eps, bool accumulate) {
     (void)dx, (void)dgain, (void)dy, (void)gain, (void)eps, (void)accumulate;
     use(be, SCRATCH, (x.rows + row_blocks(x) * x.cols) * (int64_t)sizeof(float));
+}
+static void rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
+                         const float *gain, float eps, float *dgain) {
+    (void)dx, (void)y, (void)dy, (void)gain, (void)eps;
+    if (dgain) use(be, SCRATCH, (x.rows + NORM_ROWS - 1) / NORM_ROWS * x.cols * (int64_t)sizeof(float));
 }
 static void rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a) {
     (void)be, (void)qk, (void)qkv, (void)a;
@@ -180,6 +186,11 @@ static void logprob_grad(struct backend *be, struct tensor logits, const int32_t
     logits_in_chunks(be, logits);
     use(be, SCRATCH, logits.rows * 5 * (int64_t)sizeof(float));
 }
+static void logprob_grad16(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
+                           const float *g) {
+    (void)dl;
+    logprob_grad(be, logits, targets, g);
+}
 static void axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
     (void)be, (void)y, (void)a, (void)x, (void)b;
 }
@@ -190,13 +201,17 @@ static void scatter_add_rows(struct backend *be, struct tensor y, struct tensor 
                              const float *scale) {
     (void)be, (void)y, (void)x, (void)rows, (void)scale;
 }
+static void gather_scaled(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                          const float *scale) {
+    (void)be, (void)y, (void)x, (void)rows, (void)scale;
+}
 static void adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                   const struct adamw_args *a) {
     (void)be, (void)w, (void)m, (void)v, (void)g, (void)n, (void)a;
 }
 static double sum_squares(struct backend *be, const float *x, int64_t n) {
     (void)x;
-    use(be, SCRATCH, (n / SUM_BLOCK + 2) * (int64_t)sizeof(double));
+    use(be, SCRATCH, (n / SUM_BLOCK + n / SUM_BLOCK / SUM_BLOCK + 3) * (int64_t)sizeof(double));
     return 0;
 }
 static void lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
@@ -262,6 +277,9 @@ struct backend *paper_open(const struct paper *p) {
         .sum_squares = sum_squares,
         .lora_down = p->act == DT_BF16 ? lora_down : NULL,
         .lora_up = p->act == DT_BF16 ? lora_up : NULL,
+        .rmsnorm_back = p->act == DT_BF16 ? rmsnorm_back : NULL,
+        .logprob_grad16 = p->act == DT_BF16 ? logprob_grad16 : NULL,
+        .gather_scaled = p->act == DT_BF16 ? gather_scaled : NULL,
     };
     return &x->be;
 }

@@ -25,6 +25,11 @@ static void note_interface(struct run *r) {
         json_object_set_new(r->interface, *key, json_deep_copy(json_object_get(r->c->loaded, *key)));
 }
 
+/* Of a GPU, when the problem was loaded; 0 on a CPU. */
+static int64_t free_bytes(const struct modcase *c) {
+    return json_integer_value(json_object_get(c->loaded, "free_bytes"));
+}
+
 /* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
 static enum status prepare_case(struct run *r, const struct problem *p, struct err *e) {
     struct module_judge *j = r->j;
@@ -33,7 +38,8 @@ static enum status prepare_case(struct run *r, const struct problem *p, struct e
     if (r->c != c) r->c = c; /* a thread may be reading it */
     if (st == ST_OK && r->c != j->current) {
         module_drop_reference(j);
-        modcase_drop_others(&j->cases, r->c, j->next);
+        r->c->ahead = false;
+        modcase_drop_others(&j->cases, r->c);
     }
     if (st == ST_OK) note_interface(r);
     return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
@@ -68,8 +74,8 @@ static void warm(struct run *r) {
     }
 }
 
-/* Its kernels are compiled; what is wrong with it shows in its turn. A process that does not come back from this is
- * replaced by one that has not been asked. */
+/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
+ * come back from this is replaced by one that has not been asked. */
 static void rehearse(struct run *r, const char *source) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -103,13 +109,13 @@ struct loading {
 
 static bool has_interface(const struct module_judge *j, const struct run *r) { return !is_native(j) || r->c; }
 
-/* Waits until item i's problem is known. False: the batch ends here. */
-static bool wait_known(struct loading *l, size_t i) {
+/* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
+static bool wait_early(struct loading *l, size_t i) {
     pthread_mutex_lock(&l->lock);
     while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
-    const bool go_on = !l->stop;
+    const bool early = !l->stop && l->judged < i;
     pthread_mutex_unlock(&l->lock);
-    return go_on;
+    return early;
 }
 
 static void *load_main(void *v) {
@@ -125,7 +131,7 @@ static void *load_main(void *v) {
         struct run *r = &l->runs[i];
         if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
         if (r->up) warm(r);
-        if (r->up && is_rehearsed(l->j) && wait_known(l, i) && r->interface) rehearse(r, l->items[i].source);
+        if (r->up && is_rehearsed(l->j) && wait_early(l, i) && r->interface) rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (r->up) modrun_pause(&r->r);
         pthread_mutex_lock(&l->lock);
@@ -149,29 +155,27 @@ static void announce(struct loading *l, size_t i, struct modcase *c) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The first problem behind item i that is not known yet, so that the answers to it compile meanwhile. What the referee
- * has of it is kept when it comes up next, and else dropped: it takes little to load once more. Two of the largest
- * would be in each other's way. False: there is none, or no room. */
+/* The first problem behind item i that is not known yet, so that the answers to it compile meanwhile. The referee keeps
+ * it until its turn, unless its parameters are large: there are eight copies of them, in double precision and as they
+ * were. Two of the largest would be in each other's way. False: there is none, or no room. */
 static bool look_ahead(struct loading *l, size_t i) {
-    static const int64_t large = 8; /* the problem that is judged has more than one of so many parts of what is free */
+    /* Parts of the free memory of which the problem that is judged, one that is kept, may have one. */
+    static const int64_t large = 4, most = 3;
     struct modcase *c = l->runs[i].c;
-    const char *code = l->items[i].problem->code;
     struct err e = {0};
     int64_t bytes = c->input_bytes + 4 * c->param_bytes;
-    size_t k = i + 1, next = i + 1;
+    size_t k = i + 1;
     for (int o = 0; o < c->n_outputs; o++) bytes += c->output_bytes[o];
     while (k < l->n && l->known[k]) k++;
-    while (next < k && strcmp(l->items[next].problem->code, code) == 0) next++;
-    const json_int_t room = json_integer_value(json_object_get(c->loaded, "free_bytes"));
+    const int64_t room = free_bytes(c);
     if (l->blind || k >= l->n || k > i + l->ahead || (room > 0 && bytes > room / large)) return false;
     enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &c, &e);
     l->blind = st != ST_OK && st != ST_INVALID; /* its own turn shows what it is */
     if (l->blind) return false;
     announce(l, k, st == ST_OK ? c : NULL);
-    if (st == ST_OK && next == k)
-        l->j->next = c;
-    else if (st == ST_OK)
-        modcase_drop_others(&l->j->cases, l->runs[i].c, l->j->next);
+    if (st != ST_OK) return true;
+    c->ahead = free_bytes(c) == 0 || 8 * c->param_bytes <= free_bytes(c) / most;
+    if (!c->ahead) modcase_drop_others(&l->j->cases, l->runs[i].c);
     return true;
 }
 
@@ -293,6 +297,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     for (size_t i = 0; i < n; i++) {
         init_run(&l.runs[i], j, items[i].source, items[i].verdict);
         l.known[i] = !is_native(j) && !is_rehearsed(j);
+        l.runs[i].own = on_gpu(j) && i > 0;
     }
     l.ahead = (size_t)wanted + 4;
     while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
@@ -320,7 +325,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
         kernel_names_free(&l.runs[i].kernels);
         json_decref(l.runs[i].interface);
     }
-    j->next = NULL;
+    for (size_t k = 0; k < j->cases.count; k++) j->cases.items[k]->ahead = false;
     begin_rest(j);
     place_free(&j->place);
     free(l.runs);

@@ -298,10 +298,10 @@ void modcase_close_lane(struct modcases *m, struct modcase *c, enum modcase_lane
     forget_lane(c, lane);
 }
 
-void modcase_drop_others(struct modcases *m, const struct modcase *keep, const struct modcase *too) {
+void modcase_drop_others(struct modcases *m, const struct modcase *keep) {
     for (size_t i = 0; i < m->count; i++) {
         struct modcase *c = m->items[i];
-        if (c == keep || c == too || c->generation != m->worker->generation || c->generation == 0) continue;
+        if (c == keep || c->ahead || c->generation != m->worker->generation || c->generation == 0) continue;
         CLEANUP_STR struct str q = STR_INIT;
         CLEANUP_JSON json_t *reply = NULL;
         struct err ignored = {0};

@@ -32,6 +32,7 @@ struct modcase {
     int64_t output_bytes[MODCASE_MAX_OUTPUTS];
     int n_outputs;
     bool random, mutates, aliases;
+    bool ahead; /* loaded before its turn, and kept until then */
     struct arena arena;
     struct spec spec; /* of a native answer; no arguments where there is none */
 
@@ -71,8 +72,8 @@ enum status modcase_get(struct modcases *m, const char *code, struct modcase **o
 enum status modcase_open_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane, struct err *e) MUST_USE;
 /* Gives a lane's memory back; on a GPU, closes what was opened of an answer's memory. */
 void modcase_close_lane(struct modcases *m, struct modcase *c, enum modcase_lane lane);
-/* Drops what the referee keeps of all problems but these two (each may be NULL). */
-void modcase_drop_others(struct modcases *m, const struct modcase *keep, const struct modcase *too);
+/* Drops what the referee keeps of all problems but this one (may be NULL) and those loaded ahead of their turn. */
+void modcase_drop_others(struct modcases *m, const struct modcase *keep);
 /* Bytes of a GPU's memory that nobody uses, and all of them; the referee drops what it can do without. */
 enum status modcases_room(struct modcases *m, int64_t *free_bytes, int64_t *total_bytes, struct err *e) MUST_USE;
 /* Between batches, on a GPU: the referee gives back what it keeps only to be quick. *held_bytes: what it still has. */

@@ -20,11 +20,15 @@ struct run {
     const char *source;
     struct modrun r;
     bool up;
+    bool
+        own; /* takes no process that waits: those are for answers that nothing is loaded in front of, and references */
     bool second;                 /* our own trouble has ended a first try */
     json_t *interface;           /* cuda_native: its problem's "spec" and "structure"; else NULL */
     struct kernel_names kernels; /* of its sources */
     json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
     bool timed;                  /* the trials are over */
+    bool complete;               /* nothing more is compiled for it */
+    bool apart;                  /* GPU: each of its calls is waited for: it works on streams of its own */
     bool kept;                   /* GPU: its memory was looked at through what had been opened for an earlier call */
     bool fresh;                  /* GPU: not any more, because that showed something wrong */
     bool again;                  /* and what it was has to be seen once more */
@@ -64,8 +68,14 @@ bool run_call(struct run *r, const int *slots, int n, const struct modset *sets,
               json_t **reply, int64_t *ns);
 /* Address of output k of call i; 0 when it is no plain tensor. */
 uint64_t run_pointer(const json_t *reply, int i, int k);
-/* Device times in ns of the kernels of one call on slot 0; on a GPU only. The caller json_decref's *reply. */
-bool run_kernels(struct run *r, json_t **reply);
+/* GPU: records what the calls between record(on) and record(off) run: one request. *reply of the latter (NULL for the
+ * former), which the caller json_decref's: "kernels": [[name, how often, ns], ...], "elsewhere": whether any work was
+ * on another stream than the current one. */
+bool run_record(struct run *r, bool on, json_t **reply);
+/* What share of the device time of such a request was in kernels from the answer's own source. None, or next to none,
+ * means that it has handed its work to somebody else. Work elsewhere: its calls are waited for one by one from now on.
+ */
+bool run_account(struct run *r, const json_t *recorded);
 /* Looks at the outputs of n of the calls just made. */
 bool run_check_calls(struct run *r, const json_t *reply, const int *calls, int n, const int *slots, int n_slots,
                      const struct modset *sets, const char *where);

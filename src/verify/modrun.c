@@ -64,6 +64,18 @@ void zygote_close(struct zygote *z) {
     *z = (struct zygote){0};
 }
 
+enum status zygote_prepare(struct zygote *z, int step, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    const double t0 = clock_now_s();
+    str_addf(&q, "{\"op\":\"prepare\",\"step\":%d}", step);
+    pthread_mutex_lock(&z->lock);
+    enum status st = refworker_call(&z->worker, &q, -1, fork_timeout_s, &reply, e);
+    pthread_mutex_unlock(&z->lock);
+    spent_add("Python for answers", "prepare", clock_now_s() - t0);
+    return st;
+}
+
 /* Under the lock. The child's number is safe to use: the zygote collects a child only on a later request. */
 static enum status fork_one(struct modrun *r, struct zygote *z, const struct str *q, const int fds[2], struct err *e) {
     CLEANUP_JSON json_t *reply = NULL;
@@ -206,36 +218,52 @@ bool modrun_ask(struct modrun *r, struct str *request, int fd) {
     return !r->dead;
 }
 
-enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
-                               int64_t *ns) {
-    *reply = NULL;
-    int64_t asked = clock_now_ns();
-    if (!modrun_ask(r, request, fd)) return MODRUN_DEAD;
+bool modrun_asks(const json_t *reply) {
+    const char *op = json_string_value(json_object_get(reply, "op"));
+    return op && strcmp(op, "build") == 0;
+}
+
+/* The next message; with ns the clock stops when its first byte is there, before it is parsed. */
+static enum modrun_result next_message(struct modrun *r, double timeout_s, json_t **reply, int64_t *ns) {
+    const int64_t until = clock_now_ns() + (int64_t)(timeout_s * 1e9);
+    struct pollfd pf = {.fd = r->socket, .events = POLLIN};
+    while (ns) {
+        int64_t left = until - clock_now_ns();
+        struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
+        if (r->spin) t = (struct timespec){0};
+        int n = ppoll(&pf, 1, &t, NULL);
+        if (n == 0 && r->spin && left > 0) continue;
+        if (n >= 0 || errno != EINTR) break;
+    }
     if (ns) {
-        /* The clock stops when the first byte of the reply is there, before it is parsed. */
-        struct pollfd pf = {.fd = r->socket, .events = POLLIN};
-        int64_t until = asked + (int64_t)(timeout_s * 1e9);
-        for (;;) {
-            int64_t left = until - clock_now_ns();
-            struct timespec t = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
-            if (r->spin) t = (struct timespec){0};
-            int n = ppoll(&pf, 1, &t, NULL);
-            if (n == 0 && r->spin && left > 0) continue;
-            if (n >= 0 || errno != EINTR) break;
-        }
-        *ns = clock_now_ns() - asked;
+        *ns = clock_now_ns() - r->asked_ns;
         modrun_pause(r);
         timeout_s = fmax(0.1, timeout_s - (double)*ns * 1e-9); /* it has had its time: what it has sent is read */
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
-    spent_note("process", str_c(request), (double)(clock_now_ns() - asked) * 1e-9);
     const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;
-    if (ns && *reply && json_integer_value(echo) != (json_int_t)r->nonce) {
+    if (ns && *reply && !modrun_asks(*reply) && json_integer_value(echo) != (json_int_t)r->nonce) {
         json_decref(*reply);
         *reply = NULL;
         return MODRUN_FORGED;
     }
     return result;
+}
+
+enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
+                               int64_t *ns) {
+    *reply = NULL;
+    r->asked_ns = clock_now_ns();
+    if (!modrun_ask(r, request, fd)) return MODRUN_DEAD;
+    enum modrun_result result = next_message(r, timeout_s, reply, ns);
+    spent_note("process", str_c(request), (double)(clock_now_ns() - r->asked_ns) * 1e-9);
+    return result;
+}
+
+enum modrun_result modrun_go_on(struct modrun *r, double timeout_s, json_t **reply, int64_t *ns) {
+    *reply = NULL;
+    modrun_resume(r);
+    return next_message(r, timeout_s, reply, ns);
 }
 
 /* ---- its memory and its life ---- */

@@ -19,6 +19,9 @@ struct zygote {
 enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads,
                         struct err *e) MUST_USE;
 void zygote_close(struct zygote *z);
+/* What rehearsals of Triton answers need beyond what all answers do, in two steps (0, 1) of some seconds each, in which
+ * nothing can be forked. */
+enum status zygote_prepare(struct zygote *z, int step, struct err *e) MUST_USE;
 
 struct modrun {
     pid_t outer;     /* outermost process of the jail; 0: none */
@@ -27,6 +30,7 @@ struct modrun {
     int pidfd;
     int socket, stderr_fd;
     uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
+    int64_t asked_ns;                 /* when the last one was sent */
     int64_t cpu_ns;                   /* processor time of all its threads when it was last told to stand still */
     int64_t moved_ns;                 /* what it has used since while it should have stood still */
     /* how the last request went, for messages */
@@ -55,6 +59,11 @@ enum modrun_result { MODRUN_OK, MODRUN_FAILED, MODRUN_LATE, MODRUN_DEAD, MODRUN_
  * within that time, and is stopped again as soon as its reply is there. */
 enum modrun_result modrun_call(struct modrun *r, struct str *request, int fd, double timeout_s, json_t **reply,
                                int64_t *ns);
+/* Whether what came is no reply yet: the answer asks for an object to be compiled. */
+bool modrun_asks(const json_t *reply);
+/* Lets it go on behind such a question, which has been answered (modrun_send), until the next message: as
+ * modrun_call(); *ns, when not NULL, counts from the request on. */
+enum modrun_result modrun_go_on(struct modrun *r, double timeout_s, json_t **reply, int64_t *ns);
 /* The first half of an untimed call: modrun_receive() is the other. False: the process has gone. */
 bool modrun_ask(struct modrun *r, struct str *request, int fd);
 /* Sends a message outside of request and reply, and receives the next one: for what comes in between (builds). */

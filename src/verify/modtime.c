@@ -31,6 +31,10 @@ static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, 
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
 /* Calls that are shorter take more requests until their ratio is known: for so long. */
 static const double short_call_s = 1e-4, short_patience_s = 2;
+/* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests, by how much
+ * their time until the device is at rest may be off, and by how much the ratios of both may differ all the same. */
+enum { LONE_PAIRS = 6 };
+static const double lone_slack_s = 60e-6, lone_factor = 1.15;
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
  * longer than long_enough_s have little of it. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
@@ -94,10 +98,11 @@ static double empty_s(const struct duel *d) {
 /* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
  * costs may be found larger than they are; a quarter of what is no empty request stays.
  * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
- * that is next to nothing. Where it is the answer's doing that there are few, by outputs that lie in the same memory or
- * calls that were slow when their number was decided, little or nothing is taken off. */
+ * that is next to nothing. Where it may be the answer's doing that there are few, by outputs that lie in the same
+ * memory or calls that were slow when their number was decided, no more is taken off than is of requests that are long
+ * enough. */
 static double calls_s(const struct duel *d, double request, double empty, bool mine) {
-    static const double most_share = 1.0 / 16;
+    static const double most_share = 1.0 / 12;
     if (d->plan.whole) return request;
     double off = empty + d->first_s;
     if (mine && is_hardened(d->answer->j)) {
@@ -249,12 +254,14 @@ static bool few_are_enough(struct duel *d, const struct taken t[2]) {
 
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
  * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
- * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. */
-static bool round_of(struct duel *d, bool answer_first, struct taken t[2]) {
+ * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. recorded: the
+ * answer's kernels are listed, before the round is known to have been that one; its times are no times. */
+static bool round_of(struct duel *d, bool answer_first, bool recorded, struct taken t[2]) {
     int slots[MAX_CALLS];
     json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
     struct run *sides[2] = {d->ref, d->answer};
     for (int i = 0; i < d->n; i++) slots[i] = i;
+    if (recorded && !run_record(d->answer, true, NULL)) return false;
     if (!run_ready_both(d->ref, d->answer, slots, d->n, "between calls")) return false;
     for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->r);
     if (!stage_both(d, d->n)) return false;
@@ -264,6 +271,11 @@ static bool round_of(struct duel *d, bool answer_first, struct taken t[2]) {
         good = timed_request(d, sides[side], d->n, &replies[side], &t[side]);
     }
     int checked = 0;
+    if (good && recorded) {
+        CLEANUP_JSON json_t *kernels = NULL;
+        good = run_record(d->answer, false, &kernels) && run_account(d->answer, kernels);
+        d->ref->apart = d->answer->apart;
+    }
     good = good && check_timed(d->answer, replies[1], d->sets, d->n, &checked) && describe_same(d->ref, d->n, checked);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
     d->flushed = d->flushed && checked == 0;
@@ -308,19 +320,29 @@ static bool reference_up(struct run *answer, struct run *ref, struct err *e, enu
     return true;
 }
 
+/* A request for one call of the reference whose kernels are listed. The caller json_decref's *recorded. */
+static bool record_reference(struct duel *d, json_t **recorded) {
+    CLEANUP_JSON json_t *reply = NULL;
+    int64_t ns = 0;
+    d->flushed = false;
+    return run_call(d->ref, &(int){0}, 1, d->sets, d->ref->j->o->run_timeout_s, "between calls", &reply, &ns) &&
+           run_record(d->ref, false, recorded);
+}
+
 /* Once CUPTI has looked at a process, its launches take longer. It has looked at the answer (account_kernels), so it
  * looks at a new reference too. */
 static bool same_tools(struct duel *d) {
     CLEANUP_JSON json_t *ignored = NULL;
     if (!on_gpu(d->ref->j) || !is_hardened(d->ref->j)) return true;
-    return stage_both(d, 1) && run_ready(d->ref, &(int){0}, 1, "between calls") && run_kernels(d->ref, &ignored);
+    return run_record(d->ref, true, NULL) && run_ready(d->ref, &(int){0}, 1, "between calls") && stage_both(d, 1) &&
+           record_reference(d, &ignored);
 }
 
 /* So many that the faster side's requests are long enough, and the slower side's not much too long. */
 static int calls_for(const struct duel *d, const double seconds_per_call[2]) {
     const double request_s = on_gpu(d->ref->j) ? gpu_request_s : cpu_request_s;
-    double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
-    double most = fmax(fmax(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    const double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
+    const double most = fmax(fmax(seconds_per_call[0], seconds_per_call[1]), 1e-7);
     return (int)fmax(1, fmin(d->limit, fmin(ceil(request_s / least), ceil(long_request_s / most))));
 }
 
@@ -380,13 +402,18 @@ static bool first_matters(const struct duel *d, const struct taken t[2]) {
     return t[0].reply_s < gpu_slow_reference_s && fmin(t[0].reply_s, t[1].reply_s) < gpu_slow_call_s;
 }
 
-/* Warm-up, and with it how many calls go into a request. False: trouble, or a verdict. */
+/* Warm-up, and with it how many calls go into a request: as long as calls get faster, and their number grows by more
+ * than a quarter, for some more rounds. False: trouble, or a verdict. */
 static bool warm_up(struct duel *d) {
+    enum { ROUNDS = 4, MOST_ROUNDS = 9 };
     struct taken request[2] = {{0, 0}, {0, 0}};
     double call[2], worked_s = 0, slope_s = INFINITY;
+    bool growing = false;
     d->n = 1;
-    for (int rounds = 0, calls = 0; rounds < 4 || calls < d->plan.warm_calls || worked_s < d->plan.warm_s; rounds++) {
-        if (!round_of(d, rounds % 2 == 1, request)) return false;
+    for (int rounds = 0, calls = 0; rounds < ROUNDS || calls < d->plan.warm_calls || worked_s < d->plan.warm_s ||
+                                    (growing && rounds < MOST_ROUNDS);
+         rounds++) {
+        if (!round_of(d, rounds % 2 == 1, false, request)) return false;
         if (d->answer->one_at_a_time) d->limit = 1;
         /* Not in the first round: the first calls of all are slow ones. */
         if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0].reply_s - empty_s(d), &slope_s))
@@ -395,8 +422,14 @@ static bool warm_up(struct duel *d) {
         for (int i = 0; i < 2; i++) call[i] = calls_s(d, request[i].reply_s, empty_s(d), i == 1) / d->n;
         worked_s += fmax(call[0], call[1]) * d->n;
         call[0] = fmin(call[0], slope_s);
-        if (rounds == 1 || rounds == 2) d->n = calls_for(d, call);
+        const int before = d->n;
+        if (rounds >= 1 && rounds < MOST_ROUNDS) {
+            const int wanted = calls_for(d, call);
+            growing = 4 * wanted > 5 * before;
+            if (rounds < ROUNDS - 1 || growing) d->n = wanted;
+        }
     }
+    d->answer->complete = true;
     return true;
 }
 
@@ -414,6 +447,14 @@ static double *calls_of(const struct duel *d, bool mine) {
     return out;
 }
 
+/* Whose kernels run in timed calls: in a round that the answer cannot tell from the others. */
+static bool recorded_round(struct duel *d) {
+    struct taken ignored[2];
+    struct run *r = d->answer;
+    if (!on_gpu(r->j) || !is_hardened(r->j)) return true;
+    return round_of(d, rng_u64(r->random, 12, ++r->random_step) % 2, true, ignored);
+}
+
 /* Requests in turns until the plan is fulfilled, the budget spent, or *good false. */
 static struct timing_ratio take_turns(struct duel *d, bool *good) {
     const struct verify_options *o = d->answer->j->o;
@@ -421,12 +462,20 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
     struct timing_ratio ratio = {0};
     double begun = clock_now_s(), enough_since = 0, worked_s = 0;
     const int least = on_gpu(d->ref->j) ? GPU_MIN_REQUESTS : MIN_REQUESTS;
+    int recorded_at = (int)(rng_u64(d->answer->random, 13, ++d->answer->random_step) % (uint64_t)least);
+    s->n = 0;
     while (s->n < MAX_REQUESTS) {
         struct taken one[2] = {{0, 0}, {0, 0}};
-        *good = round_of(d, s->n % 2 == 1, one);
+        const bool apart = d->answer->apart;
+        if (s->n == recorded_at) {
+            recorded_at = -1;
+            *good = recorded_round(d);
+        }
+        *good = *good && round_of(d, s->n % 2 == 1, false, one);
         if (!*good) break;
-        if (d->answer->one_at_a_time && d->n > 1) { /* found out only now: begin again with single calls */
-            d->n = d->limit = 1;
+        const bool single = d->answer->one_at_a_time && d->n > 1;
+        if (single || apart != d->answer->apart) { /* found out only now: begin again, with single calls or waiting */
+            if (single) d->n = d->limit = 1;
             s->n = 0;
             continue;
         }
@@ -448,14 +497,59 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
     return ratio;
 }
 
-/* Device time of one call in kernels, which CUPTI has seen; 0: none. */
-static double device_s(const json_t *reply) {
-    const json_t *kernels = json_object_get(reply, "kernels");
-    double ns = 0;
-    for (size_t i = 0; i < json_array_size(kernels); i++) {
-        const json_t *k = json_array_get(kernels, i);
-        ns += (double)(json_integer_value(json_array_get(k, 2)) - json_integer_value(json_array_get(k, 1)));
+/* Whether the answer gains more on the reference in requests of many calls than in those of one, in which nothing
+ * overlaps: on streams or threads that it does not join, and of which the list of kernels says nothing. Such a
+ * request's time counts until the device is at rest, whatever the reply says. */
+static bool overlaps(struct duel *d, double ratio, bool *good) {
+    double took[2][LONE_PAIRS], empty[LONE_PAIRS], lone_s[2];
+    const int n = d->n, known = d->empty.n < LONE_PAIRS ? d->empty.n : LONE_PAIRS;
+    if (!on_gpu(d->ref->j) || !is_hardened(d->ref->j) || n == 1 || known == 0) return false;
+    d->n = 1;
+    for (int i = 0; i < LONE_PAIRS && *good; i++) {
+        struct taken t[2] = {{0, 0}, {0, 0}};
+        *good = round_of(d, i % 2 == 1, false, t);
+        for (int side = 0; side < 2; side++) took[side][i] = t[side].reply_s + t[side].rest_s;
     }
+    d->n = n;
+    if (!*good) return false;
+    for (int i = 0; i < known; i++) {
+        const int at = d->empty.n - known + i;
+        empty[i] = d->empty.eager[at] + d->empty.eager_rest[at];
+    }
+    for (int side = 0; side < 2; side++)
+        lone_s[side] = timing_median(took[side], LONE_PAIRS) - timing_median(empty, known) - d->first_s;
+    const double most =
+        lone_factor * fmax(lone_s[0] + lone_slack_s, lone_slack_s) / fmax(lone_s[1] - lone_slack_s, 1e-7);
+    if (ratio > most)
+        log_debug("calls overlap: ratio %.3f in requests of %d, at most %.3f alone (%.1f:%.1f us)", ratio, n, most,
+                  lone_s[0] * 1e6, lone_s[1] * 1e6);
+    return ratio > most;
+}
+
+/* The ratio, of calls that do not overlap. Those that have been found to are made one a request; who hides streams may
+ * hide work behind replies, too, so that nothing is taken off for what a request costs. */
+static struct timing_ratio take_all_turns(struct duel *d, bool *good) {
+    struct timing_ratio ratio = {0};
+    bool apart;
+    do { /* once more where streams are seen only behind them */
+        apart = d->answer->apart;
+        ratio = take_turns(d, good);
+        *good = *good && recorded_round(d);
+    } while (*good && apart != d->answer->apart);
+    if (*good && overlaps(d, ratio.ratio, good)) {
+        d->n = d->limit = 1;
+        d->answer->one_at_a_time = true;
+        ratio = take_turns(d, good);
+    }
+    return ratio;
+}
+
+/* Device time of a request in kernels, which CUPTI has seen; 0: none. */
+static double device_s(const json_t *recorded) {
+    const json_t *kernels = json_object_get(recorded, "kernels");
+    double ns = 0;
+    for (size_t i = 0; i < json_array_size(kernels); i++)
+        ns += (double)json_integer_value(json_array_get(json_array_get(kernels, i), 2));
     return ns * 1e-9;
 }
 
@@ -467,10 +561,16 @@ static bool time_kernels(struct duel *d, struct timing_ratio *ratio) {
     bool good = true;
     int wanted = d->plan.calls < MOST_TRACES ? d->plan.calls : MOST_TRACES;
     for (int i = 0; i < wanted && good; i++) {
-        CLEANUP_JSON json_t *mine = NULL, *its = NULL;
-        good = run_ready(d->answer, &(int){0}, 1, "between calls") &&
-               run_ready(d->ref, &(int){0}, 1, "between calls") && stage_both(d, 1) && run_kernels(d->ref, &its) &&
-               run_kernels(d->answer, &mine);
+        CLEANUP_JSON json_t *mine = NULL, *its = NULL, *reply = NULL;
+        int64_t ns = 0;
+        good = run_record(d->answer, true, NULL) && run_record(d->ref, true, NULL) &&
+               run_ready_both(d->ref, d->answer, &(int){0}, 1, "between calls");
+        modrun_pause(&d->ref->r);
+        modrun_pause(&d->answer->r);
+        good =
+            good && stage_both(d, 1) && record_reference(d, &its) &&
+            run_call(d->answer, &(int){0}, 1, d->sets, d->ref->j->o->run_timeout_s, "in a timed call", &reply, &ns) &&
+            run_record(d->answer, false, &mine);
         if (good) {
             const struct taken t[2] = {{fmax(device_s(its), 1e-9), 0}, {fmax(device_s(mine), 1e-9), 0}};
             samples_add(&s, &t[0], &t[1]);
@@ -519,6 +619,7 @@ static void measure(struct run *r) {
     const bool known = j->current == r->c && j->reference.outer > 0;
     r->timed = true;
     r->unseen = 0;
+    ref.apart = r->apart;
     if (!reference_up(r, &ref, &e, &st)) {
         judge_trouble(v, st, &e);
         return;
@@ -532,7 +633,7 @@ static void measure(struct run *r) {
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);
-    if (good) ratio = take_turns(&d, &good);
+    if (good) ratio = take_all_turns(&d, &good);
     /* Where the reference does it as well, somebody else's work keeps processes from coming to rest. */
     if (good && is_hardened(j) && 2 * d.moved[1] > d.turns && 2 * d.moved[0] <= d.moved[1])
         good =
@@ -569,6 +670,7 @@ static void measure_again(struct run *r) {
     r->up = false;
     v->speedup = 0;
     v->remeasured = true;
+    r->complete = false;
     enum status st = run_fork(r, &e);
     if (st != ST_OK) {
         judge_trouble(v, st, &e);

@@ -16,7 +16,7 @@
 #include "verify/modjudge.h"
 #include "verify/spent.h"
 
-enum { SHAPE_RANK = 12 };
+enum { SHAPE_RANK = 12, MOST_BUILDS = 32 };
 /* Processors from which on those that take part in a GPU's timing (this process, which waits without sleeping, the
  * referee, what is timed) have one each. */
 enum { GPU_CPUS = 4 };
@@ -41,12 +41,11 @@ static enum status ask_device(struct module_judge *j, struct err *e) {
     return ST_OK;
 }
 
-static enum status open_tools(struct module_judge *j, struct jail *jail, struct err *e) {
+/* Where compilers look for what extensions include. The caller json_decref's *paths. */
+static enum status ask_paths(struct module_judge *j, json_t **paths, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
-    CLEANUP_JSON json_t *paths = NULL;
     str_addf(&q, "{\"op\":\"paths\",\"gpu\":%s}", on_gpu(j) ? "true" : "false");
-    TRY(refworker_call(&j->zygote.worker, &q, -1, 60, &paths, e));
-    return extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
+    return refworker_call(&j->zygote.worker, &q, -1, 60, paths, e);
 }
 
 /* ---- processes that wait for answers ---- */
@@ -169,12 +168,32 @@ static void *open_referee(void *v) {
     return NULL;
 }
 
-static enum status open_both(struct module_judge *j, struct jail *jail, struct err *e) {
+static void *prepare_main(void *v) {
+    static const struct timespec pause = {.tv_nsec = 50000000}; /* for who wants to fork */
+    struct module_judge *j = v;
+    struct err e = {0};
+    for (int step = 0; step < 2; step++) {
+        if (zygote_prepare(&j->zygote, step, &e) != ST_OK) log_debug("%s", e.msg);
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* Both, and as soon as it can be the processes that wait for answers: a GPU's context takes a second. The caller
+ * json_decref's *paths (ask_paths). */
+static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
     struct opening other = {.referee = &j->referee, .o = j->o};
     pthread_t thread;
     fs_home(); /* it remembers its answer */
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
     enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, e);
+    if (st == ST_OK) st = ask_paths(j, paths, e);
+    if (st == ST_OK) {
+        place_beside(&j->place, j->zygote.worker.process.pid);
+        prepare_spares(j);
+        if (on_gpu(j) && j->o->backend == BACKEND_triton)
+            j->is_preparing = pthread_create(&j->preparing, NULL, prepare_main, j) == 0;
+    }
     if (beside)
         pthread_join(thread, NULL);
     else
@@ -197,11 +216,11 @@ enum status module_open(struct module_judge *j, const struct verify_options *o, 
     pthread_mutex_init(&j->spares_lock, NULL);
     j->reference = (struct modrun){.outer_pidfd = -1, .pidfd = -1, .socket = -1, .stderr_fd = -1};
     modcases_init(&j->cases, &j->referee, o, j->seed);
-    enum status st = open_both(j, jail, e);
+    CLEANUP_JSON json_t *paths = NULL;
+    enum status st = open_both(j, jail, &paths, e);
     if (st == ST_OK && on_gpu(j)) st = ask_device(j, e);
-    if (st == ST_OK) st = open_tools(j, jail, e);
+    if (st == ST_OK) st = extension_open(&j->tools, jail, paths, on_gpu(j) ? j->capability : NULL, e);
     module_keep_clear(j);
-    if (st == ST_OK) prepare_spares(j);
     place_free(&j->place);
     if (st != ST_OK) module_close(j);
     return st;
@@ -235,6 +254,7 @@ void module_close(struct module_judge *j) {
     if (!j->o) return;
     module_rested(j);
     join_spares(j);
+    if (j->is_preparing) pthread_join(j->preparing, NULL);
     for (int i = 0; i < MODULE_SPARES; i++)
         if (j->spares[i].r.outer > 0) modrun_end(&j->spares[i].r, NULL, NULL, NULL, 0);
     pthread_mutex_destroy(&j->spares_lock);
@@ -313,10 +333,27 @@ static bool conclude(struct run *r, enum modrun_result result, double timeout_s,
     return false;
 }
 
-/* One request to the answer; false: a verdict is there. */
+static bool serve_build(struct run *r, const json_t *wanted, double timeout_s);
+
+/* One request to the answer; false: a verdict is there. What it compiles in __init__() or in its first calls takes no
+ * time of theirs. */
 static bool request(struct run *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
                     int64_t *ns) {
-    return conclude(r, modrun_call(&r->r, q, fd, timeout_s, reply, ns), timeout_s, where, reply);
+    enum modrun_result result = modrun_call(&r->r, q, fd, timeout_s, reply, ns);
+    for (int builds = 0; result == MODRUN_OK && modrun_asks(*reply); builds++) {
+        const double begun = clock_now_s(), left = r->j->o->compile_timeout_s - r->out->compile_s;
+        const bool may = !r->complete && builds < MOST_BUILDS && left > 0;
+        const bool served = may && serve_build(r, *reply, left);
+        json_decref(*reply);
+        *reply = NULL;
+        if (!may)
+            return run_reject(r, where, left > 0 ? OUTCOME_SANDBOX_VIOLATION : OUTCOME_COMPILE_TIMEOUT,
+                              "asked for one more object to be compiled");
+        r->deadline_s += clock_now_s() - begun;
+        r->out->compile_s += clock_now_s() - begun;
+        result = served ? modrun_go_on(&r->r, timeout_s, reply, ns) : MODRUN_DEAD;
+    }
+    return conclude(r, result, timeout_s, where, reply);
 }
 
 bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where) {
@@ -351,7 +388,7 @@ static void put_load(struct str *q, const struct module_judge *j, const char *co
     js_put_i64(q, "seed", 42);
 }
 
-/* Compiles what a loading answer asks for, and hands it the object. */
+/* Compiles what an answer asks for, and hands it the object. */
 static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     struct compile_job job;
     bool standin;
@@ -409,10 +446,9 @@ bool run_load(struct run *r, const char *code, bool is_answer) {
     if (is_answer && r->j->o->backend == BACKEND_cuda_native && !compile_native(r, code, &object, &q)) return false;
     enum modrun_result result = modrun_call(&r->r, &q, object, timeout_s, &reply, NULL);
     for (int builds = 0; result == MODRUN_OK; builds++) {
-        const char *op = json_string_value(json_object_get(reply, "op"));
         double left = t0 + timeout_s - clock_now_s();
-        if (!op || strcmp(op, "build") != 0) break;
-        bool sent = builds < 32 && left > 0 && serve_build(r, reply, left);
+        if (!modrun_asks(reply)) break;
+        bool sent = builds < MOST_BUILDS && left > 0 && serve_build(r, reply, left);
         json_decref(reply);
         reply = NULL;
         left = t0 + timeout_s - clock_now_s();
@@ -468,7 +504,7 @@ bool run_build(struct run *r, int param_set) {
 enum status run_fork(struct run *r, struct err *e) {
     struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
-    if (!take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
+    if (r->own || !take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
         st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
         if (st == ST_SANDBOX || st == ST_WORKER)
             st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
@@ -567,6 +603,7 @@ bool run_call(struct run *r, const int *slots, int n, const struct modset *sets,
     if (r->timed && n > 0 && on_gpu(r->j) && is_hardened(r->j) && !has_waited(r)) return false;
     run_open_request(&q, "call");
     js_put_i64(&q, "param_set", sets[0].param_set);
+    js_put_bool(&q, "apart", r->apart);
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
@@ -923,50 +960,59 @@ static bool run_trial(struct run *r, int t) {
 
 /* ---- whose kernels ---- */
 
-bool run_kernels(struct run *r, json_t **reply) {
+bool run_record(struct run *r, bool on, json_t **reply) {
     CLEANUP_STR struct str q = STR_INIT;
-    run_open_request(&q, "kernels");
-    js_put_i64(&q, "param_set", 0);
-    js_begin(&q, "slots", '[');
-    js_put_i64(&q, NULL, 0);
-    js_end(&q, ']');
-    return request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", reply, NULL);
+    CLEANUP_JSON json_t *said = NULL;
+    run_open_request(&q, "record");
+    js_put_bool(&q, "on", on);
+    if (!request(r, &q, -1, r->j->o->run_timeout_s, "when its kernels were listed", &said, NULL)) return false;
+    if (reply) *reply = json_incref(said);
+    return true;
 }
 
-/* GPU backends: what share of the device time of a call is spent in kernels from the answer's own source. None, or next
- * to none, means that it has handed its work to somebody else. */
-static bool account_kernels(struct run *r) {
+bool run_account(struct run *r, const json_t *recorded) {
     static const double least_share = 0.01;
-    struct modset set = r->c->trials[0];
-    int slot = 0;
-    struct err e = {0};
-    CLEANUP_JSON json_t *reply = NULL;
-    enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
-    if (st != ST_OK) {
-        judge_trouble(r->out, st, &e);
-        return false;
-    }
-    if (!run_ready(r, &slot, 1, "between calls") || !run_kernels(r, &reply)) return false;
-    const json_t *kernels = json_object_get(reply, "kernels"),
+    const json_t *kernels = json_object_get(recorded, "kernels"),
                  *theirs =
                      json_object_get(r->c->loaded, "kernels"); /* what the reference launches is no answer's own */
-    double all = 0, mine = 0;
+    double all = 0, mine = 0, times = 0;
+    r->apart |= json_is_true(json_object_get(recorded, "elsewhere"));
     for (size_t i = 0; i < json_array_size(kernels); i++) {
         const json_t *k = json_array_get(kernels, i);
         const char *name = json_string_value(json_array_get(k, 0));
-        double ns = (double)(json_integer_value(json_array_get(k, 2)) - json_integer_value(json_array_get(k, 1)));
+        const double ns = (double)json_integer_value(json_array_get(k, 2));
+        times += (double)json_integer_value(json_array_get(k, 1));
         all += ns;
         bool own = name && kernel_is_own(&r->kernels, name) && !kernel_is_library(name);
         for (size_t t = 0; t < json_array_size(theirs) && own; t++)
             own = strcmp(name, json_string_value(json_array_get(theirs, t))) != 0;
         if (own) mine += ns;
     }
-    r->out->own_share = all > 0 ? mine / all : 0;
+    const double share = all > 0 ? mine / all : 0;
+    r->out->own_share = r->timed ? fmin(r->out->own_share, share) : share;
     if (r->j->o->allow_library || mine > least_share * all) return true;
     r->out->outcome = OUTCOME_NO_KERNEL_RAN;
-    SAY(r->out, "%zu kernels ran, %.2f %% of the device time in kernels of the answer's own", json_array_size(kernels),
-        100 * r->out->own_share);
+    SAY(r->out, "%s%.0f kernels ran, %.2f %% of the device time in kernels of the answer's own",
+        r->timed ? "in a timed call: " : "", times, 100 * share);
     return false;
+}
+
+/* GPU backends: whose kernels run in a call like those before it. Again among the timed ones (modtime.c). */
+static bool account_kernels(struct run *r) {
+    struct modset set = r->c->trials[0];
+    int slot = 0;
+    int64_t ns = 0;
+    struct err e = {0};
+    CLEANUP_JSON json_t *reply = NULL, *recorded = NULL;
+    if (!run_record(r, true, NULL) || !run_ready(r, &slot, 1, "between calls")) return false;
+    modrun_pause(&r->r);
+    enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
+    if (st != ST_OK) {
+        judge_trouble(r->out, st, &e);
+        return false;
+    }
+    return run_call(r, &slot, 1, &set, r->j->o->run_timeout_s, "when its kernels were listed", &reply, &ns) &&
+           run_record(r, false, &recorded) && run_account(r, recorded);
 }
 
 /* ---- one answer ---- */

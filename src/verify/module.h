@@ -26,11 +26,12 @@ struct module_judge {
     struct modcases cases;
     struct modrun reference; /* runs eager calls of `current` */
     struct modcase *current;
-    struct modcase *next;                      /* of a batch, loaded ahead; NULL: none */
     struct module_spare spares[MODULE_SPARES]; /* GPU; under the lock */
     pthread_mutex_t spares_lock;
     pthread_t spares_thread; /* starts new ones */
     bool renewing;           /* it has not been joined */
+    pthread_t preparing;     /* Triton on a GPU: what rehearsals need */
+    bool is_preparing;       /* it has not been joined */
     struct place place;      /* GPU: where answer and reference run while they are timed */
     uint64_t seed;
     bool referee_open;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct timing_plan timing_plan_of(const struct verify_options *o) {
-    struct timing_plan p = {.calls = o->timed_calls, .trim = 0.5, .interval = 0.03, .patience_s = 0.5};
+    struct timing_plan p = {.calls = o->timed_calls, .trim = 0.25, .interval = 0.03, .patience_s = 0.5};
     switch (o->timing_method) {
     case TIMING_interleaved: break;
     case TIMING_calibrated:
@@ -61,14 +61,22 @@ static double t975(int d) {
     return d < (int)ARRAY_LEN(known) ? known[d] : 1.960 + 2.372 / d + 2.823 / ((double)d * d);
 }
 
+/* Centre of eager over centre of candidate. */
+static double ratio_of(const double *eager, const double *candidate, int n, double trim) {
+    if (trim <= 0 || trim >= 0.5) return timing_centre(eager, n, trim) / timing_centre(candidate, n, trim);
+    CLEANUP_FREE double *logs = xmalloc((size_t)n * sizeof *logs);
+    for (int i = 0; i < n; i++) logs[i] = log(eager[i] / candidate[i]);
+    return exp(timing_centre(logs, n, trim));
+}
+
 struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim) {
     struct timing_ratio r;
     int blocks = n < TIMING_BLOCKS ? n : TIMING_BLOCKS;
     double logs[TIMING_BLOCKS], mean = 0, square = 0;
-    r.ratio = timing_centre(eager, n, trim) / timing_centre(candidate, n, trim);
+    r.ratio = ratio_of(eager, candidate, n, trim);
     for (int i = 0; i < blocks; i++) {
         int from = (int)((int64_t)n * i / blocks), to = (int)((int64_t)n * (i + 1) / blocks);
-        logs[i] = log(timing_centre(eager + from, to - from, trim) / timing_centre(candidate + from, to - from, trim));
+        logs[i] = log(ratio_of(eager + from, candidate + from, to - from, trim));
         mean += logs[i] / blocks;
     }
     for (int i = 0; i < blocks; i++) square += (logs[i] - mean) * (logs[i] - mean);

@@ -29,10 +29,12 @@ double timing_quantile(const double *x, int n, double p);
 
 enum { TIMING_BLOCKS = 15 };
 struct timing_ratio {
-    double ratio;     /* centre of eager over centre of candidate */
+    double ratio;
     double low, high; /* 95 %: Student's t over the log ratios of up to TIMING_BLOCKS blocks, widened to the ratio */
 };
-/* eager[i] and candidate[i], i < n, were measured one after the other; all > 0. */
+/* eager[i] and candidate[i], i < n, were measured one after the other; all > 0. The ratio of the means (trim 0) or
+ * medians (0.5); with what is between, the geometric mean of the pairs' ratios without that share at either end: a
+ * machine that goes faster and slower does so for both of a pair. */
 struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim);
 
 /* A device is asked whether it is at rest by a small piece of work behind whatever it still does. How long that takes

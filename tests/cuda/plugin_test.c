@@ -616,7 +616,7 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
     return same;
 }
 
-#include "lora_checks.h" /* with the helpers above */
+#include "train_checks.h" /* with the helpers above */
 
 /* ---- sums in parts -------------------------------------------------------------------------------------------------
  */
@@ -736,9 +736,10 @@ static bool rounded_once_same_bits(struct backend *gpu) {
  */
 
 /* The gradient right behind logprob, which has left it the maxima and sums, against the gradient alone: bit for bit.
- * Behind logprob of other logits it must not believe them. A product follows, which may find the gradient rounded. */
+ * Behind logprob of other logits it must not believe them. A product follows, of the gradient rounded by itself or as
+ * an op of its own leaves it. */
 static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
-    enum { N = 5, WAYS = 4, OUT = 16 };
+    enum { N = 5, WAYS = 5, OUT = 16 };
     struct rng r = rng_make(61, (uint64_t)V);
     struct err e;
     const size_t n = (size_t)(N * V), bytes = n * sizeof(float);
@@ -752,26 +753,29 @@ static bool logprob_grad_same_bits(struct backend *gpu, int64_t V) {
     }
     float *dev = gpu->mem_alloc(gpu, bytes), *other = gpu->mem_alloc(gpu, bytes);
     float *out = gpu->mem_alloc(gpu, sizeof product[0]);
+    uint16_t *dl_room = gpu->mem_alloc(gpu, n * sizeof *dl_room);
+    const struct tensor dl = tensor_of(dl_room, DT_BF16, N, V);
     for (int way = 0; way < WAYS; way++) {
         got[way] = xmalloc(bytes);
         gpu->mem_put(gpu, dev, x, bytes);
         gpu->mem_zero(gpu, other, bytes);
-        if (way > 0) gpu->logprob(gpu, logp, NULL, tensor_full(way == 2 ? other : dev, N, V), target);
-        if (way == 3) { /* the product alone */
-            gpu->logprob_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), target, g, &w);
-        } else {
-            gpu->logprob_grad(gpu, tensor_full(dev, N, V), target, g);
-            gpu->linear_dx(gpu, tensor_full(out, N, OUT), tensor_full(dev, N, V), &w, false);
-        }
+        if (way > 0 && way < 4) gpu->logprob(gpu, logp, NULL, tensor_full(way == 2 ? other : dev, N, V), target);
+        struct tensor grad = tensor_full(dev, N, V);
+        if (way >= 3)
+            gpu->logprob_grad16(gpu, dl, grad, target, g), grad = dl;
+        else
+            gpu->logprob_grad(gpu, grad, target, g);
+        gpu->linear_dx(gpu, tensor_full(out, N, OUT), grad, &w, false);
         gpu->mem_get(gpu, got[way], dev, bytes);
         gpu->mem_get(gpu, product[way], out, sizeof product[0]);
     }
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], x, bytes) != 0;
     for (int way = 1; way < WAYS; way++)
-        ok &= (way == 3 || memcmp(got[0], got[way], bytes) == 0) &&
+        ok &= (way >= 3 || memcmp(got[0], got[way], bytes) == 0) &&
               memcmp(product[0], product[way], sizeof product[0]) == 0;
     for (int way = 0; way < WAYS; way++) free(got[way]);
     gpu->weight_free(gpu, &w);
+    gpu->mem_free(gpu, dl_room);
     gpu->mem_free(gpu, out);
     gpu->mem_free(gpu, dev);
     gpu->mem_free(gpu, other);
@@ -942,36 +946,38 @@ static bool adapters_mixed(struct backend *gpu, struct err *e) {
     return ok;
 }
 
-/* ---- training LoRA ----------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 /* A training pass with each layer kept, with all but one computed again, and without the ops that put several steps
  * into one: the same log-probabilities in every way; the gradients of the first two in the same bits, the third's near.
  */
-static bool lora_trains(struct backend *gpu, struct err *e) {
-    enum { T = 21, N = 9, WAYS = 3, LAYERS = 3 };
+static bool trains(struct backend *gpu, bool lora, struct err *e) {
+    enum { T = 21, N = 140, WAYS = 3, LAYERS = 3 }; /* rows are wanted several times */
     static const char config[] =
         "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"
         "\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-        "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
+        "\"max_position_embeddings\":256,\"tie_word_embeddings\":true}";
     struct backend whole = *gpu;
+    gpu->logit_chunk_bytes = 4096; /* several chunks */
     int32_t ids[T], rows[N], targets[N];
     float logp[WAYS][N], g[N], *grad[WAYS] = {NULL};
     int64_t n_grad = 0;
     int again[WAYS] = {0};
     bool ok = true;
     for (int i = 0; i < T; i++) ids[i] = (7 * i + 3) % 64;
-    for (int i = 0; i < N; i++) rows[i] = 2 * i + 3, targets[i] = (5 * i + 1) % 64, g[i] = i % 2 ? -1.0f : 0.5f;
+    for (int i = 0; i < N; i++) rows[i] = (13 * i + 3) % T, targets[i] = (5 * i + 1) % 64, g[i] = i % 2 ? -1.0f : 0.5f;
     const struct segment seg = {0, T, -1, ADAPTER_OWN};
     const struct train_batch b = {ids, T, &seg, 1, rows, targets, N, false};
     int64_t least = 0;
     for (int way = 0; ok && way < WAYS; way++) {
-        const struct model_options mo = {.dtype = "bf16", .frozen = true, .activation_memory = way == 1 ? least : 0};
+        const struct model_options mo = {.dtype = "bf16", .frozen = lora, .activation_memory = way == 1 ? least : 0};
         struct model *m = NULL;
         if (way == 2) {
             gpu->lora_swiglu = NULL, gpu->linear_add = NULL;
-            gpu->logprob_dx = NULL, gpu->rmsnorm_back = NULL;
+            gpu->logprob_grad16 = NULL, gpu->rmsnorm_back = NULL;
         }
-        ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK && adapter_of_noise(m, 8, e);
+        ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK &&
+             (lora ? adapter_of_noise(m, 8, e) : model_train_prepare(m, TRAIN_FULL, e) == ST_OK);
         if (ok && way == 0) least = model_activation_bytes(m, T, N, LAYERS);
         ok = ok && model_forward(m, &b, logp[way], NULL, NULL, e) == ST_OK && model_backward(m, &b, g, e) == ST_OK;
         if (ok) again[way] = model_memory(m).recomputed_layers;
@@ -1027,6 +1033,7 @@ int main(int argc, char **argv) {
     report("a norm and its gradient at once: 1,536 columns", norm_back_right(gpu, 1536));
     report("a norm and its gradient at once: 2,600 columns", norm_back_right(gpu, 2600));
     report("a norm and its gradient at once: 42 columns", norm_back_right(gpu, 42));
+    report("a bias's gradient of 300 rows in bfloat16", bias_grad_right(gpu, 300, 200) && bias_grad_right(gpu, 20, 37));
     report("LoRA within SwiGLU gives the bits of both: few rows, rank 32", lora_into_swiglu(gpu, 37, 32));
     report("LoRA within SwiGLU gives the bits of both: more rows, rank 40", lora_into_swiglu(gpu, 75, 40));
     report("LoRA within SwiGLU gives the bits of both: many rows, rank 32", lora_into_swiglu(gpu, 1030, 32));
@@ -1052,7 +1059,9 @@ int main(int argc, char **argv) {
     report("more keys of passes than recordings", recordings_come_and_go(gpu));
     struct err e = {0};
     report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
-    report("training LoRA: layers kept, computed again, and without the ops that join steps", lora_trains(gpu, &e));
+    report("training LoRA: layers kept, computed again, and without the ops that join steps", trains(gpu, true, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
+    report("training all: layers kept, computed again, and without the ops that join steps", trains(gpu, false, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
     if (emulated) { /* what other devices than those with wgmma compute */
         struct backend *other = NULL;

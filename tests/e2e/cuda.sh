@@ -36,4 +36,38 @@ seven() {
 refuses "training what a full card has no room for" 1 'at least [0-9.]+ GiB of device memory, of which 12\.0 GiB are free: weights 14\.2' \
     seven $((12 << 30))
 check "before the first step" test ! -s "$tmp/run/metrics.jsonl"
+# The demo as it is on a GPU, of a model that knows nothing: held-out problems and KernelBench's easy ones in one evaluation.
+if "${KERNELRL_PYTHON:-/usr/bin/python3}" -c 'import torch' 2>/dev/null; then
+    cat >"$tmp/small.json" <<'END'
+{"model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2,
+ "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 2048, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+ "tie_word_embeddings": true, "max_position_embeddings": 4096}
+END
+    echo '{"prompt": "a", "completion": "b"}' >"$tmp/rows.jsonl"
+    check "a model that knows nothing" "$KRL" sft init_config="$tmp/small.json" tokenizer=models/tiny data="$tmp/rows.jsonl" \
+        output="$tmp/small" max_steps=1 lora_rank=0
+    module='import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return torch.%s(x)\n'
+    module+='\n\ndef get_inputs():\n    return [torch.rand(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n'
+    for problem in 1:cos 19:relu 20:sin 21:sigmoid; do
+        printf '{"level": 1, "problem_id": %s, "name": "%s", "code": "%s"}\n' "${problem%:*}" "${problem/:/_}" "${module//%s/${problem#*:}}"
+    done >"$tmp/kb.jsonl"
+    check "the demo on it" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" KERNELBENCH_ROOT="$tmp/kb.jsonl" "$KRL" demo \
+        --config configs/quickstart_cuda.yaml log_path="$tmp/demo" model_name="$tmp/small" backend=c batch_factor=1 level=1 \
+        end_problem=12 generated_problems=0 max_tokens=4 max_steps=1 batch_size=1 group_size=2
+    check "tells of both kinds, before and after" python3 - "$tmp/demo" <<'END'
+import json, sys
+demo = json.load(open(f"{sys.argv[1]}/demo.json"))
+for when in "before", "after":
+    keys = [item["problem"] for item in demo[when + "_kernelbench"]["items"]]
+    assert keys == ["level1/19_relu", "level1/20_sin"], keys  # two of the four are easy
+    held_out = demo[when + "_greedy"]
+    assert held_out["problems"] == 4 and held_out["mean_tokens"] == 4 and demo[when] is None, held_out
+    lines = [json.loads(line) for line in open(f"{sys.argv[1]}/{when}.verdicts.jsonl")]
+    assert sorted(line["group"] for line in lines) == list(range(6)), lines
+log = open(f"{sys.argv[1]}/logs.log").read()
+assert log.count("problems of KernelBench, greedy") == 2, log
+END
+else
+    skip "the demo" "no Python with PyTorch"
+fi
 echo "1..$tap_n"

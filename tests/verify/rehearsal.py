@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tests/verify/rehearsal.py: what worker/kernelrl_worker/harness.py does with an answer ahead of its turn, with a stand-in for
-Triton that counts what is compiled and what is launched. Needs torch, no GPU. Prints "ok" or what is wrong."""
+Triton that counts what is compiled and what is launched, and how it waits for and records calls, with one for a device.
+Needs torch, no GPU. Prints "ok" or what is wrong."""
 import os
 import sys
 import tempfile
@@ -50,7 +51,7 @@ def install(jit):
 install(JITFunction)
 import torch  # noqa: E402
 
-from kernelrl_worker import harness, tensors, warmup  # noqa: E402
+from kernelrl_worker import build, harness, tensors, warmup, zygote  # noqa: E402
 
 ANSWER = """
 import torch, triton
@@ -108,10 +109,44 @@ with tempfile.TemporaryDirectory() as folder:
     with torch.no_grad():
         h.cls(8)(torch.ones(6, 8), 2.0)
     check(len(launched) == 2, "kernels run again afterwards")
+    # The verifier waits for the reply: nothing may be compiled by it meanwhile, and what it has compiled may launch.
+    said = []
+    build.intercept(types.SimpleNamespace(send=said.append))
+    compiles = ANSWER.replace("        super().__init__()\n", "        super().__init__()\n        load_inline('x', '')\n")
+    compiles = compiles.replace("import torch, triton", "import torch, triton\nfrom torch.utils.cpp_extension import load_inline")
+    before = len(compiled)
+    check(load(compiles).handle(request) == {"ok": True} and not said, "silent where an extension is compiled")
+    build.Builds.asked = 1
+    check(load(ANSWER).handle(request) == {"ok": True} and len(compiled) == before, "left to its turn with an extension")
+    build.Builds.asked = 0
+    check(load(ANSWER).handle(request) == {"ok": True} and len(compiled) == before + 1, "allowed again afterwards")
+    check(build.Builds.allowed, "open for compilers afterwards")
+    # Calls that are recorded, and waited for one by one, on a device that does nothing.
+    waits = []
+    h = load(ANSWER.replace("kernel[(triton.cdiv(x.numel(), 64),)](x, self.weight, out, x.numel(), BLOCK=64)", "out.zero_()"))
+    h.gpu, h.tick, h.cuda = True, torch.zeros(1), types.SimpleNamespace(synchronize=lambda: waits.append(1))
+    h.models, h.inputs = {0: h.cls(8)}, {slot: (torch.ones(6, 8), 2.0) for slot in range(3)}
+    for apart, wanted in ((False, 2), (True, 5)):
+        waits.clear()
+        reply = h.handle({"op": "call", "param_set": 0, "slots": [0, 1, 2], "nonce": 7, "apart": apart})
+        check(reply["ok"] and reply["nonce"] == 7 and len(reply["pointers"]) == 3 and len(waits) == wanted, "waited for")
+    ours = ("add", 0, 1, 7)
+    for records, kernels, elsewhere in (
+        ([], [], False),
+        ([ours], [], False),
+        ([ours, ("a", 2, 5, 7), ("b", 5, 6, 7), ("a", 6, 8, 7)], [["a", 2, 5], ["b", 1, 1]], False),
+        ([ours, ("a", 2, 5, 7), (None, 5, 6, 9)], [["a", 1, 3]], True),
+        ([("a", 0, 1, 9), ours], [["add", 1, 1]], True),
+    ):
+        harness.cupti.Trace = lambda: types.SimpleNamespace(stop=lambda: records)
+        check(h.handle({"op": "record", "on": True}) == {"ok": True}, "recording")
+        told = h.handle({"op": "record", "on": False})
+        check(told["kernels"] == kernels and told["elsewhere"] is elsewhere, f"what {records} are")
     # With a Triton that would launch them nothing is done.
     install(Other)
     warmup.JITFunction = Other
     compiled.clear(), launched.clear()
     h = load(ANSWER)
     check(h.handle(request) == {"ok": True} and len(launched) <= 1 and sys.modules["answer"].calls == [], "left alone")
+check(zygote.Zygote.__new__(zygote.Zygote).handle({"op": "prepare", "step": 1}, None) == {}, "prepared")
 print("ok")

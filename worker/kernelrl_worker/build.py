@@ -14,6 +14,12 @@ class BuildError(Exception):
     """The compiler's errors."""
 
 
+class Builds:
+    """How many objects this process has asked for, and whether it may ask now."""
+
+    asked, allowed = 0, True
+
+
 # The last: PyTorch asks NVML for the figures in its message, and a jail has no NVML.
 NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "->nvmlInit")
 # What has to import before an answer of a backend makes sense.
@@ -53,6 +59,9 @@ def kind_of(error, otherwise="compile"):
 
 def _request(channel, message):
     """Asks the verifier for a shared object. Returns its path and the reply."""
+    if not Builds.allowed:
+        raise BuildError("nobody compiles now")
+    Builds.asked += 1
     channel.send(message)
     reply = channel.receive()
     if reply is None:

@@ -1,6 +1,6 @@
-"""Which kernels ran, for how long: CUPTI's activity records, asked for directly. torch.profiler gives the same after
-three seconds of start-up; this takes a hundredth of one. Offsets are those of CUpti_ActivityKernel, whose later versions
-only add at the end."""
+"""Which kernels ran, for how long and on which streams: CUPTI's activity records, asked for directly. torch.profiler gives
+the same after three seconds of start-up; this takes a hundredth of one. Offsets are those of CUpti_ActivityKernel and of
+CUpti_ActivityMemcpy and Memset, whose later versions only add at the end."""
 
 import ctypes
 import glob
@@ -8,8 +8,11 @@ import os
 import sys
 import time
 
-KIND_CONCURRENT_KERNEL = 10
-START, END, NAME = 16, 24, 104
+KIND_KERNEL, KIND_CONCURRENT_KERNEL = 3, 10
+KIND_MEMCPY, KIND_MEMSET = 1, 2
+RECORDED = (KIND_CONCURRENT_KERNEL, KIND_MEMCPY, KIND_MEMSET)
+START, END, NAME = 16, 24, 104  # at the same place in all, but for the name, which copies have not
+STREAM = {KIND_KERNEL: 48, KIND_CONCURRENT_KERNEL: 48, KIND_MEMCPY: 40, KIND_MEMSET: 40}
 BUFFER_BYTES = 4 << 20
 NOT_INITIALIZED = 15
 
@@ -41,7 +44,7 @@ def library():
 
 
 class Trace:
-    """From construction to stop() the kernels of this process are recorded."""
+    """From construction to stop() what this process gives the device to do is recorded."""
 
     def __init__(self):
         self.records = []
@@ -62,13 +65,17 @@ class Trace:
             record = ctypes.c_void_p()
             while lib.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)) == 0:
                 base = record.value
-                if ctypes.c_uint32.from_address(base).value in (3, KIND_CONCURRENT_KERNEL):
-                    name = ctypes.c_char_p.from_address(base + NAME).value or b"?"
+                kind = ctypes.c_uint32.from_address(base).value
+                if kind in STREAM:
+                    name = None
+                    if kind not in (KIND_MEMCPY, KIND_MEMSET):
+                        name = (ctypes.c_char_p.from_address(base + NAME).value or b"?").decode(errors="replace")[:400]
                     self.records.append(
                         (
-                            name.decode(errors="replace")[:400],
+                            name,
                             ctypes.c_uint64.from_address(base + START).value,
                             ctypes.c_uint64.from_address(base + END).value,
+                            ctypes.c_uint32.from_address(base + STREAM[kind]).value,
                         )
                     )
 
@@ -79,7 +86,8 @@ class Trace:
                 break
             time.sleep(0.05)  # seen now and then in a young process
         self._check(result, "cuptiActivityRegisterCallbacks")
-        self._check(lib.cuptiActivityEnable(KIND_CONCURRENT_KERNEL), "cuptiActivityEnable")
+        for kind in RECORDED:
+            self._check(lib.cuptiActivityEnable(kind), "cuptiActivityEnable")
 
     @staticmethod
     def _check(result, what):
@@ -87,12 +95,27 @@ class Trace:
             raise RuntimeError(f"{what}: error {result}")
 
     def stop(self):
-        """(name, start, end) of each kernel, times in nanoseconds."""
+        """(name, start, end, stream) of each kernel, copy and fill, in the order in which they began; times in
+        nanoseconds. The name of what is no kernel is None."""
         lib = library()
         lib.cuptiActivityFlushAll(1)
-        lib.cuptiActivityDisable(KIND_CONCURRENT_KERNEL)
+        for kind in RECORDED:
+            lib.cuptiActivityDisable(kind)
         _kept.append(self.callbacks)  # CUPTI may call them once more
-        return self.records
+        return sorted(self.records, key=lambda record: record[1])
+
+
+def summary(records):
+    """What ran in a request, whose first record is the harness's own, on the stream that is current: [name, how often,
+    nanoseconds] of the others' kernels, and whether any of them, a copy or a fill was on another stream."""
+    if not records:
+        return [], False
+    sums = {}
+    for name, start, end, _ in records[1:]:
+        if name is not None:
+            times, ns = sums.get(name, (0, 0))
+            sums[name] = times + 1, ns + end - start
+    return [[name, times, ns] for name, (times, ns) in sums.items()], any(r[3] != records[0][3] for r in records[1:])
 
 
 _kept = []

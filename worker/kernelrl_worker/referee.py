@@ -353,7 +353,7 @@ class Case:
             return []
         self._run(0, clones(values), seed)
         torch.cuda.synchronize()
-        return sorted({name for name, _, _ in trace.stop()})
+        return sorted({record[0] for record in trace.stop() if record[0] is not None})
 
     def native_spec(self):
         """The interface of a native answer (docs/formats.md, "Spec"), or None where a type has no place in it.

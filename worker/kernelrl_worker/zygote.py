@@ -8,6 +8,8 @@ import gc
 import os
 import sysconfig
 
+import torch
+
 from kernelrl_worker import harness, selfjail
 
 
@@ -53,12 +55,25 @@ class Zygote:
             return {}
         if op == "paths":
             return compiler_paths(request["gpu"])
+        if op == "prepare":
+            return self.prepare(request["step"])
         if op == "fork":
             fds = [channel.take_fd() for _ in range(2)]
             return self.fork(request, fds, channel)
         if op == "wait":
             return {"code": self.wait(request["pid"])}
         raise ValueError(f"unknown request {op!r}")
+
+    @staticmethod
+    def prepare(step):
+        """What the first operators on tensors without memory import, which takes seconds: once for all rehearsals. First
+        what allocates, which all of them do, then what computes."""
+        x = torch.empty_like(torch.empty(2, device="meta"))
+        if step > 0:
+            torch.relu(x)
+        gc.collect()
+        gc.freeze()
+        return {}
 
     def wait(self, pid):
         """Collects a child that has ended or is about to. Its status as a shell has it: 128 + N for signal N."""

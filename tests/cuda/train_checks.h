@@ -1,15 +1,15 @@
-/* A part of plugin_test.c: checks of what training LoRA puts into one op. */
-#ifndef KERNELRL_LORA_CHECKS_H
-#define KERNELRL_LORA_CHECKS_H
+/* A part of plugin_test.c: checks of what training puts into one op or does otherwise in bfloat16. */
+#ifndef KERNELRL_TRAIN_CHECKS_H
+#define KERNELRL_TRAIN_CHECKS_H
 
-/* rmsnorm_back against rmsnorm and rmsnorm_grad, whose sums are in another order; and the rounding that it leaves to
- * the product behind it, bit for bit. */
+/* rmsnorm_back against rmsnorm and rmsnorm_grad, whose sums are in another order, with the gain's gradient and without;
+ * and the rounding that it leaves to the product behind it, bit for bit. */
 static bool norm_back_right(struct backend *gpu, int64_t n) {
-    enum { T = 3, OUT = 16, WAYS = 3 };
+    enum { T = 18, OUT = 16, WAYS = 3 };
     struct rng r = rng_make(91, (uint64_t)n);
     struct err e;
     const size_t all = (size_t)(T * n);
-    float *host = xmalloc((3 * all + (size_t)n) * sizeof *host), *dx[WAYS], product[WAYS][T * OUT];
+    float *host = xmalloc((3 * all + (size_t)n) * sizeof *host), *dx[WAYS], *dgain[WAYS], product[WAYS][T * OUT];
     uint16_t *y[WAYS], *matrix = xmalloc((size_t)(OUT * n) * 2);
     uint16_t *dy16 = xmalloc(all * 2);
     for (size_t i = 0; i < 3 * all + (size_t)n; i++) host[i] = 2 * (float)rng_normal(&r);
@@ -24,22 +24,26 @@ static bool norm_back_right(struct backend *gpu, int64_t n) {
                         x = tensor_full(dev + 2 * all, T, n), norm = tensor_of(h, DT_BF16, T, n),
                         thin = tensor_full(out, T, OUT);
     const float *gain = dev + 3 * all;
+    float *const dg = gpu->mem_alloc(gpu, (size_t)n * sizeof *dg);
     gpu->mem_put(gpu, narrow.data, dy16, all * 2);
     for (int way = 0; way < WAYS; way++) { /* two ops; one; one, and its dx rounded once more */
         dx[way] = xmalloc(all * sizeof(float));
         y[way] = xmalloc(all * 2);
+        dgain[way] = xmalloc((size_t)n * sizeof(float));
+        gpu->mem_put(gpu, dg, host, (size_t)n * sizeof *dg); /* it is added to */
         gpu->mem_put(gpu, dev, host, (3 * all + (size_t)n) * sizeof *dev);
         if (way == 0) {
             gpu->rmsnorm(gpu, norm, x, gain, 1e-6f);
-            gpu->rmsnorm_grad(gpu, to, NULL, dy, x, gain, 1e-6f, true);
+            gpu->rmsnorm_grad(gpu, to, dg, dy, x, gain, 1e-6f, true);
         } else {
             gpu->linear_dx(gpu, thin, to, &w, false); /* makes room for a rounding */
-            gpu->rmsnorm_back(gpu, to, norm, narrow, x, gain, 1e-6f);
+            gpu->rmsnorm_back(gpu, to, norm, narrow, x, gain, 1e-6f, way == 2 ? dg : NULL);
         }
         if (way == 2) gpu->axpby(gpu, to, 1, to, 0);
         gpu->linear_dx(gpu, thin, to, &w, false);
         gpu->mem_get(gpu, dx[way], dev, all * sizeof(float));
         gpu->mem_get(gpu, y[way], h, all * 2);
+        gpu->mem_get(gpu, dgain[way], dg, (size_t)n * sizeof *dg);
         gpu->mem_get(gpu, product[way], out, sizeof product[0]);
     }
     bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(product[1], product[2], sizeof product[1]) == 0 &&
@@ -48,10 +52,37 @@ static bool norm_back_right(struct backend *gpu, int64_t n) {
         ok &= fabsf(dx[0][i] - dx[1][i]) < 1e-5f * (1 + fabsf(dx[0][i])) && dx[1][i] != host[i];
         ok &= fabs(bf16_value(y[0][i]) - bf16_value(y[1][i])) <= 0.008 * fabs(bf16_value(y[0][i]));
     }
-    for (int way = 0; way < WAYS; way++) free(dx[way]), free(y[way]);
+    for (int64_t j = 0; j < n; j++)
+        ok &= fabsf(dgain[0][j] - dgain[2][j]) < 1e-4f && dgain[1][j] == host[j] && dgain[2][j] != host[j];
+    for (int way = 0; way < WAYS; way++) free(dx[way]), free(y[way]), free(dgain[way]);
     gpu->weight_free(gpu, &w);
-    gpu->mem_free(gpu, dev), gpu->mem_free(gpu, h), gpu->mem_free(gpu, out), gpu->mem_free(gpu, narrow.data);
+    gpu->mem_free(gpu, dg), gpu->mem_free(gpu, dev), gpu->mem_free(gpu, h), gpu->mem_free(gpu, out),
+        gpu->mem_free(gpu, narrow.data);
     free(host), free(matrix), free(dy16);
+    return ok;
+}
+
+/* bias_grad of bfloat16 rows against that of the same numbers in float32; columns that do not come in aligned pairs
+ * give its bits. */
+static bool bias_grad_right(struct backend *gpu, int64_t T, int64_t n) {
+    struct rng r = rng_make(93, (uint64_t)n);
+    struct err e;
+    const size_t all = (size_t)(T * n);
+    float *wide = xmalloc(all * sizeof *wide), *sum[2];
+    uint16_t *narrow = xmalloc(all * 2);
+    for (size_t i = 0; i < all; i++) wide[i] = (float)bf16_value(narrow[i] = bf16_near(rng_normal(&r)));
+    float *const dy = gpu->mem_alloc(gpu, all * sizeof *dy), *const db = gpu->mem_alloc(gpu, (size_t)n * sizeof *db);
+    for (int way = 0; way < 2; way++) {
+        sum[way] = xmalloc((size_t)n * sizeof(float));
+        gpu->mem_put(gpu, db, wide, (size_t)n * sizeof *db); /* it is added to */
+        gpu->mem_put(gpu, dy, way ? (const void *)narrow : wide, all * (way ? 2 : sizeof *wide));
+        gpu->bias_grad(gpu, db, tensor_of(dy, way ? DT_BF16 : DT_F32, T, n));
+        gpu->mem_get(gpu, sum[way], db, (size_t)n * sizeof *db);
+    }
+    bool ok = gpu->sync(gpu, &e) == ST_OK && (n % 2 == 0 || memcmp(sum[0], sum[1], (size_t)n * sizeof *db) == 0);
+    for (int64_t j = 0; j < n; j++) ok &= fabsf(sum[0][j] - sum[1][j]) < 1e-5f * (float)T && sum[1][j] != wide[j];
+    free(sum[0]), free(sum[1]), free(wide), free(narrow);
+    gpu->mem_free(gpu, dy), gpu->mem_free(gpu, db);
     return ok;
 }
 
