@@ -71,10 +71,10 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 
 enum { CHAINS = CU_LORA_CHAINS, DOWN_FEW = 64, DOWN_WIDE = 4, DOWN_LONG = 8192 };
 
-/* t = scale x A^T: BLOCKS blocks have 16 rows and 8 NT of A's, their warps share k, a chain each. Of few rows the blocks
- * are narrow, so that there are many; of more rows wide, so that there are not many more than multiprocessors that the
- * product beside leaves idle. A long k is shared by several blocks, of which the last to end adds the chains.
- * AHEAD pieces are asked for together. */
+/* t = scale x A^T: BLOCKS blocks have 16 rows and 8 NT of A's, their warps share k, a chain each. Of few rows they are
+ * narrow, so that there are many; of more rows wide, so that there are not many more than multiprocessors that the
+ * product beside leaves idle. A long k is shared by several blocks, of which the last to end adds the chains. AHEAD
+ * pieces are asked for together. */
 template <int NT, int AHEAD, int BLOCKS>
 static __global__ void __launch_bounds__(32 * CHAINS / BLOCKS) lora_down_kernel(const struct cu_lora l) {
     enum { WARPS = CHAINS / BLOCKS, THREADS = 32 * WARPS };
@@ -235,8 +235,7 @@ extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     const bool split = l->part && l->K > DOWN_LONG;
     if (l->T > DOWN_FEW && cols > 8) {
         const int64_t tiles = high * ceil_div(cols, 8 * DOWN_WIDE);
-        if (split)
-            return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, 4>), tiles * 4, 32 * CHAINS / 4, 0, d->stream, *l);
+        if (split) return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, 4>), tiles * 4, 32 * CHAINS / 4, 0, d->stream, *l);
         return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, 1>), tiles, 32 * CHAINS, 0, d->stream, *l);
     }
     const int64_t tiles = high * ceil_div(cols, 8);
@@ -245,7 +244,9 @@ extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
 }
 
 extern "C" int64_t cu_lora_down_tiles(const struct cu_lora *l) {
-    return l->K > DOWN_LONG && l->T < CU_LORA_MANY ? ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8 * DOWN_WIDE) * DOWN_WIDE : 0;
+    return l->K > DOWN_LONG && l->T < CU_LORA_MANY
+               ? ceil_div(l->T, 16) * ceil_div(l->n * l->R, 8 * DOWN_WIDE) * DOWN_WIDE
+               : 0;
 }
 
 extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {
