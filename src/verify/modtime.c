@@ -31,10 +31,8 @@ static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, 
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
 /* Calls that are shorter take more requests until their ratio is known: for so long. */
 static const double short_call_s = 1e-4, short_patience_s = 2;
-/* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests, by how much
- * their time until the device is at rest may be off, and by how much the ratios of both may differ all the same. */
+/* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests. */
 enum { LONE_PAIRS = 6 };
-static const double lone_slack_s = 60e-6, lone_factor = 1.15;
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
  * longer than long_enough_s have little of it. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
@@ -518,12 +516,11 @@ static bool overlaps(struct duel *d, double ratio, bool *good) {
     }
     for (int side = 0; side < 2; side++)
         lone_s[side] = timing_median(took[side], LONE_PAIRS) - timing_median(empty, known) - d->first_s;
-    const double most =
-        lone_factor * fmax(lone_s[0] + lone_slack_s, lone_slack_s) / fmax(lone_s[1] - lone_slack_s, 1e-7);
-    if (ratio > most)
-        log_debug("calls overlap: ratio %.3f in requests of %d, at most %.3f alone (%.1f:%.1f us)", ratio, n, most,
-                  lone_s[0] * 1e6, lone_s[1] * 1e6);
-    return ratio > most;
+    const bool found = timing_overlaps(ratio, lone_s);
+    if (found)
+        log_debug("calls overlap: ratio %.3f in requests of %d, one by one %.1f:%.1f us", ratio, n, lone_s[0] * 1e6,
+                  lone_s[1] * 1e6);
+    return found;
 }
 
 /* The ratio, of calls that do not overlap. Those that have been found to are made one a request; who hides streams may

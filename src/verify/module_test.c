@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "verify/spent.h"
 #include "verify/verify.h"
 
 static struct verifier *open_verifier(struct verify_options o) {
@@ -140,6 +141,40 @@ static void test_native_batch(void **state) {
     verifier_close(v);
 }
 
+/* Answers that are each of another problem: no problem is loaded twice, though all are known before their turn. */
+static void test_loaded_once(void **state) {
+    (void)state;
+    enum { N = 5 };
+    char code[N][400], keys[N][8];
+    struct problem problems[N];
+    struct verify_item items[N];
+    struct err e = {0};
+    CLEANUP_STR struct str spent = STR_INIT;
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_cuda_native, .device = "cpu"});
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "p%d", i);
+        snprintf(code[i], sizeof code[i],
+                 "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+                 "        return x + %d\n\n\ndef get_inputs():\n    return [torch.rand(4, 8)]\n\n\n"
+                 "def get_init_inputs():\n    return []\n",
+                 i);
+        problems[i] = (struct problem){.key = keys[i], .name = keys[i], .code = code[i]};
+        items[i] = (struct verify_item){.problem = &problems[i],
+                                        .source = "void kernel(const float *x, float *out, cudaStream_t stream) {\n"
+                                                  "    for (long i = 0; i < X_N; i++) out[i] = x[i];\n}\n"};
+    }
+    spent_take(&spent);
+    str_clear(&spent);
+    if (verify_batch(v, items, N, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    spent_take(&spent);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(items[i].verdict.outcome, i == 0 ? OUTCOME_CORRECT : OUTCOME_WRONG_OUTPUT);
+    const char *loads = strstr(str_c(&spent), "\"reference worker module_load\":[");
+    assert_non_null(loads);
+    assert_int_equal(strtol(strchr(loads, ',') + 1, NULL, 10), N);
+    verifier_close(v);
+}
+
 /* A process that is late before its answer has been called is our trouble once, and the answer's when it happens again.
  */
 static void test_late_start(void **state) {
@@ -225,8 +260,9 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),    cmocka_unit_test(test_draws),  cmocka_unit_test(test_native_batch),
-        cmocka_unit_test(test_late_start), cmocka_unit_test(test_models), cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_no_room),     cmocka_unit_test(test_draws),      cmocka_unit_test(test_native_batch),
+        cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_rest),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }

@@ -52,4 +52,9 @@ bool timing_at_rest(struct timing_rest *r, double drain_s, bool is_usual, double
  * whichever requests, the centres of both parts add up to that of the whole. */
 double timing_hidden(const double *eager_rest, const double *candidate_rest, int n, double trim, double slack);
 
+/* Whether a ratio that was measured in requests of many calls is more than what requests of one call explain, in which
+ * nothing overlaps: lone_s, what those take beside empty ones, eager's and the candidate's, each known to some 60 us.
+ */
+bool timing_overlaps(double ratio, const double lone_s[2]);
+
 #endif

@@ -468,6 +468,28 @@ static void test_rest_behind_replies(void **state) {
     }
 }
 
+/* Calls of 10 us to 5 ms whose ratio is between 1/4 and 8, by requests that are off by some 30 us and take 30 us more
+ * alone: none is said to overlap. Each is when it overlaps so that it seems five times as fast, from 0.2 ms on. */
+static void test_timing_overlaps(void **state) {
+    (void)state;
+    enum { TRIES = 4000, PAIRS = 6 };
+    int honest = 0, caught = 0, long_ones = 0;
+    for (uint64_t i = 0; i < TRIES; i++) {
+        double took[2][PAIRS];
+        const double mine_s = 1e-5 * pow(500, rng_f64(1, 1, i)), ratio = 0.25 * pow(32, rng_f64(1, 2, i));
+        for (uint64_t k = 0; k < PAIRS; k++)
+            for (uint64_t side = 0; side < 2; side++)
+                took[side][k] = mine_s * (side ? 1 : ratio) + 3e-5 + 6e-5 * (rng_f64(2 + side, i, k) - 0.5);
+        const double lone_s[2] = {timing_median(took[0], PAIRS), timing_median(took[1], PAIRS)};
+        honest += timing_overlaps(ratio, lone_s);
+        if (mine_s < 2e-4) continue;
+        long_ones++;
+        caught += timing_overlaps(5 * ratio, lone_s);
+    }
+    printf("%d of %d honest ones, %d of %d that overlap\n", honest, TRIES, caught, long_ones);
+    assert_true(honest == 0 && long_ones > TRIES / 4 && caught == long_ones);
+}
+
 static void test_timing_plans(void **state) {
     (void)state;
     struct verify_options o = {.timed_calls = 50};
@@ -571,14 +593,23 @@ static void test_spent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lint_accepts),  cmocka_unit_test(test_lint_refuses),
-        cmocka_unit_test(test_spec),          cmocka_unit_test(test_allocators_are_seen),
-        cmocka_unit_test(test_spec_refuses),  cmocka_unit_test(test_compare_floats),
-        cmocka_unit_test(test_compare_scale), cmocka_unit_test(test_compare_types),
-        cmocka_unit_test(test_sets),          cmocka_unit_test(test_timing),
-        cmocka_unit_test(test_timing_hidden), cmocka_unit_test(test_rest_behind_replies),
-        cmocka_unit_test(test_timing_plans),  cmocka_unit_test(test_verdict_json),
-        cmocka_unit_test(test_replies),       cmocka_unit_test(test_spent),
+        cmocka_unit_test(test_lint_accepts),
+        cmocka_unit_test(test_lint_refuses),
+        cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_allocators_are_seen),
+        cmocka_unit_test(test_spec_refuses),
+        cmocka_unit_test(test_compare_floats),
+        cmocka_unit_test(test_compare_scale),
+        cmocka_unit_test(test_compare_types),
+        cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_timing),
+        cmocka_unit_test(test_timing_hidden),
+        cmocka_unit_test(test_rest_behind_replies),
+        cmocka_unit_test(test_timing_overlaps),
+        cmocka_unit_test(test_timing_plans),
+        cmocka_unit_test(test_verdict_json),
+        cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_spent),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
 }

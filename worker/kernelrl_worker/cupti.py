@@ -12,7 +12,7 @@ KIND_KERNEL, KIND_CONCURRENT_KERNEL = 3, 10
 KIND_MEMCPY, KIND_MEMSET = 1, 2
 RECORDED = (KIND_CONCURRENT_KERNEL, KIND_MEMCPY, KIND_MEMSET)
 START, END, NAME = 16, 24, 104  # at the same place in all, but for the name, which copies have not
-STREAM = {KIND_KERNEL: 48, KIND_CONCURRENT_KERNEL: 48, KIND_MEMCPY: 40, KIND_MEMSET: 40}
+QUEUE = {KIND_KERNEL: 44, KIND_CONCURRENT_KERNEL: 44, KIND_MEMCPY: 36, KIND_MEMSET: 36}  # context and stream
 BUFFER_BYTES = 4 << 20
 NOT_INITIALIZED = 15
 
@@ -66,7 +66,7 @@ class Trace:
             while lib.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)) == 0:
                 base = record.value
                 kind = ctypes.c_uint32.from_address(base).value
-                if kind in STREAM:
+                if kind in QUEUE:
                     name = None
                     if kind not in (KIND_MEMCPY, KIND_MEMSET):
                         name = (ctypes.c_char_p.from_address(base + NAME).value or b"?").decode(errors="replace")[:400]
@@ -75,7 +75,7 @@ class Trace:
                             name,
                             ctypes.c_uint64.from_address(base + START).value,
                             ctypes.c_uint64.from_address(base + END).value,
-                            ctypes.c_uint32.from_address(base + STREAM[kind]).value,
+                            ctypes.c_uint64.from_address(base + QUEUE[kind]).value,
                         )
                     )
 
@@ -95,8 +95,8 @@ class Trace:
             raise RuntimeError(f"{what}: error {result}")
 
     def stop(self):
-        """(name, start, end, stream) of each kernel, copy and fill, in the order in which they began; times in
-        nanoseconds. The name of what is no kernel is None."""
+        """(name, start, end, queue) of each kernel, copy and fill, in the order in which they began; times in
+        nanoseconds. The name of what is no kernel is None; a queue is a stream of a context."""
         lib = library()
         lib.cuptiActivityFlushAll(1)
         for kind in RECORDED:
