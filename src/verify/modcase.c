@@ -15,7 +15,7 @@ static const double load_timeout_s = 300, work_timeout_s = 300;
 /* Memory of a lane's slots: enough that a GPU's cache cannot hold what the calls of one request read, and up to a
  * share of what is free on the GPU, so that requests have many calls even where inputs are large. The outputs of a
  * request's calls are kept until they have been looked at; they may take some times as much. */
-static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20, gpu_most_slot_bytes = (int64_t)2 << 30;
+static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20, gpu_most_slot_bytes = (int64_t)4 << 30;
 enum { CPU_SLOTS = 128, GPU_SLOTS = 128, FREE_SHARE = 32, OUTPUT_SHARE = 4 };
 
 static bool on_gpu(const struct modcases *m) { return strncmp(m->o->device, "cuda", 4) == 0; }

@@ -8,7 +8,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.rand(8, 1 << 20)]
+    return [torch.rand(8, 1 << 22)]
 
 
 def get_init_inputs():
