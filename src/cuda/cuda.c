@@ -232,10 +232,10 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_
     return s->p;
 }
 
-unsigned *zeroed(struct cuda_backend *c, const char *op, struct slab *s, int64_t n) {
-    const size_t had = s->bytes;
-    unsigned *p = cuda_scratch(c, op, s, (size_t)n * sizeof *p);
-    if (p && s->bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, s->bytes, c->stream))) return NULL;
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n) {
+    const size_t had = c->count.bytes;
+    unsigned *p = cuda_scratch(c, op, &c->count, (size_t)n * sizeof *p);
+    if (p && c->count.bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, c->count.bytes, c->stream))) return NULL;
     return p;
 }
 
@@ -316,8 +316,6 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->count.p);
         cudaFree(c->chunks.p);
         cudaFree(c->lora_x.p);
-        cudaFree(c->lora_part.p);
-        cudaFree(c->lora_count.p);
         cudaFree(c->wide.p);
         cudaFree(c->parts.p);
         plan16_free(&c->plan16);
