@@ -20,8 +20,8 @@ struct run {
     const char *source;
     struct modrun r;
     bool up;
-    bool
-        own; /* takes no process that waits: those are for answers that nothing is loaded in front of, and references */
+    /* It takes no process that waits: those are for references, and answers that nothing is loaded in front of. */
+    bool own;
     bool second;                 /* our own trouble has ended a first try */
     json_t *interface;           /* cuda_native: its problem's "spec" and "structure"; else NULL */
     struct kernel_names kernels; /* of its sources */
