@@ -69,6 +69,8 @@ void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, in
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+enum { LONG = 4096 /* a sum: of a model's wide inner layer, not of its other widths */ };
+
 static bool lined_up(const void *p, int64_t ld, size_t element) {
     return ((uintptr_t)p | ((size_t)ld * element)) % 16 == 0;
 }
@@ -134,6 +136,47 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
     return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
 }
 
+/* ---- few rows ---- */
+
+static bool few_of(const struct lt_product *p, int cluster, struct cu_few *f) {
+    const int64_t parts = p->parts > 1 ? p->parts : 1;
+    *f = (struct cu_few){.x = p->b,
+                         .w = p->a,
+                         .ldx = p->ldb,
+                         .ldw = p->lda,
+                         .T = p->n,
+                         .N = p->m,
+                         .K = p->k,
+                         .parts = parts,
+                         .part_step = p->part_step,
+                         .y = p->d,
+                         .ldy = p->ldd,
+                         .bias = p->bias,
+                         .end = p->out16 ? CU_FEW_BF16 : p->accumulate ? CU_FEW_ADD : CU_FEW_F32,
+                         .cluster = cluster,
+                         .behind_attention = p->accumulate && p->k < LONG};
+    return p->ta && !p->tb && p->alpha == 0.0f && (!p->c || p->c == p->d) && !(p->out16 && (p->accumulate || p->bias)) &&
+           (parts == 1 || f->end == CU_FEW_F32);
+}
+
+bool few_takes(const struct cuda_backend *c, const struct lt_product *p, int cluster) {
+    struct cu_few f;
+    return few_of(p, cluster, &f) && cu_few_takes(&c->dev, &f);
+}
+
+/* In a pass, and nowhere else, no kernel before this one can have written weights. */
+static struct cu_dev dev_of_pass(const struct cuda_backend *c) {
+    struct cu_dev dev = c->dev;
+    dev.overlaps = dev.overlaps && c->pass.open;
+    return dev;
+}
+
+int few_run(const struct cuda_backend *c, const struct lt_product *p, int cluster) {
+    const struct cu_dev dev = dev_of_pass(c);
+    struct cu_few f;
+    return few_of(p, cluster, &f) ? cu_few(&dev, &f) : (int)cudaErrorInvalidValue;
+}
+
 static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
                          const struct cu_gemm16 *own, int64_t i, float *d);
 
@@ -164,7 +207,8 @@ static void run_product(struct cuda_backend *c, const char *op, struct lt_produc
         for (int64_t i = 0; i < p.parts; i++) part_product(c, op, &p, own, i, (float *)p.d + i * p.part_step);
         return;
     }
-    cuda_ok(c, op, cu_gemm16(&c->dev, own));
+    const bool few = c->be.fast && few_takes(c, &p, 1); /* its order of sums is another one */
+    cuda_ok(c, op, few ? few_run(c, &p, 1) : cu_gemm16(&c->dev, own));
 }
 
 /* One of a product's parts, by itself. */
@@ -212,7 +256,7 @@ static struct lt_product linear_product(struct tensor y, struct tensor x, const 
  * launch and leave their results side by side, owed to y: the norm that reads y next adds them as it reads, any other
  * op finds them added. Over many rows each product adds to what the one before left. Both are the same additions, so
  * that the bits do not depend on the number of rows; which products are cut depends on the matrix alone. */
-enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048, LONG = 4096 };
+enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048 };
 
 static int64_t parts_of(const struct cuda_backend *c, const struct weight *w, bool accumulate, struct tensor y) {
     return !c->be.fast && accumulate && y.dt == DT_F32 && w->N <= NARROW && w->N % 8 == 0 && w->K >= LONG &&
@@ -266,6 +310,34 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
     product(c, "linear", p,
             &(struct cu_gemm16){side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, p.out16, y.ld, bias,
                                 accumulate, y.rows, w->N, w->K, 0});
+}
+
+/* In one kernel where the own one does the product of few rows, its bits being those of both ops. */
+void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x, const struct weight *w) {
+    ASSERT(y.rows == x.rows && gu.rows == x.rows && gu.cols == w->N && 2 * y.cols == w->N && x.cols == w->K);
+    struct cuda_backend *c = cuda_begin(be, "linear");
+    if (!c || y.rows == 0) return;
+    if (y.rows <= CU_FEW_ROWS && y.dt == DT_BF16 && gu.dt == DT_BF16 && x.dt == DT_BF16 && x.cols % 8 == 0 &&
+        w->N % 16 == 0 && lined_up(y.data, y.ld, 2) && lined_up(x.data, x.ld, 2) && lined_up(gu.data, gu.ld, 2)) {
+        const char *op = profile_name(c, "linear", w->N, w->K);
+        const struct lt_product p = linear_product(gu, x, w);
+        const int cluster = c->lt ? lt_few(c, op, &p) : c->be.fast;
+        struct cu_few f;
+        if (cluster > 0 && few_of(&p, cluster, &f)) {
+            f.y = y.data;
+            f.ldy = y.ld;
+            f.N = y.cols;
+            f.end = CU_FEW_SWIGLU;
+            const struct cu_dev dev = dev_of_pass(c);
+            if (cu_few_takes(&dev, &f)) {
+                if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed), (uint64_t)cluster))
+                    cuda_ok(c, op, cu_few(&dev, &f));
+                return;
+            }
+        }
+    }
+    be->linear(be, gu, x, w, NULL, false);
+    be->swiglu(be, y, gu);
 }
 
 /* Where cuBLASLt reads z itself; elsewhere z is copied first. */

@@ -435,6 +435,7 @@ static __global__ void __launch_bounds__(THREADS, CU_UNIT_BLOCKS) unit_kernel(co
     const int run_units = (int)a.run_units[late];
     const struct cu_attn_task t = a.task[task];
     const int warp = threadIdx.x / 32, rep = (int)a.H / (int)a.G;
+    let_next_begin();
     if (t.pairs == 0) { /* a place that is kept free */
         wait_for_before();
         return;

@@ -30,16 +30,6 @@ template <int DP> struct copier {
     }
 };
 
-/* Shared memory from a multiple of WG_ALIGN on. */
-static __device__ __forceinline__ uint16_t *aligned_tiles(float *shared) {
-#ifdef __CUDA_ARCH__
-    const unsigned at = (unsigned)__cvta_generic_to_shared(shared);
-    return reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(shared) + (-at & (WG_ALIGN - 1)));
-#else
-    return reinterpret_cast<uint16_t *>(((uintptr_t)shared + WG_ALIGN - 1) & ~(uintptr_t)(WG_ALIGN - 1));
-#endif
-}
-
 /* ---- delta --------------------------------------------------------------------------------------------------------
  */
 

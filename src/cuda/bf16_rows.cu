@@ -39,6 +39,7 @@ static __global__ void __launch_bounds__(THREADS)
             g[i] = j < n ? *reinterpret_cast<const float4 *>(gain + j) : make_float4(0, 0, 0, 0);
         }
     }
+    let_next_begin();
     wait_for_before();
     if (vec) {
         float4 v[QUADS];

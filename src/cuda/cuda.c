@@ -791,6 +791,7 @@ static const struct backend table = {
     .weights_pack = bf16_weights_pack,
     .rmsnorm_back = bf16_rmsnorm_back,
     .linear_add = bf16_linear_add,
+    .linear_swiglu = bf16_linear_swiglu,
     .logprob_grad16 = op_logprob_grad16,
     .gather_scaled = bf16_gather_scaled,
 };

@@ -258,6 +258,26 @@ int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int
 int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64_t ldy_bytes, const void *want,
                    int64_t ld_bytes, int64_t bytes, int64_t rows, int64_t wanted);
 
+/* bf16_few.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k; in float32, plus a bias or added to y (ADD),
+ * in bfloat16, or SwiGLU of that, gates and what they gate being the upper and the lower N rows of W. With parts there
+ * are so many products over K columns each, which lie side by side in x and W; the result of each is part_step behind
+ * the one before. `cluster` blocks, 1, 2 or 4, share what they read of x. With dev.overlaps W is read before the
+ * kernel in front has ended. */
+enum { CU_FEW_ROWS = 64 };
+enum cu_few_end { CU_FEW_F32, CU_FEW_ADD, CU_FEW_BF16, CU_FEW_SWIGLU };
+struct cu_few {
+    const uint16_t *x, *w;
+    int64_t ldx, ldw, T, N, K, parts, part_step;
+    void *y;
+    int64_t ldy;
+    const float *bias; /* or NULL: of F32 alone */
+    enum cu_few_end end;
+    int cluster;
+    int behind_attention; /* whose blocks leave little shared memory */
+};
+int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
+int cu_few(const struct cu_dev *d, const struct cu_few *f);
+
 /* bf16_attention.cu. Keys are always cached; in training in a cache of the moment. */
 enum { CU_UNIT = 128 }; /* keys of a unit */
 struct cu_attn16 {

@@ -6,7 +6,10 @@
  * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
  * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
  * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
- * rows with matrices so small that a launch takes most of the time. */
+ * rows with matrices so small that a launch takes most of the time.
+ *
+ * Of few rows the own kernel of bf16_few.cu is one algorithm more, with clusters of several sizes; it is preferred
+ * when it is a little slower alone, for in a pass it reads its weights while the kernel before it ends. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,18 +22,26 @@
 #include <cublasLt.h>
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
+enum { FEW_SIZES = 3 /* clusters of 1, 2 and 4 blocks */ };
+#define FEW_PREFERRED 1.25f
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
 #define MANY_ROWS 1024
 #define FLUSH_BYTES ((size_t)96 << 20)
 
+/* What does a product. */
+struct choice {
+    cublasLtMatmulAlgo_t algo;
+    int few; /* blocks of a cluster of the own kernel, which does what it takes; 0: the algorithm does all */
+};
+
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
 struct group {
     struct lt_product like; /* n and the addresses do not count */
     bool usable;
-    cublasLtMatmulAlgo_t reference;
+    struct choice reference;
     int64_t n[RANGES]; /* upper ends of ranges found so far */
-    cublasLtMatmulAlgo_t algo[RANGES];
+    struct choice choice[RANGES];
     int n_ranges;
 };
 
@@ -169,12 +180,18 @@ static int candidates(const struct lt *l, struct shape *s, bool fast, int most, 
     return good;
 }
 
-static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
-                   const cublasLtMatmulAlgo_t *algo) {
+static bool launch_algo(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
+                        const cublasLtMatmulAlgo_t *algo) {
     const float alpha = p->alpha != 0.0f ? p->alpha : 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
     const struct lt *l = c->lt;
     return l->matmul(l->handle, &s->desc, &alpha, p->a, &s->a, p->b, &s->b, &beta, p->c ? p->c : p->d, &s->d, p->d,
                      &s->d, algo, l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
+                   const struct choice *by) {
+    if (by->few && few_takes(c, p, by->few)) return few_run(c, p, by->few) == 0;
+    return launch_algo(c, s, p, &by->algo);
 }
 
 /* ---- choosing an algorithm --------------------------------------------------------------------------------------- */
@@ -219,7 +236,7 @@ static void of_trial(struct lt_product *p) {
 
 /* The product on the trial's rows; old contents of d are the same few numbers everywhere. */
 static bool try_run(const struct cuda_backend *c, const struct lt_product *p, void *b, void *d, int64_t n,
-                    const cublasLtMatmulAlgo_t *algo) {
+                    const struct choice *by) {
     struct lt_product q = *p;
     struct shape s;
     q.b = b;
@@ -228,7 +245,7 @@ static bool try_run(const struct cuda_backend *c, const struct lt_product *p, vo
     q.n = n;
     of_trial(&q);
     return !cudaMemsetAsync(d, 0x3c, (size_t)(n * p->m * parts_of(p)) * (p->out16 ? 2 : 4), c->stream) &&
-           shape_init(c->lt, &q, &s) && launch(c, &s, &q, algo);
+           shape_init(c->lt, &q, &s) && launch(c, &s, &q, by);
 }
 
 static bool same_rows(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t, int64_t wanted) {
@@ -247,7 +264,7 @@ static bool same_rows(const struct cuda_backend *c, const struct lt_product *p, 
 }
 
 static float best_time(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t,
-                       const cublasLtMatmulAlgo_t *algo) {
+                       const struct choice *by) {
     struct lt_product q = *p;
     struct shape s;
     float best = 1e30f;
@@ -259,7 +276,7 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
     for (int i = 0; i < TIMINGS; i++) {
         float ms = 1e30f;
         if (cudaMemsetAsync(t->flush, i, FLUSH_BYTES, c->stream) || cudaEventRecord(t->begin, c->stream) ||
-            !launch(c, &s, &q, algo) || cudaEventRecord(t->end, c->stream) || cudaEventSynchronize(t->end) ||
+            !launch(c, &s, &q, by) || cudaEventRecord(t->end, c->stream) || cudaEventSynchronize(t->end) ||
             cudaEventElapsedTime(&ms, t->begin, t->end))
             return 1e30f;
         if (ms < best) best = ms;
@@ -267,9 +284,16 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
     return best;
 }
 
-/* The algorithm for p->n rows. */
+/* How long a candidate takes, in ms; 1e30 when it cannot do it, or its rows have other bits than the reference's. */
+static float judge(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t, int64_t wanted,
+                   const struct choice *by) {
+    if (!try_run(c, p, t->x, t->d, p->n, by) || (!c->be.fast && !same_rows(c, p, t, wanted))) return 1e30f;
+    return best_time(c, p, t, by);
+}
+
+/* What does p->n rows. */
 static void search(struct cuda_backend *c, const char *op, const struct group *g, const struct lt_product *p,
-                   cublasLtMatmulAlgo_t *out) {
+                   struct choice *out) {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     struct trial t;
     struct shape s;
@@ -278,25 +302,34 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
     *out = g->reference;
     of_trial(&q);
     if (c->profile) profile_mark(c, "search");
-    const bool fast = c->be.fast;
-    const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, fast, CANDIDATES, found) : 0;
+    const int n = shape_init(c->lt, &q, &s) ? candidates(c->lt, &s, c->be.fast, CANDIDATES, found) : 0;
     const int64_t wanted = i64_min(p->n, REFERENCE_ROWS);
     if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * width, 1) &&
         !cu_random16(&c->dev, t.x, p->n * width, 2) && !cu_spread_rows(&c->dev, t.x, t.few, width, p->n, wanted) &&
         try_run(c, p, t.few, t.want, REFERENCE_ROWS, &g->reference)) {
-        float best = 1e30f;
+        float best = 1e30f, few[FEW_SIZES], best_few = 1e30f;
         for (int i = 0; i < n; i++) {
-            if (!try_run(c, p, t.x, t.d, p->n, &found[i].algo)) continue;
-            if (!fast && !same_rows(c, p, &t, wanted)) continue;
-            const float ms = best_time(c, p, &t, &found[i].algo);
+            const struct choice by = {.algo = found[i].algo};
+            const float ms = judge(c, p, &t, wanted, &by);
             if (ms >= best) continue;
             best = ms;
-            *out = found[i].algo;
+            *out = by;
         }
-        if (getenv("KERNELRL_CUDA_PROFILE"))
-            fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us\n", (long long)p->n,
+        for (int i = 0; i < FEW_SIZES; i++) {
+            const struct choice by = {.algo = out->algo, .few = 1 << i};
+            few[i] = few_takes(c, &q, by.few) ? judge(c, p, &t, wanted, &by) : 1e30f;
+            if (few[i] >= best_few || few[i] > best * FEW_PREFERRED) continue;
+            best_few = few[i];
+            out->few = by.few;
+        }
+        if (getenv("KERNELRL_CUDA_PROFILE")) {
+            fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us", (long long)p->n,
                     (long long)p->m, (long long)p->k, p->out16 ? ", bf16" : "", (long long)parts_of(p), n,
                     (double)best * 1e3);
+            for (int i = 0; i < FEW_SIZES; i++)
+                if (few[i] < 1e30f) fprintf(stderr, "; own, clusters of %d: %.1f us", 1 << i, (double)few[i] * 1e3);
+            fprintf(stderr, "\n");
+        }
     }
     trial_close(&t);
     if (c->profile) profile_mark(c, op);
@@ -319,7 +352,7 @@ static struct group *group_of(struct cuda_backend *c, const struct lt_product *p
     of_trial(&g->like);
     if (p->tb) g->like.ldb = REFERENCE_ROWS;
     g->usable = shape_init(l, &g->like, &s) && candidates(l, &s, false, 1, &one) == 1;
-    if (g->usable) g->reference = one.algo;
+    if (g->usable) g->reference = (struct choice){.algo = one.algo};
     return g;
 }
 
@@ -347,10 +380,25 @@ static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
     cublasLtMatmulHeuristicResult_t one;
     if (!shape_init(l, p, &s)) return false;
     for (int64_t i = 0; i < i64_min(l->n_gradients, GRADIENTS); i++)
-        if (same_product(&l->gradient[i].like, p)) return launch(c, &s, p, &l->gradient[i].algo);
-    if (candidates(l, &s, false, 1, &one) != 1 || !launch(c, &s, p, &one.algo)) return false;
+        if (same_product(&l->gradient[i].like, p)) return launch_algo(c, &s, p, &l->gradient[i].algo);
+    if (candidates(l, &s, false, 1, &one) != 1 || !launch_algo(c, &s, p, &one.algo)) return false;
     l->gradient[l->n_gradients++ % GRADIENTS] = (struct gradient){*p, one.algo};
     return true;
+}
+
+/* NULL: none can be found now. */
+static const struct choice *choice_of(struct cuda_backend *c, const char *op, struct group *g,
+                                      const struct lt_product *p) {
+    const int64_t end = range_end(p->n);
+    int i = 0;
+    if (p->m * p->k < SMALL_MATRIX && p->n < MANY_ROWS) return &g->reference;
+    while (i < g->n_ranges && g->n[i] != end) i++;
+    if (i < g->n_ranges) return &g->choice[i];
+    if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* a search cannot be recorded */
+    if (i == RANGES || c->pass.mode != PASS_RUN) return NULL;
+    search(c, op, g, p, &g->choice[i]);
+    g->n[i] = end;
+    return &g->choice[g->n_ranges++];
 }
 
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done) {
@@ -364,21 +412,18 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     }
     struct group *g = group_of(c, p);
     if (!g || !g->usable) return true;
-    const int64_t end = range_end(p->n);
-    const bool small = p->m * p->k < SMALL_MATRIX && p->n < MANY_ROWS;
-    int i = 0;
-    while (i < g->n_ranges && g->n[i] != end) i++;
-    if (i == g->n_ranges && !small) {
-        if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* a search cannot be recorded */
-        if (i == RANGES || c->pass.mode != PASS_RUN) return true;
-        search(c, op, g, p, &g->algo[i]);
-        g->n[i] = end;
-        g->n_ranges++;
-    }
+    const struct choice *by = choice_of(c, op, g, p);
     struct shape s;
-    *done = shape_init(c->lt, p, &s) && ((!small && launch(c, &s, p, &g->algo[i])) || launch(c, &s, p, &g->reference));
+    if (!by) return true;
+    *done = shape_init(c->lt, p, &s) && (launch(c, &s, p, by) || launch(c, &s, p, &g->reference));
     if (!*done) cuda_refuse(c, op, "cuBLASLt refuses a product it had an algorithm for");
     return *done;
+}
+
+int lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+    struct group *g = c->lt && p->exact ? group_of(c, p) : NULL;
+    const struct choice *by = g && g->usable ? choice_of(c, op, g, p) : NULL;
+    return by ? by->few : 0;
 }
 
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
@@ -397,6 +442,10 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     (void)c, (void)op, (void)p;
     *done = false;
     return true;
+}
+int lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+    (void)c, (void)op, (void)p;
+    return 0;
 }
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
     (void)l;

@@ -21,6 +21,16 @@ static __device__ __forceinline__ int wg_at(int row, int chunk) {
     return chunk / 8 * WG_PANEL + row * 64 + (chunk % 8 ^ (row & 7)) * 8;
 }
 
+/* Shared memory from a multiple of WG_ALIGN on. */
+static __device__ __forceinline__ uint16_t *aligned_tiles(float *shared) {
+#ifdef __CUDA_ARCH__
+    const unsigned at = (unsigned)__cvta_generic_to_shared(shared);
+    return reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(shared) + (-at & (WG_ALIGN - 1)));
+#else
+    return reinterpret_cast<uint16_t *>(((uintptr_t)shared + WG_ALIGN - 1) & ~(uintptr_t)(WG_ALIGN - 1));
+#endif
+}
+
 /* Waits for the 128 threads of the caller's warpgroup, number 0 or 1 of the block. */
 static __device__ __forceinline__ void wg_barrier(int group) {
 #ifdef __CUDA_ARCH__
@@ -120,5 +130,52 @@ static __device__ __forceinline__ void wgmma_columns(float (&c)[8][4], const uin
     emulate_wgmma(&c[0][0], 64, a, NULL, b + k * 16 * 64, true, 16, true);
 #endif
 }
+
+/* c (+)= a b^T over the 16 columns from 16 k on of two tiles of 64 columns, b of 8 NT rows. */
+#ifdef WGMMA_DEVICE
+/* clang-format off */
+#define WG_LIST_1(c) WG_FOUR(c, 0)
+#define WG_NAMES_OF_1 "%0,%1,%2,%3"
+#define WG_LIST_2(c) WG_LIST_1(c), WG_FOUR(c, 1)
+#define WG_NAMES_OF_2 WG_NAMES_OF_1 ",%4,%5,%6,%7"
+#define WG_LIST_3(c) WG_LIST_2(c), WG_FOUR(c, 2)
+#define WG_NAMES_OF_3 WG_NAMES_OF_2 ",%8,%9,%10,%11"
+#define WG_LIST_4(c) WG_LIST_3(c), WG_FOUR(c, 3)
+#define WG_NAMES_OF_4 WG_NAMES_OF_3 ",%12,%13,%14,%15"
+#define WG_LIST_5(c) WG_LIST_4(c), WG_FOUR(c, 4)
+#define WG_NAMES_OF_5 WG_NAMES_OF_4 ",%16,%17,%18,%19"
+#define WG_LIST_6(c) WG_LIST_5(c), WG_FOUR(c, 5)
+#define WG_NAMES_OF_6 WG_NAMES_OF_5 ",%20,%21,%22,%23"
+#define WG_LIST_9(c) WG_32(c), WG_FOUR(c, 8)
+#define WG_NAMES_OF_9 WG_NAMES_32 ",%32,%33,%34,%35"
+#define WG_LIST_12(c) WG_LIST_9(c), WG_FOUR(c, 9), WG_FOUR(c, 10), WG_FOUR(c, 11)
+#define WG_NAMES_OF_12 WG_NAMES_OF_9 ",%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define WG_LIST_18(c) WG_64(c), WG_FOUR(c, 16), WG_FOUR(c, 17)
+#define WG_NAMES_OF_18 WG_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define WG_NARROW(NT, N, a_name, b_name, add_name)                                                                    \
+    static __device__ __forceinline__ void wgmma_narrow(float (&c)[NT][4], const uint16_t *a, const uint16_t *b, int k, \
+                                                        bool add) {                                                    \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " add_name ", 0;\n"                                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_OF_##NT "}, " a_name ", "   \
+                     b_name ", p, 1, 1, 0, 0; }"                                                                       \
+                     : WG_LIST_##NT(c)                                                                                 \
+                     : "l"(wg_descriptor(a + k * 16, 16)), "l"(wg_descriptor(b + k * 16, 16)), "r"((int)add));         \
+    }
+/* clang-format on */
+WG_NARROW(1, 8, "%4", "%5", "%6")
+WG_NARROW(2, 16, "%8", "%9", "%10")
+WG_NARROW(3, 24, "%12", "%13", "%14")
+WG_NARROW(4, 32, "%16", "%17", "%18")
+WG_NARROW(5, 40, "%20", "%21", "%22")
+WG_NARROW(6, 48, "%24", "%25", "%26")
+WG_NARROW(9, 72, "%36", "%37", "%38")
+WG_NARROW(12, 96, "%48", "%49", "%50")
+WG_NARROW(18, 144, "%72", "%73", "%74")
+#elif !defined(__CUDACC__)
+template <int NT>
+static inline void wgmma_narrow(float (&c)[NT][4], const uint16_t *a, const uint16_t *b, int k, bool add) {
+    emulate_wgmma(&c[0][0], 8 * NT, NULL, a + k * 16, b + k * 16, false, 0, add);
+}
+#endif
 
 #endif

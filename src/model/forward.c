@@ -112,6 +112,13 @@ static bool lora_alone(const struct model *m, const struct pass *p, int layer, e
     return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
 }
 
+/* Whether no row has anything at this input. */
+static bool lora_none(const struct pass *p, int layer, enum lora_input input) {
+    for (int i = 0; i < p->n_lora; i++)
+        if (p->lora[i].adapter->layer[layer].a[input].w) return false;
+    return true;
+}
+
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
 static void *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
     return a->xa[input] ? a->xa[input] : p->xa;
@@ -157,19 +164,24 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     add_product(m, x_mid, o, &l->wo, x_in);
     lora_forward(m, p, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
+    const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
-    lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
-    be->linear(be, gu, h, &l->wgu, NULL, false);
-    if (x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) {
-        const struct lora *lora = &p->lora[0].adapter->layer[i];
-        const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
-        struct lora_site_args site[LORA_SITES_MAX];
-        const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-        be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n, again);
+    if (x_out && !again && be->linear_swiglu && m->act == DT_BF16 && lora_none(p, i, LORA_OF_H2)) {
+        be->linear_swiglu(be, act, gu, h, &l->wgu);
     } else {
-        lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
-        if (!x_out) return;
-        be->swiglu(be, act, gu);
+        lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
+        be->linear(be, gu, h, &l->wgu, NULL, false);
+        if (x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) {
+            const struct lora *lora = &p->lora[0].adapter->layer[i];
+            struct lora_site_args site[LORA_SITES_MAX];
+            const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
+            be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n,
+                            again);
+        } else {
+            lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
+            if (!x_out) return;
+            be->swiglu(be, act, gu);
+        }
     }
 
     struct tensor out = tensor_full(x_out, T, D);

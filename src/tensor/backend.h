@@ -153,6 +153,10 @@ struct backend {
     void (*weights_pack)(struct backend *be, struct weight *const *w, int n);
     /* y = z + x W^T for bfloat16 x and w: the bits of y = z, then linear with accumulate. */
     void (*linear_add)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
+    /* y = swiglu(x W^T) in bfloat16, with the bits of linear into gu, then swiglu; gu is undefined afterwards. NULL: a
+     * backend without it. */
+    void (*linear_swiglu)(struct backend *be, struct tensor y, struct tensor gu, struct tensor x,
+                          const struct weight *w);
     /* For models in bfloat16: y = rmsnorm(x), and rmsnorm_grad of a dy in bfloat16 that adds to dx. */
     void (*rmsnorm_back)(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
                          const float *gain, float eps, float *dgain);
@@ -170,7 +174,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 11 };
+enum { BACKEND_ABI = 12 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -616,7 +616,8 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
     return same;
 }
 
-#include "train_checks.h" /* with the helpers above */
+#include "few_checks.h" /* with the helpers above */
+#include "train_checks.h"
 
 /* ---- sums in parts -------------------------------------------------------------------------------------------------
  */
@@ -1046,6 +1047,7 @@ int main(int argc, char **argv) {
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
+    test_few_rows(gpu, emulated);
     report("a long sum in parts: over many rows and over few", sums_in_parts(gpu));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));
