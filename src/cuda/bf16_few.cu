@@ -1,18 +1,15 @@
 /* Products y = x W^T of few rows, on compute capability 9.0: what takes time is reading W, once, from all
  * multiprocessors, and waiting for the kernel before.
  *
- * The rows of x are the 64 rows of a warpgroup's product (wgmma.cuh), those that are not there zeros; a block has 8 NT
+ * A block has all rows of x, 64 for each of its warpgroups (wgmma.cuh), those that are not there being zeros, and 8 NT
  * rows of W, so many that the blocks are as many as multiprocessors or fewer. One thread asks the copy engine for tiles
- * of 64 columns of both, STAGES ahead; a warpgroup multiplies them as they come. Tiles of W are asked for before the
+ * of 64 columns of both, some stages ahead; the warpgroups multiply them as they come. Tiles of W are asked for before the
  * kernel in front has ended, those of x afterwards. The blocks of a cluster each fetch a part of the rows of x and give
  * it to all of them.
  *
  * An output is one chain over k in ascending order, in steps of 16, whatever the sizes of tiles: whether its bits are
  * those of cuBLASLt's algorithms lt.c finds out. */
 #include "cuda/wgmma.cuh"
-#ifdef FEW_DIAG
-#include <stdio.h>
-#endif
 
 #ifndef KERNELRL_EMULATED
 #include <cuda.h>
@@ -21,9 +18,9 @@
 #define __grid_constant__
 #endif
 
-enum { MULTIPLIERS = WG_THREADS, THREADS = MULTIPLIERS + 32, DEPTH = 64, MOST_STAGES = 24, MOST_CLUSTER = 4 };
+enum { DEPTH = 64, MOST_STAGES = 24, MOST_CLUSTER = 4 };
 enum { ROOM_BEHIND_ATTENTION = 76 << 10 /* what its blocks leave of a multiprocessor's shared memory */ };
-static_assert(CU_FEW_ROWS == (int)WG_ROWS, "a warpgroup's rows");
+static_assert(CU_FEW_ROWS == 4 * (int)WG_ROWS, "of up to four warpgroups");
 
 /* A matrix as the copy engine sees it: `rows` x `cols`, in boxes of DEPTH columns. */
 struct matrix_map {
@@ -56,15 +53,7 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, unsigned byte
 /* Until the phase of this parity is over. */
 static __device__ __forceinline__ void barrier_wait(uint64_t *b, unsigned parity) {
     unsigned done = 0;
-#ifdef FEW_DIAG
-    for (unsigned tries = 0; !done; tries++) {
-        if (tries > 20000000u) {
-            printf("few: block %u thread %u stuck\n", blockIdx.x, threadIdx.x);
-            __trap();
-        }
-#else
     while (!done) {
-#endif
         asm volatile("{ .reg .pred p;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p; }"
@@ -109,7 +98,7 @@ static __device__ __forceinline__ void fetch_for_all(uint16_t *to, const struct 
 #elif !defined(__CUDACC__)
 /* A box of `rows` rows, by all threads of the block. */
 static void fetch_now(uint16_t *to, const struct matrix_map &m, int64_t col, int64_t row, int rows) {
-    for (int i = (int)threadIdx.x; i < rows * 8; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < rows * 8; i += (int)blockDim.x) {
         const int64_t r = row + i / 8, k = col + i % 8 * 8;
         for (int e = 0; e < 8; e++)
             to[wg_at(i / 8, i % 8) + e] = r < m.rows && k + e < m.cols ? m.p[r * m.ld + k + e] : 0;
@@ -127,26 +116,43 @@ static __device__ __forceinline__ float2 *pair32(const struct few &g, int64_t ro
     return reinterpret_cast<float2 *>(static_cast<float *>(g.y) + row * g.ldy + n);
 }
 
+/* Behind the warpgroups that multiply is the warp that asks: of several, a whole warpgroup, which can leave them
+ * registers (all start with 168 of two and with 96 of four). */
+template <int GROUPS> constexpr int threads_of() { return GROUPS * WG_THREADS + (GROUPS == 1 ? 32 : (int)WG_THREADS); }
+template <int GROUPS> static __device__ __forceinline__ void give_registers() {
+#ifdef WGMMA_DEVICE
+    if (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (GROUPS == 4) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+#endif
+}
+template <int GROUPS> static __device__ __forceinline__ void take_registers() {
+#ifdef WGMMA_DEVICE
+    if (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if (GROUPS == 4) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+#endif
+}
+
 /* Of HALVES 2 a block has the same 8 NT rows of both halves of W. */
-template <int NT, int HALVES>
-static __global__ void __launch_bounds__(THREADS, 1) few_kernel(const __grid_constant__ struct few g) {
+template <int NT, int HALVES, int GROUPS>
+static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(const __grid_constant__ struct few g) {
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
     DYNAMIC_SHARED(shared);
-    enum { TILE = WG_ROWS * DEPTH, SIDE = NT * 8 * DEPTH };
+    enum { MULTIPLIERS = GROUPS * WG_THREADS, ROWS = GROUPS * WG_ROWS };
+    enum { TILE = WG_ROWS * DEPTH, OF_X = GROUPS * TILE, SIDE = NT * 8 * DEPTH };
     uint16_t *const stage = aligned_tiles(shared); /* [stages][x, W's halves] */
     const int part = (int)(blockIdx.x / g.tiles), tile = (int)(blockIdx.x % g.tiles);
     const int k0 = part * (int)g.K, n0 = tile * NT * 8, half_n = (int)g.N, steps = (int)ceil_div(g.K, DEPTH);
     float acc[HALVES][NT][4];
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-#pragma unroll
-        for (int i = 0; i < NT; i++) acc[h][i][0] = acc[h][i][1] = acc[h][i][2] = acc[h][i][3] = 0;
     /* What the products are added to is asked for ahead of them. */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t row0 = warp * 16 + lane / 4;
     const bool adds = g.bias || g.end == CU_FEW_ADD;
     float2 plus[HALVES == 1 ? NT : 1][2];
-    const auto ask_plus = [&]() {
+    const auto begin = [&]() {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < NT; i++) acc[h][i][0] = acc[h][i][1] = acc[h][i][2] = acc[h][i][3] = 0;
 #pragma unroll
         for (int half = 0; half < 2 * (HALVES == 1); half++)
 #pragma unroll
@@ -158,13 +164,43 @@ static __global__ void __launch_bounds__(THREADS, 1) few_kernel(const __grid_con
             }
     };
     const auto multiply = [&](int at, int step) {
-        const uint16_t *const x = stage + at * g.stage_elements, *const w = x + TILE;
+        const uint16_t *const both = stage + at * g.stage_elements, *const x = both + warp / 4 * TILE, *const w = both + OF_X;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH / 16; k++)
 #pragma unroll
             for (int h = 0; h < HALVES; h++) wgmma_narrow(acc[h], x, w + h * SIDE, k, step > 0 || k > 0);
         wgmma_commit();
+    };
+    const auto end = [&]() {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = row0 + 8 * half;
+            if (row >= g.T) break;
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                const int64_t n = n0 + i * 8 + lane % 4 * 2;
+                if (n >= g.N) break;
+                const float *const a = &acc[0][i][2 * half], *const b = &acc[HALVES - 1][i][2 * half];
+                if (HALVES == 2) {
+                    const uint32_t left = bf16_pair(a[0], a[1]), right = bf16_pair(b[0], b[1]);
+                    if (g.end == CU_FEW_SWIGLU) {
+                        put_pair16(g, row, n,
+                                   bf16_pair(gate16(low_float(left), low_float(right)),
+                                             gate16(high_float(left), high_float(right))));
+                    } else {
+                        put_pair16(g, row, n, left);
+                        put_pair16(g, row, n + g.N, right);
+                    }
+                } else if (g.end == CU_FEW_BF16) {
+                    put_pair16(g, row, n, bf16_pair(a[0], a[1]));
+                } else {
+                    const float2 p = plus[i][half];
+                    *pair32(g, row, part * g.part_step + n) =
+                        adds ? make_float2(a[0] + p.x, a[1] + p.y) : make_float2(a[0], a[1]);
+                }
+            }
+        }
     };
 #ifdef WGMMA_DEVICE
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
@@ -181,11 +217,12 @@ static __global__ void __launch_bounds__(THREADS, 1) few_kernel(const __grid_con
         cluster_barrier();
     else
         __syncthreads();
-    if (warp == MULTIPLIERS / 32) {
-        if (lane == 0) {
-            const int rows = WG_ROWS / (int)cluster, first = rows * (int)rank;
+    if (warp >= MULTIPLIERS / 32) {
+        give_registers<GROUPS>();
+        if (threadIdx.x == MULTIPLIERS) {
+            const int rows = ROWS / (int)cluster, first = rows * (int)rank;
             const auto ask_w = [&](int at, int step) {
-                uint16_t *const to = stage + at * g.stage_elements + TILE;
+                uint16_t *const to = stage + at * g.stage_elements + OF_X;
                 barrier_expect(&full[at], (unsigned)g.stage_elements * 2);
 #pragma unroll
                 for (int h = 0; h < HALVES; h++)
@@ -210,9 +247,11 @@ static __global__ void __launch_bounds__(THREADS, 1) few_kernel(const __grid_con
                 if (++at == g.stages) at = 0, parity ^= 1;
             }
         }
+        if (cluster > 1) cluster_barrier(); /* while others may arrive here nobody leaves */
     } else {
+        take_registers<GROUPS>();
         wait_for_before();
-        ask_plus();
+        begin();
         int at = 0, before = 0;
         unsigned parity = 0;
         for (int s = 0; s < steps; s++) {
@@ -224,70 +263,45 @@ static __global__ void __launch_bounds__(THREADS, 1) few_kernel(const __grid_con
             if (++at == g.stages) at = 0, parity ^= 1;
         }
         wgmma_wait<0>();
+        end();
+        if (cluster > 1) cluster_barrier();
     }
-    if (cluster > 1) cluster_barrier(); /* while others may arrive here nobody leaves */
 #else
+    begin();
     for (int s = 0; s < steps; s++) {
         __syncthreads();
-        fetch_now(stage, g.x, k0 + s * DEPTH, 0, WG_ROWS);
-        for (int h = 0; h < HALVES; h++) fetch_now(stage + TILE + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
+        fetch_now(stage, g.x, k0 + s * DEPTH, 0, ROWS);
+        for (int h = 0; h < HALVES; h++) fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
         __syncthreads();
         if (threadIdx.x < MULTIPLIERS) multiply(0, s);
     }
-    ask_plus();
+    if (threadIdx.x < MULTIPLIERS) end();
 #endif
-    if (warp == MULTIPLIERS / 32) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int64_t row = row0 + 8 * half;
-        if (row >= g.T) break;
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-            const int64_t n = n0 + i * 8 + lane % 4 * 2;
-            if (n >= g.N) break;
-            const float *const a = &acc[0][i][2 * half], *const b = &acc[HALVES - 1][i][2 * half];
-            if (HALVES == 2) {
-                const uint32_t left = bf16_pair(a[0], a[1]), right = bf16_pair(b[0], b[1]);
-                if (g.end == CU_FEW_SWIGLU) {
-                    put_pair16(g, row, n,
-                               bf16_pair(gate16(low_float(left), low_float(right)),
-                                         gate16(high_float(left), high_float(right))));
-                } else {
-                    put_pair16(g, row, n, left);
-                    put_pair16(g, row, n + g.N, right);
-                }
-            } else if (g.end == CU_FEW_BF16) {
-                put_pair16(g, row, n, bf16_pair(a[0], a[1]));
-            } else {
-                const float2 p = plus[i][half];
-                *pair32(g, row, part * g.part_step + n) =
-                    adds ? make_float2(a[0] + p.x, a[1] + p.y) : make_float2(a[0], a[1]);
-            }
-        }
-    }
 #endif
 }
 
 /* ---- launching --------------------------------------------------------------------------------------------------------
  */
 
-/* How many groups of eight rows of W a block has, 0: there is no such kernel; and whether of two halves each. */
+/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and warpgroups. */
 struct few_shape {
-    int groups, halves;
+    int eights, halves, groups;
     int64_t tiles;
 };
 
 static struct few_shape shape_of(const struct cu_dev *d, const struct cu_few *f) {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 9, 12, 18}, pairs[] = {5, 9, 12, 18};
+    const int groups = f->T <= WG_ROWS ? 1 : f->T <= 2 * WG_ROWS ? 2 : 4, most = groups < 4 ? 18 : 9 /* registers */;
     const int64_t blocks = d->sm_count / f->parts / f->cluster * f->cluster;
+    const int64_t N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
+    const auto tiles = [&](int64_t rows, int n) { return ceil_div(ceil_div(rows, 8 * n), f->cluster) * f->cluster; };
     if (f->end != CU_FEW_SWIGLU)
         for (const int n : sizes)
-            if (ceil_div(f->N, 8 * n) <= blocks) return {n, 1, ceil_div(ceil_div(f->N, 8 * n), f->cluster) * f->cluster};
-    const int64_t N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
+            if (n <= most && tiles(f->N, n) <= blocks) return {n, 1, groups, tiles(f->N, n)};
     if (f->end == CU_FEW_SWIGLU || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1))
         for (const int n : pairs)
-            if (ceil_div(N, 8 * n) <= blocks) return {n, 2, ceil_div(ceil_div(N, 8 * n), f->cluster) * f->cluster};
-    return {0, 0, 0};
+            if (n <= most && tiles(N, n) <= blocks) return {n, 2, groups, tiles(N, n)};
+    return {0, 0, 0, 0};
 }
 
 extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
@@ -295,7 +309,7 @@ extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
            (f->parts == 1 || f->K % DEPTH == 0) && f->cluster >= 1 && f->cluster <= MOST_CLUSTER &&
            (((uintptr_t)f->x | (uintptr_t)f->w | (uintptr_t)f->y | (uintptr_t)(f->ldx * 2) | (uintptr_t)(f->ldw * 2)) &
             15) == 0 &&
-           f->ldy % 8 == 0 && shape_of(d, f).groups > 0;
+           f->ldy % 8 == 0 && shape_of(d, f).eights > 0;
 }
 
 /* Fills in the map of boxes of `box` rows. */
@@ -321,8 +335,9 @@ static int map_matrix(struct matrix_map *m, int box) {
 #endif
 }
 
-template <int NT, int HALVES> static int start(const struct cu_dev *d, const struct few &g, int shared) {
-    auto *kernel = few_kernel<NT, HALVES>;
+template <int NT, int HALVES, int GROUPS> static int start(const struct cu_dev *d, const struct few &g, int shared) {
+    auto *kernel = few_kernel<NT, HALVES, GROUPS>;
+    enum { THREADS = threads_of<GROUPS>() };
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d->max_shared - 1024);
     if (rc) return rc;
 #ifndef KERNELRL_EMULATED
@@ -354,32 +369,37 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     g.w.p = f->w, g.w.rows = rows, g.w.cols = cols, g.w.ld = f->ldw;
     g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.K = f->K;
     g.parts = f->parts, g.part_step = f->part_step, g.tiles = s.tiles, g.end = f->end, g.cluster = f->cluster;
-    const int stage = (WG_ROWS + 8 * s.groups * s.halves) * DEPTH * 2;
+    const int stage = (WG_ROWS * s.groups + 8 * s.eights * s.halves) * DEPTH * 2;
     const int most = d->max_shared - 1024 - WG_ALIGN; /* the barriers, too, take some */
     const int room = f->behind_attention && most > ROOM_BEHIND_ATTENTION ? (int)ROOM_BEHIND_ATTENTION : most;
     const int steps = (int)ceil_div(f->K, DEPTH), fit = room / stage < MOST_STAGES ? room / stage : (int)MOST_STAGES;
     if (fit < 1) return (int)cudaErrorInvalidValue;
     g.stages = fit < steps ? fit : steps;
     g.stage_elements = stage / 2;
-    int rc = map_matrix(&g.x, WG_ROWS / f->cluster);
-    if (!rc) rc = map_matrix(&g.w, 8 * s.groups);
+    int rc = map_matrix(&g.x, WG_ROWS * s.groups / f->cluster);
+    if (!rc) rc = map_matrix(&g.w, 8 * s.eights);
     if (rc) return rc;
     const int shared = g.stages * stage + WG_ALIGN;
-#define SIZE(h, n) \
-    if (s.halves == h && s.groups == n) return start<n, h>(d, g, shared)
+#define SIZE(n, h) \
+    if (s.eights == n && s.halves == h) \
+    return s.groups == 1 ? start<n, h, 1>(d, g, shared) : s.groups == 2 ? start<n, h, 2>(d, g, shared) : MANY(n, h)
+#define MANY(n, h) start<n, h, 4>(d, g, shared)
     SIZE(1, 1);
-    SIZE(1, 2);
-    SIZE(1, 3);
-    SIZE(1, 4);
-    SIZE(1, 5);
-    SIZE(1, 6);
-    SIZE(1, 9);
-    SIZE(1, 12);
-    SIZE(1, 18);
-    SIZE(2, 5);
-    SIZE(2, 9);
-    SIZE(2, 12);
-    SIZE(2, 18);
+    SIZE(2, 1);
+    SIZE(3, 1);
+    SIZE(4, 1);
+    SIZE(5, 1);
+    SIZE(6, 1);
+    SIZE(9, 1);
+    SIZE(5, 2);
+    SIZE(9, 2);
+#undef MANY
+#define MANY(n, h) (int)cudaErrorInvalidValue
+    SIZE(12, 1);
+    SIZE(18, 1);
+    SIZE(12, 2);
+    SIZE(18, 2);
+#undef MANY
 #undef SIZE
     return (int)cudaErrorInvalidValue;
 }

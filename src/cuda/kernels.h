@@ -263,7 +263,7 @@ int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64
  * are so many products over K columns each, which lie side by side in x and W; the result of each is part_step behind
  * the one before. `cluster` blocks, 1, 2 or 4, share what they read of x. With dev.overlaps W is read before the
  * kernel in front has ended. */
-enum { CU_FEW_ROWS = 64 };
+enum { CU_FEW_ROWS = 256 };
 enum cu_few_end { CU_FEW_F32, CU_FEW_ADD, CU_FEW_BF16, CU_FEW_SWIGLU };
 struct cu_few {
     const uint16_t *x, *w;
