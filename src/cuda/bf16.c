@@ -152,11 +152,13 @@ static bool few_of(const struct lt_product *p, int cluster, struct cu_few *f) {
                          .y = p->d,
                          .ldy = p->ldd,
                          .bias = p->bias,
-                         .end = p->out16 ? CU_FEW_BF16 : p->accumulate ? CU_FEW_ADD : CU_FEW_F32,
+                         .end = p->out16        ? CU_FEW_BF16
+                                : p->accumulate ? CU_FEW_ADD
+                                                : CU_FEW_F32,
                          .cluster = cluster,
                          .behind_attention = p->accumulate && p->k < LONG};
-    return p->ta && !p->tb && p->alpha == 0.0f && (!p->c || p->c == p->d) && !(p->out16 && (p->accumulate || p->bias)) &&
-           (parts == 1 || f->end == CU_FEW_F32);
+    return p->ta && !p->tb && p->alpha == 0.0f && (!p->c || p->c == p->d) &&
+           !(p->out16 && (p->accumulate || p->bias)) && (parts == 1 || f->end == CU_FEW_F32);
 }
 
 bool few_takes(const struct cuda_backend *c, const struct lt_product *p, int cluster) {
@@ -313,7 +315,8 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
 }
 
 /* In one kernel where the own one does the product of few rows, its bits being those of both ops. */
-void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x, const struct weight *w) {
+void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x,
+                        const struct weight *w) {
     ASSERT(y.rows == x.rows && gu.rows == x.rows && gu.cols == w->N && 2 * y.cols == w->N && x.cols == w->K);
     struct cuda_backend *c = cuda_begin(be, "linear");
     if (!c || y.rows == 0) return;

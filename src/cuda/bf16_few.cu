@@ -3,9 +3,9 @@
  *
  * A block has all rows of x, 64 for each of its warpgroups (wgmma.cuh), those that are not there being zeros, and 8 NT
  * rows of W, so many that the blocks are as many as multiprocessors or fewer. One thread asks the copy engine for tiles
- * of 64 columns of both, some stages ahead; the warpgroups multiply them as they come. Tiles of W are asked for before the
- * kernel in front has ended, those of x afterwards. The blocks of a cluster each fetch a part of the rows of x and give
- * it to all of them.
+ * of 64 columns of both, some stages ahead; the warpgroups multiply them as they come. Tiles of W are asked for before
+ * the kernel in front has ended, those of x afterwards. The blocks of a cluster each fetch a part of the rows of x and
+ * give it to all of them.
  *
  * An output is one chain over k in ascending order, in steps of 16, whatever the sizes of tiles: whether its bits are
  * those of cuBLASLt's algorithms lt.c finds out. */
@@ -38,7 +38,8 @@ struct few {
     int end, cluster, stages, stage_elements;
 };
 
-/* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier") -----------
+/* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier")
+ * -----------
  */
 
 #ifdef WGMMA_DEVICE
@@ -106,15 +107,18 @@ static void fetch_now(uint16_t *to, const struct matrix_map &m, int64_t col, int
 }
 #endif
 
-/* ---- the kernel -------------------------------------------------------------------------------------------------------
+/* ---- the kernel
+ * -------------------------------------------------------------------------------------------------------
  */
 
+#if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
 static __device__ __forceinline__ void put_pair16(const struct few &g, int64_t row, int64_t n, uint32_t pair) {
     *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(g.y) + row * g.ldy + n) = pair;
 }
 static __device__ __forceinline__ float2 *pair32(const struct few &g, int64_t row, int64_t n) {
     return reinterpret_cast<float2 *>(static_cast<float *>(g.y) + row * g.ldy + n);
 }
+#endif
 
 /* Behind the warpgroups that multiply is the warp that asks: of several, a whole warpgroup, which can leave them
  * registers (all start with 168 of two and with 96 of four). */
@@ -164,7 +168,8 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
             }
     };
     const auto multiply = [&](int at, int step) {
-        const uint16_t *const both = stage + at * g.stage_elements, *const x = both + warp / 4 * TILE, *const w = both + OF_X;
+        const uint16_t *const both = stage + at * g.stage_elements, *const x = both + warp / 4 * TILE,
+                              *const w = both + OF_X;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH / 16; k++)
@@ -271,7 +276,8 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
     for (int s = 0; s < steps; s++) {
         __syncthreads();
         fetch_now(stage, g.x, k0 + s * DEPTH, 0, ROWS);
-        for (int h = 0; h < HALVES; h++) fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
+        for (int h = 0; h < HALVES; h++)
+            fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
         __syncthreads();
         if (threadIdx.x < MULTIPLIERS) multiply(0, s);
     }
@@ -280,10 +286,12 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
 #endif
 }
 
-/* ---- launching --------------------------------------------------------------------------------------------------------
+/* ---- launching
+ * --------------------------------------------------------------------------------------------------------
  */
 
-/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and warpgroups. */
+/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and warpgroups.
+ */
 struct few_shape {
     int eights, halves, groups;
     int64_t tiles;
@@ -380,7 +388,7 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     if (!rc) rc = map_matrix(&g.w, 8 * s.eights);
     if (rc) return rc;
     const int shared = g.stages * stage + WG_ALIGN;
-#define SIZE(n, h) \
+#define SIZE(n, h)                      \
     if (s.eights == n && s.halves == h) \
     return s.groups == 1 ? start<n, h, 1>(d, g, shared) : s.groups == 2 ? start<n, h, 2>(d, g, shared) : MANY(n, h)
 #define MANY(n, h) start<n, h, 4>(d, g, shared)

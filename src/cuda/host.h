@@ -224,8 +224,8 @@ void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t 
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate);
-/* The own kernel of few rows (bf16_few.cu), with clusters of so many blocks: whether it takes a product, and the product;
- * a cudaError_t. */
+/* The own kernel of few rows (bf16_few.cu), with clusters of so many blocks: whether it takes a product, and the
+ * product; a cudaError_t. */
 bool few_takes(const struct cuda_backend *c, const struct lt_product *p, int cluster);
 int few_run(const struct cuda_backend *c, const struct lt_product *p, int cluster);
 void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x, const struct weight *w);

@@ -188,8 +188,7 @@ static bool launch_algo(const struct cuda_backend *c, struct shape *s, const str
                      &s->d, algo, l->workspace, l->workspace ? WORKSPACE_BYTES : 0, c->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p,
-                   const struct choice *by) {
+static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p, const struct choice *by) {
     if (by->few && few_takes(c, p, by->few)) return few_run(c, p, by->few) == 0;
     return launch_algo(c, s, p, &by->algo);
 }

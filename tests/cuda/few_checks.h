@@ -2,8 +2,8 @@
 #ifndef KERNELRL_FEW_CHECKS_H
 #define KERNELRL_FEW_CHECKS_H
 
-/* The product of rows as wide as w's with a bias, added to what is there, in bfloat16, and as SwiGLU: those of the first
- * T of `rows` rows. out gets T rows each, one behind the other, as numbers. */
+/* The product of rows as wide as w's with a bias, added to what is there, in bfloat16, and as SwiGLU: those of the
+ * first T of `rows` rows. out gets T rows each, one behind the other, as numbers. */
 enum { FEW_MORE = 20, FEW_WAYS = 4 };
 struct few_case {
     struct backend *gpu;
@@ -43,7 +43,8 @@ static bool few_products(const struct few_case *f, int64_t rows, int64_t T, floa
 static bool few_rows_right(struct backend *gpu, int64_t T, int64_t cols, int64_t depth) {
     struct rng r = rng_make(101, (uint64_t)(T * 1000 + cols));
     const int64_t many = T + FEW_MORE;
-    const size_t nx = (size_t)(many * depth), nw = (size_t)(cols * depth), ny = (size_t)(many * cols), n = (size_t)(T * cols);
+    const size_t nx = (size_t)(many * depth), nw = (size_t)(cols * depth), ny = (size_t)(many * cols),
+                 n = (size_t)(T * cols);
     uint16_t *x = xmalloc(nx * sizeof *x), *m = xmalloc(nw * sizeof *m);
     float *plus = xmalloc((ny + (size_t)cols) * sizeof *plus), *out[2];
     for (int i = 0; i < 2; i++) out[i] = xcalloc(FEW_WAYS * n, sizeof **out);
@@ -72,15 +73,16 @@ static bool few_rows_right(struct backend *gpu, int64_t T, int64_t cols, int64_t
             double s[2] = {0, 0};
             for (int half = 0; half < 2; half++)
                 for (int64_t k = 0; k < depth; k++)
-                    s[half] += bf16_value(x[t * depth + k]) * bf16_value(m[(half ? (j + cols / 2) % cols : j) * depth + k]);
+                    s[half] +=
+                        bf16_value(x[t * depth + k]) * bf16_value(m[(half ? (j + cols / 2) % cols : j) * depth + k]);
             const size_t at = (size_t)(t * cols + j);
             worst = fmax(worst, fabs((double)out[0][at] - s[0] - (double)plus[ny + (size_t)j]));
             worst = fmax(worst, fabs((double)out[0][n + at] - s[0] - (double)plus[at]));
             worst = fmax(worst, fabs((double)out[0][2 * n + at] - s[0]) / 1000); /* rounded */
             if (j < cols / 2)
-                worst = fmax(worst, fabs((double)out[0][3 * n + (size_t)(t * (cols / 2) + j)] -
-                                         s[0] / (1 + exp(-s[0])) * s[1]) /
-                                        4000);
+                worst = fmax(
+                    worst,
+                    fabs((double)out[0][3 * n + (size_t)(t * (cols / 2) + j)] - s[0] / (1 + exp(-s[0])) * s[1]) / 4000);
         }
     if (!(worst < 3e-5)) printf("  fast: off by %g\n", worst);
     gpu->weight_free(gpu, &f.w);
@@ -91,9 +93,10 @@ static bool few_rows_right(struct backend *gpu, int64_t T, int64_t cols, int64_t
 }
 
 static void test_few_rows(struct backend *gpu, bool emulated) {
-    static const int64_t emulated_case[][3] = {{1, 48, 64}, {5, 96, 200}, {16, 144, 40}, {33, 240, 128}, {64, 560, 72}, {7, 720, 64}, {70, 72, 104}, {130, 72, 72}};
-    static const int64_t real_case[][3] = {
-        {1, 1536, 1536}, {5, 2048, 1536}, {16, 17920, 1536}, {33, 3584, 520}, {64, 17920, 1536}, {64, 37888, 640}, {100, 2048, 1536}, {256, 17920, 640}};
+    static const int64_t emulated_case[][3] = {{1, 48, 64},   {5, 96, 200}, {16, 144, 40}, {33, 240, 128},
+                                               {64, 560, 72}, {7, 720, 64}, {70, 72, 104}, {130, 72, 72}};
+    static const int64_t real_case[][3] = {{1, 1536, 1536},   {5, 2048, 1536},  {16, 17920, 1536}, {33, 3584, 520},
+                                           {64, 17920, 1536}, {64, 37888, 640}, {100, 2048, 1536}, {256, 17920, 640}};
     const int64_t(*const of)[3] = emulated ? emulated_case : real_case;
     for (size_t i = 0; i < (emulated ? ARRAY_LEN(emulated_case) : ARRAY_LEN(real_case)); i++) {
         char name[100];
