@@ -16,7 +16,7 @@ static const char usage[] =
     "       [--answers N] [--new-tokens N] [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics "
     "exact|fast] [--threads N]\n"
     "       [--device NAME]\n"
-    "bench verify [--device cpu|cuda:N] [--backend cuda|triton|cuda_native] [--answers N] [--threads N] [--rows N]\n"
+    "bench verify [--device cpu|cuda:N] [--backend cuda,triton,cuda_native] [--answers N] [--threads N] [--rows N]\n"
     "  [--allow-weaker]: verdicts a second, or the seconds of single ones (GPU; --answers 0: of these alone)\n"
     "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
     "of\n"

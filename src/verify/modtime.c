@@ -253,7 +253,7 @@ static bool few_are_enough(struct duel *d, const struct taken t[2]) {
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
  * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
  * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. recorded: the
- * answer's kernels are listed, before the round is known to have been that one; its times are no times. */
+ * answer's kernels are listed, as its process is told in front of the round; its times are no times. */
 static bool round_of(struct duel *d, bool answer_first, bool recorded, struct taken t[2]) {
     int slots[MAX_CALLS];
     json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
@@ -445,7 +445,9 @@ static double *calls_of(const struct duel *d, bool mine) {
     return out;
 }
 
-/* Whose kernels run in timed calls: in a round that the answer cannot tell from the others. */
+/* Whose kernels run in timed calls: in a round whose calls are asked for like all others. The request to list them goes
+ * through the harness in the answer's own process: one that patches the harness, or sees CUPTI at work, can tell this
+ * round from the others. Its times and its outputs are judged elsewhere. */
 static bool recorded_round(struct duel *d) {
     struct taken ignored[2];
     struct run *r = d->answer;
