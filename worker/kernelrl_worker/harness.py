@@ -370,5 +370,5 @@ def main(fd, options):
         except MemoryError as error:
             reply = {"ok": False, "kind": "memory", "error": f"out of memory: {error}"}
         except Exception as error:
-            reply = {"ok": False, "kind": "runtime", "error": explain(error)}
+            reply = {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error)}
         channel.send(reply)
