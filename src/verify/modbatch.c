@@ -289,7 +289,9 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
     const bool known = st == ST_OK;
     /* What it lacked when it was loaded ahead it may have in its turn. */
-    const bool late = threads && !r->up && (l->dropped[i] || r->out->outcome == OUTCOME_MEMORY_LIMIT);
+    const bool lacked = threads && !r->up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
+    const bool late = lacked || (threads && !r->up && l->dropped[i]);
+    if (lacked && blame(r)) drop_ahead(l, i);
     if (late) {
         kernel_names_free(&r->kernels);
         json_decref(r->interface);

@@ -29,8 +29,6 @@ enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
 static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, gpu_slow_call_s = 2.5e-3,
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
-/* Calls that are shorter take more requests until their ratio is known: for so long. */
-static const double short_call_s = 1e-4, short_patience_s = 2;
 /* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests. */
 enum { LONE_PAIRS = 6 };
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
@@ -490,9 +488,8 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
-        const double patience_s =
-            worked_s < short_call_s * s->n * d->n ? fmax(d->plan.patience_s, short_patience_s) : d->plan.patience_s;
-        if (d->plan.patience_s > 0 && clock_now_s() - enough_since > patience_s) break;
+        const double patience_s = timing_patience_s(&d->plan, &ratio, worked_s / (s->n * d->n));
+        if (patience_s > 0 && clock_now_s() - enough_since > patience_s) break;
     }
     return ratio;
 }
