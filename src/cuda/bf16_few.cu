@@ -34,8 +34,8 @@ struct few {
     struct matrix_map x, w;
     void *y;
     const float *bias;
-    int64_t ldy, T, N, K, parts, part_step, tiles; /* tiles: blocks of a part, whole clusters */
-    int end, cluster, stages, stage_elements;
+    int64_t ldy, T, N, K, parts, part_step, blocks;   /* blocks: of a part, whole clusters */
+    int end, cluster, rounds, stages, stage_elements; /* rounds: tiles of a block, `blocks` apart */
 };
 
 /* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier")
@@ -144,8 +144,9 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
     enum { MULTIPLIERS = GROUPS * WG_THREADS, ROWS = GROUPS * WG_ROWS };
     enum { TILE = WG_ROWS * DEPTH, OF_X = GROUPS * TILE, SIDE = NT * 8 * DEPTH };
     uint16_t *const stage = aligned_tiles(shared); /* [stages][x, W's halves] */
-    const int part = (int)(blockIdx.x / g.tiles), tile = (int)(blockIdx.x % g.tiles);
-    const int k0 = part * (int)g.K, n0 = tile * NT * 8, half_n = (int)g.N, steps = (int)ceil_div(g.K, DEPTH);
+    const int blocks = (int)g.blocks, part = (int)blockIdx.x / blocks, further = blocks * NT * 8;
+    const int k0 = part * (int)g.K, half_n = (int)g.N, steps = (int)ceil_div(g.K, DEPTH);
+    int n0 = (int)blockIdx.x % blocks * NT * 8;
     float acc[HALVES][NT][4];
     /* What the products are added to is asked for ahead of them. */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -243,45 +244,52 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
             for (int s = 0; s < g.stages; s++) ask_w(s, s);
             wait_for_before();
             for (int s = 0; s < g.stages; s++) ask_x(s, s);
-            int at = 0;
+            int at = 0, first_step = g.stages;
             unsigned parity = 0;
-            for (int s = g.stages; s < steps; s++) {
-                barrier_wait(&empty[at], parity);
-                ask_w(at, s);
-                ask_x(at, s);
-                if (++at == g.stages) at = 0, parity ^= 1;
-            }
+            for (int round = 0; round < g.rounds; round++, first_step = 0, n0 += further)
+                for (int s = first_step; s < steps; s++) {
+                    barrier_wait(&empty[at], parity);
+                    ask_w(at, s);
+                    ask_x(at, s);
+                    if (++at == g.stages) at = 0, parity ^= 1;
+                }
         }
         if (cluster > 1) cluster_barrier(); /* while others may arrive here nobody leaves */
     } else {
         take_registers<GROUPS>();
         wait_for_before();
-        begin();
-        int at = 0, before = 0;
+        int at = 0;
         unsigned parity = 0;
-        for (int s = 0; s < steps; s++) {
-            barrier_wait(&full[at], parity);
-            multiply(at, s);
-            wgmma_wait<1>();
-            if (s > 0 && lane < (int)cluster) barrier_arrive_at(&empty[before], (unsigned)lane);
-            before = at;
-            if (++at == g.stages) at = 0, parity ^= 1;
+        for (int round = 0; round < g.rounds; round++, n0 += further) {
+            int before = 0;
+            begin();
+            for (int s = 0; s < steps; s++) {
+                barrier_wait(&full[at], parity);
+                multiply(at, s);
+                wgmma_wait<1>();
+                if (s > 0 && lane < (int)cluster) barrier_arrive_at(&empty[before], (unsigned)lane);
+                before = at;
+                if (++at == g.stages) at = 0, parity ^= 1;
+            }
+            wgmma_wait<0>();
+            if (lane < (int)cluster) barrier_arrive_at(&empty[before], (unsigned)lane);
+            end();
         }
-        wgmma_wait<0>();
-        end();
         if (cluster > 1) cluster_barrier();
     }
 #else
-    begin();
-    for (int s = 0; s < steps; s++) {
-        __syncthreads();
-        fetch_now(stage, g.x, k0 + s * DEPTH, 0, ROWS);
-        for (int h = 0; h < HALVES; h++)
-            fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
-        __syncthreads();
-        if (threadIdx.x < MULTIPLIERS) multiply(0, s);
+    for (int round = 0; round < g.rounds; round++, n0 += further) {
+        begin();
+        for (int s = 0; s < steps; s++) {
+            __syncthreads();
+            fetch_now(stage, g.x, k0 + s * DEPTH, 0, ROWS);
+            for (int h = 0; h < HALVES; h++)
+                fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
+            __syncthreads();
+            if (threadIdx.x < MULTIPLIERS) multiply(0, s);
+        }
+        if (threadIdx.x < MULTIPLIERS) end();
     }
-    if (threadIdx.x < MULTIPLIERS) end();
 #endif
 #endif
 }
@@ -290,26 +298,30 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
  * --------------------------------------------------------------------------------------------------------
  */
 
-/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and warpgroups.
- */
+/* How many times eight rows of W a block has at a time, whether of two halves each, its warpgroups, how many rounds of
+ * that, and the blocks of a part: the smallest tiles for the fewest rounds. */
 struct few_shape {
-    int eights, halves, groups;
-    int64_t tiles;
+    int eights, halves, groups, rounds;
+    int64_t blocks;
 };
+enum { MOST_ROUNDS = 16 };
 
 static struct few_shape shape_of(const struct cu_dev *d, const struct cu_few *f) {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 9, 12, 18}, pairs[] = {5, 9, 12, 18};
     const int groups = f->T <= WG_ROWS ? 1 : f->T <= 2 * WG_ROWS ? 2 : 4, most = groups < 4 ? 18 : 9 /* registers */;
-    const int64_t blocks = d->sm_count / f->parts / f->cluster * f->cluster;
+    const int64_t room = d->sm_count / f->parts / f->cluster * f->cluster;
     const int64_t N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
-    const auto tiles = [&](int64_t rows, int n) { return ceil_div(ceil_div(rows, 8 * n), f->cluster) * f->cluster; };
-    if (f->end != CU_FEW_SWIGLU)
+    const bool one = f->end != CU_FEW_SWIGLU, two = !one || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1);
+    const auto blocks = [&](int64_t rows, int n, int rounds) {
+        return ceil_div(ceil_div(ceil_div(rows, 8 * n), rounds), f->cluster) * f->cluster;
+    };
+    for (int r = 1; r <= MOST_ROUNDS && room > 0; r++) {
         for (const int n : sizes)
-            if (n <= most && tiles(f->N, n) <= blocks) return {n, 1, groups, tiles(f->N, n)};
-    if (f->end == CU_FEW_SWIGLU || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1))
+            if (one && n <= most && blocks(f->N, n, r) <= room) return {n, 1, groups, r, blocks(f->N, n, r)};
         for (const int n : pairs)
-            if (n <= most && tiles(N, n) <= blocks) return {n, 2, groups, tiles(N, n)};
-    return {0, 0, 0, 0};
+            if (two && n <= most && blocks(N, n, r) <= room) return {n, 2, groups, r, blocks(N, n, r)};
+    }
+    return {0, 0, 0, 0, 0};
 }
 
 extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
@@ -356,7 +368,7 @@ template <int NT, int HALVES, int GROUPS> static int start(const struct cu_dev *
     a[0].val.clusterDim.y = a[0].val.clusterDim.z = 1;
     a[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a[1].val.programmaticStreamSerializationAllowed = 1;
-    how.gridDim = dim3((unsigned)(g.tiles * g.parts));
+    how.gridDim = dim3((unsigned)(g.blocks * g.parts));
     how.blockDim = dim3(THREADS);
     how.dynamicSmemBytes = (size_t)shared;
     how.stream = (cudaStream_t)d->stream;
@@ -364,7 +376,7 @@ template <int NT, int HALVES, int GROUPS> static int start(const struct cu_dev *
     how.numAttrs = d->overlaps ? 2 : 1;
     return (int)cudaLaunchKernelEx(&how, kernel, g);
 #else
-    return LAUNCH(kernel, g.tiles * g.parts, THREADS, shared, d->stream, g);
+    return LAUNCH(kernel, g.blocks * g.parts, THREADS, shared, d->stream, g);
 #endif
 }
 
@@ -376,7 +388,8 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     g.x.p = f->x, g.x.rows = f->T, g.x.cols = cols, g.x.ld = f->ldx;
     g.w.p = f->w, g.w.rows = rows, g.w.cols = cols, g.w.ld = f->ldw;
     g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.K = f->K;
-    g.parts = f->parts, g.part_step = f->part_step, g.tiles = s.tiles, g.end = f->end, g.cluster = f->cluster;
+    g.parts = f->parts, g.part_step = f->part_step, g.blocks = s.blocks, g.rounds = s.rounds, g.end = f->end,
+    g.cluster = f->cluster;
     const int stage = (WG_ROWS * s.groups + 8 * s.eights * s.halves) * DEPTH * 2;
     const int most = d->max_shared - 1024 - WG_ALIGN; /* the barriers, too, take some */
     const int room = f->behind_attention && most > ROOM_BEHIND_ATTENTION ? (int)ROOM_BEHIND_ATTENTION : most;
