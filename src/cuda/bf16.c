@@ -69,8 +69,6 @@ void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, in
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-enum { LONG = 4096 /* a sum: of a model's wide inner layer, not of its other widths */ };
-
 static bool lined_up(const void *p, int64_t ld, size_t element) {
     return ((uintptr_t)p | ((size_t)ld * element)) % 16 == 0;
 }
@@ -138,7 +136,7 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
 
 /* ---- few rows ---- */
 
-static bool few_of(const struct lt_product *p, int cluster, struct cu_few *f) {
+static bool few_of(const struct lt_product *p, struct cu_few *f) {
     const int64_t parts = p->parts > 1 ? p->parts : 1;
     *f = (struct cu_few){.x = p->b,
                          .w = p->a,
@@ -154,16 +152,14 @@ static bool few_of(const struct lt_product *p, int cluster, struct cu_few *f) {
                          .bias = p->bias,
                          .end = p->out16        ? CU_FEW_BF16
                                 : p->accumulate ? CU_FEW_ADD
-                                                : CU_FEW_F32,
-                         .cluster = cluster,
-                         .behind_attention = p->accumulate && p->k < LONG};
+                                                : CU_FEW_F32};
     return p->ta && !p->tb && p->alpha == 0.0f && (!p->c || p->c == p->d) &&
            !(p->out16 && (p->accumulate || p->bias)) && (parts == 1 || f->end == CU_FEW_F32);
 }
 
-bool few_takes(const struct cuda_backend *c, const struct lt_product *p, int cluster) {
+bool few_takes(const struct cuda_backend *c, const struct lt_product *p) {
     struct cu_few f;
-    return few_of(p, cluster, &f) && cu_few_takes(&c->dev, &f);
+    return few_of(p, &f) && cu_few_takes(&c->dev, &f);
 }
 
 /* In a pass, and nowhere else, no kernel before this one can have written weights. */
@@ -173,10 +169,10 @@ static struct cu_dev dev_of_pass(const struct cuda_backend *c) {
     return dev;
 }
 
-int few_run(const struct cuda_backend *c, const struct lt_product *p, int cluster) {
+int few_run(const struct cuda_backend *c, const struct lt_product *p) {
     const struct cu_dev dev = dev_of_pass(c);
     struct cu_few f;
-    return few_of(p, cluster, &f) ? cu_few(&dev, &f) : (int)cudaErrorInvalidValue;
+    return few_of(p, &f) ? cu_few(&dev, &f) : (int)cudaErrorInvalidValue;
 }
 
 static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
@@ -209,8 +205,8 @@ static void run_product(struct cuda_backend *c, const char *op, struct lt_produc
         for (int64_t i = 0; i < p.parts; i++) part_product(c, op, &p, own, i, (float *)p.d + i * p.part_step);
         return;
     }
-    const bool few = c->be.fast && few_takes(c, &p, 1); /* its order of sums is another one */
-    cuda_ok(c, op, few ? few_run(c, &p, 1) : cu_gemm16(&c->dev, own));
+    const bool few = c->be.fast && few_takes(c, &p); /* its order of sums is another one */
+    cuda_ok(c, op, few ? few_run(c, &p) : cu_gemm16(&c->dev, own));
 }
 
 /* One of a product's parts, by itself. */
@@ -258,7 +254,7 @@ static struct lt_product linear_product(struct tensor y, struct tensor x, const 
  * launch and leave their results side by side, owed to y: the norm that reads y next adds them as it reads, any other
  * op finds them added. Over many rows each product adds to what the one before left. Both are the same additions, so
  * that the bits do not depend on the number of rows; which products are cut depends on the matrix alone. */
-enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048 };
+enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048, LONG = 4096 };
 
 static int64_t parts_of(const struct cuda_backend *c, const struct weight *w, bool accumulate, struct tensor y) {
     return !c->be.fast && accumulate && y.dt == DT_F32 && w->N <= NARROW && w->N % 8 == 0 && w->K >= LONG &&
@@ -324,17 +320,16 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
         w->N % 16 == 0 && lined_up(y.data, y.ld, 2) && lined_up(x.data, x.ld, 2) && lined_up(gu.data, gu.ld, 2)) {
         const char *op = profile_name(c, "linear", w->N, w->K);
         const struct lt_product p = linear_product(gu, x, w);
-        const int cluster = c->lt ? lt_few(c, op, &p) : c->be.fast;
+        const bool few = c->lt ? lt_few(c, op, &p) : c->be.fast;
         struct cu_few f;
-        if (cluster > 0 && few_of(&p, cluster, &f)) {
+        if (few && few_of(&p, &f)) {
             f.y = y.data;
             f.ldy = y.ld;
             f.N = y.cols;
             f.end = CU_FEW_SWIGLU;
             const struct cu_dev dev = dev_of_pass(c);
             if (cu_few_takes(&dev, &f)) {
-                if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed), (uint64_t)cluster))
-                    cuda_ok(c, op, cu_few(&dev, &f));
+                if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed))) cuda_ok(c, op, cu_few(&dev, &f));
                 return;
             }
         }

@@ -1,11 +1,11 @@
-/* Products y = x W^T of few rows, on compute capability 9.0: what takes time is reading W, once, from all
- * multiprocessors, and waiting for the kernel before.
+/* Products y = x W^T of few rows, on compute capability 9.0: what takes time is reading W, once, and waiting for the
+ * kernel before. What a multiprocessor can take in binds next: all of them read all of x.
  *
- * A block has all rows of x, 64 for each of its warpgroups (wgmma.cuh), those that are not there being zeros, and 8 NT
- * rows of W, so many that the blocks are as many as multiprocessors or fewer. One thread asks the copy engine for tiles
- * of 64 columns of both, some stages ahead; the warpgroups multiply them as they come. Tiles of W are asked for before
- * the kernel in front has ended, those of x afterwards. The blocks of a cluster each fetch a part of the rows of x and
- * give it to all of them.
+ * A block has all rows of x, up to 64 for each of its warpgroups (wgmma.cuh), and 8 NT rows of W, so many that the
+ * blocks are as many as multiprocessors or fewer. One warp asks the copy engine for panels of 64 columns of both,
+ * several a stage and some stages ahead; the warpgroups multiply them as they come. Panels of W are asked for before
+ * the kernel in front has ended, those of x afterwards. Of the 64 rows that a warpgroup multiplies those that x does
+ * not have are whatever lies behind; their results are not kept.
  *
  * An output is one chain over k in ascending order, in steps of 16, whatever the sizes of tiles: whether its bits are
  * those of cuBLASLt's algorithms lt.c finds out. */
@@ -18,11 +18,10 @@
 #define __grid_constant__
 #endif
 
-enum { DEPTH = 64, MOST_STAGES = 24, MOST_CLUSTER = 4 };
-enum { ROOM_BEHIND_ATTENTION = 76 << 10 /* what its blocks leave of a multiprocessor's shared memory */ };
-static_assert(CU_FEW_ROWS == 4 * (int)WG_ROWS, "of up to four warpgroups");
+enum { DEPTH = 64 /* columns of a panel */, PANELS = 2 /* of a stage */, MOST_STAGES = 24 };
+static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
 
-/* A matrix as the copy engine sees it: `rows` x `cols`, in boxes of DEPTH columns. */
+/* A matrix as the copy engine sees it: panels of DEPTH columns. */
 struct matrix_map {
 #ifndef KERNELRL_EMULATED
     CUtensorMap map;
@@ -34,12 +33,13 @@ struct few {
     struct matrix_map x, w;
     void *y;
     const float *bias;
-    int64_t ldy, T, N, K, parts, part_step, blocks;   /* blocks: of a part, whole clusters */
-    int end, cluster, rounds, stages, stage_elements; /* rounds: tiles of a block, `blocks` apart */
+    int64_t ldy, T, N, part_step;
+    int end, tiles, panels; /* blocks and panels of a part */
+    int stages, stage_rows; /* rows of DEPTH columns of a stage */
+    int x_rows;             /* T in eights */
 };
 
-/* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier")
- * -----------
+/* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier") ------
  */
 
 #ifdef WGMMA_DEVICE
@@ -63,46 +63,34 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, unsigned parity
                      : "memory");
     }
 }
-/* An arrival at the same barrier of block `rank` of the cluster. It says that reading is over: there is nothing written
- * that others would have to see, and so no need of the wider release that waits for memory. */
-static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, unsigned rank) {
-    asm volatile("{ .reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(at_shared(b)),
-                 "r"(rank)
-                 : "memory");
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at_shared(b)) : "memory");
 }
-/* For nothing but barriers made (and fenced) before it, and arrivals. */
-static __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+/* Whether this thread is the one of its warp. */
+static __device__ __forceinline__ bool elected() {
+    unsigned is;
+    asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }" : "=r"(is));
+    return is != 0;
 }
-static __device__ __forceinline__ unsigned cluster_rank() {
-    unsigned r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
+static __device__ __forceinline__ void announce(const struct matrix_map &m) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&m.map) : "memory");
 }
-/* The map's box from (row, col) on, elements outside the matrix being zeros. */
-static __device__ __forceinline__ void fetch(uint16_t *to, const struct matrix_map &m, int col, int row, uint64_t *b) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-                 "[%4];" ::"r"(at_shared(to)),
-                 "l"(&m.map), "r"(col), "r"(row), "r"(at_shared(b))
-                 : "memory");
-}
-/* The same, to the same place in all blocks of the cluster, whose barriers there count it. */
-static __device__ __forceinline__ void fetch_for_all(uint16_t *to, const struct matrix_map &m, int col, int row,
-                                                     uint64_t *b, unsigned cluster) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%2, %3}], [%4], %5;" ::"r"(at_shared(to)),
-                 "l"(&m.map), "r"(col), "r"(row), "r"(at_shared(b)), "h"((uint16_t)((1u << cluster) - 1))
+/* The map's box of panels from `panel` on and rows from `row` on, panel by panel; zeros for what the matrix has not. */
+static __device__ __forceinline__ void fetch(uint16_t *to, const struct matrix_map &m, int panel, int row,
+                                             uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%2, %3, %4}], [%5];" ::"r"(at_shared(to)),
+                 "l"(&m.map), "r"(0), "r"(row), "r"(panel), "r"(at_shared(b))
                  : "memory");
 }
 #elif !defined(__CUDACC__)
-/* A box of `rows` rows, by all threads of the block. */
-static void fetch_now(uint16_t *to, const struct matrix_map &m, int64_t col, int64_t row, int rows) {
-    for (int i = (int)threadIdx.x; i < rows * 8; i += (int)blockDim.x) {
-        const int64_t r = row + i / 8, k = col + i % 8 * 8;
+/* A box of `rows` rows and `panels` panels, by all threads of the block. */
+static void fetch_now(uint16_t *to, const struct matrix_map &m, int panel, int row, int rows, int panels) {
+    for (int i = (int)threadIdx.x; i < panels * rows * 8; i += (int)blockDim.x) {
+        const int64_t r = row + i / 8 % rows, k = (panel + i / 8 / rows) * (int64_t)DEPTH + i % 8 * 8;
         for (int e = 0; e < 8; e++)
-            to[wg_at(i / 8, i % 8) + e] = r < m.rows && k + e < m.cols ? m.p[r * m.ld + k + e] : 0;
+            to[i / 8 / rows * rows * DEPTH + wg_at(i / 8 % rows, i % 8) + e] =
+                r < m.rows && k < m.cols ? m.p[r * m.ld + k + e] : 0;
     }
 }
 #endif
@@ -120,33 +108,21 @@ static __device__ __forceinline__ float2 *pair32(const struct few &g, int64_t ro
 }
 #endif
 
-/* Behind the warpgroups that multiply is the warp that asks: of several, a whole warpgroup, which can leave them
- * registers (all start with 168 of two and with 96 of four). */
+/* Behind the warpgroups that multiply is the warp that asks: of two, a whole warpgroup, which can leave them registers
+ * (all start with 168). */
 template <int GROUPS> constexpr int threads_of() { return GROUPS * WG_THREADS + (GROUPS == 1 ? 32 : (int)WG_THREADS); }
-template <int GROUPS> static __device__ __forceinline__ void give_registers() {
-#ifdef WGMMA_DEVICE
-    if (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (GROUPS == 4) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-#endif
-}
-template <int GROUPS> static __device__ __forceinline__ void take_registers() {
-#ifdef WGMMA_DEVICE
-    if (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    if (GROUPS == 4) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
-#endif
-}
 
 /* Of HALVES 2 a block has the same 8 NT rows of both halves of W. */
 template <int NT, int HALVES, int GROUPS>
 static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(const __grid_constant__ struct few g) {
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
     DYNAMIC_SHARED(shared);
-    enum { MULTIPLIERS = GROUPS * WG_THREADS, ROWS = GROUPS * WG_ROWS };
-    enum { TILE = WG_ROWS * DEPTH, OF_X = GROUPS * TILE, SIDE = NT * 8 * DEPTH };
-    uint16_t *const stage = aligned_tiles(shared); /* [stages][x, W's halves] */
-    const int blocks = (int)g.blocks, part = (int)blockIdx.x / blocks, further = blocks * NT * 8;
-    const int k0 = part * (int)g.K, half_n = (int)g.N, steps = (int)ceil_div(g.K, DEPTH);
-    int n0 = (int)blockIdx.x % blocks * NT * 8;
+    enum { MULTIPLIERS = GROUPS * WG_THREADS, SIDE = NT * 8 };
+    uint16_t *const stage = aligned_tiles(shared); /* [stages][panels of x, of W's halves] */
+    const int part = (int)blockIdx.x / g.tiles, panel0 = part * g.panels;
+    const int n0 = (int)blockIdx.x % g.tiles * SIDE, half_n = (int)g.N;
+    const auto place = [&](int at, int row) { return stage + (at * g.stage_rows + row) * DEPTH; };
+    const int w_row = PANELS * g.x_rows; /* of a stage */
     float acc[HALVES][NT][4];
     /* What the products are added to is asked for ahead of them. */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -168,14 +144,18 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
                                                                 : *pair32(g, row, n);
             }
     };
-    const auto multiply = [&](int at, int step) {
-        const uint16_t *const both = stage + at * g.stage_elements, *const x = both + warp / 4 * TILE,
-                              *const w = both + OF_X;
+    const auto multiply = [&](int at, int panel) {
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < DEPTH / 16; k++)
+        for (int p = 0; p < PANELS; p++) {
+            const uint16_t *const x = place(at, p * g.x_rows + warp / 4 * WG_ROWS);
+            const uint16_t *const w = place(at, w_row + p * SIDE);
 #pragma unroll
-            for (int h = 0; h < HALVES; h++) wgmma_narrow(acc[h], x, w + h * SIDE, k, step > 0 || k > 0);
+            for (int k = 0; k < DEPTH / 16; k++)
+#pragma unroll
+                for (int h = 0; h < HALVES; h++)
+                    wgmma_narrow(acc[h], x, w + h * PANELS * (SIDE * DEPTH), k, panel > 0 || p > 0 || k > 0);
+        }
         wgmma_commit();
     };
     const auto end = [&]() {
@@ -210,86 +190,71 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
     };
 #ifdef WGMMA_DEVICE
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
-    const unsigned cluster = (unsigned)g.cluster, rank = cluster > 1 ? cluster_rank() : 0;
     let_next_begin();
     if (threadIdx.x == 0) {
+        announce(g.w);
+        announce(g.x);
         for (int s = 0; s < g.stages; s++) {
             barrier_init(&full[s], 1);
-            barrier_init(&empty[s], MULTIPLIERS / 32 * cluster);
+            barrier_init(&empty[s], MULTIPLIERS / 32);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    if (cluster > 1)
-        cluster_barrier();
-    else
-        __syncthreads();
+    __syncthreads();
     if (warp >= MULTIPLIERS / 32) {
-        give_registers<GROUPS>();
-        if (threadIdx.x == MULTIPLIERS) {
-            const int rows = ROWS / (int)cluster, first = rows * (int)rank;
-            const auto ask_w = [&](int at, int step) {
-                uint16_t *const to = stage + at * g.stage_elements + OF_X;
-                barrier_expect(&full[at], (unsigned)g.stage_elements * 2);
+        if (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp == MULTIPLIERS / 32) {
+            const auto ask_w = [&](int at, int panel) {
+                barrier_expect(&full[at], (unsigned)g.stage_rows * DEPTH * 2);
 #pragma unroll
                 for (int h = 0; h < HALVES; h++)
-                    fetch(to + h * SIDE, g.w, k0 + step * DEPTH, n0 + h * half_n, &full[at]);
+                    fetch(place(at, w_row + h * PANELS * SIDE), g.w, panel0 + panel, n0 + h * half_n, &full[at]);
             };
-            const auto ask_x = [&](int at, int step) {
-                uint16_t *const to = stage + at * g.stage_elements + first * DEPTH;
-                if (cluster > 1)
-                    fetch_for_all(to, g.x, k0 + step * DEPTH, first, &full[at], cluster);
-                else
-                    fetch(to, g.x, k0 + step * DEPTH, 0, &full[at]);
-            };
-            for (int s = 0; s < g.stages; s++) ask_w(s, s);
+            const auto ask_x = [&](int at, int panel) { fetch(place(at, 0), g.x, panel0 + panel, 0, &full[at]); };
+            if (elected())
+                for (int s = 0; s < g.stages; s++) ask_w(s, s * PANELS);
             wait_for_before();
-            for (int s = 0; s < g.stages; s++) ask_x(s, s);
-            int at = 0, first_step = g.stages;
+            if (elected())
+                for (int s = 0; s < g.stages; s++) ask_x(s, s * PANELS);
+            int at = 0;
             unsigned parity = 0;
-            for (int round = 0; round < g.rounds; round++, first_step = 0, n0 += further)
-                for (int s = first_step; s < steps; s++) {
-                    barrier_wait(&empty[at], parity);
-                    ask_w(at, s);
-                    ask_x(at, s);
-                    if (++at == g.stages) at = 0, parity ^= 1;
+            for (int panel = g.stages * PANELS; panel < g.panels; panel += PANELS) {
+                barrier_wait(&empty[at], parity);
+                if (elected()) {
+                    ask_w(at, panel);
+                    ask_x(at, panel);
                 }
-        }
-        if (cluster > 1) cluster_barrier(); /* while others may arrive here nobody leaves */
-    } else {
-        take_registers<GROUPS>();
-        wait_for_before();
-        int at = 0;
-        unsigned parity = 0;
-        for (int round = 0; round < g.rounds; round++, n0 += further) {
-            int before = 0;
-            begin();
-            for (int s = 0; s < steps; s++) {
-                barrier_wait(&full[at], parity);
-                multiply(at, s);
-                wgmma_wait<1>();
-                if (s > 0 && lane < (int)cluster) barrier_arrive_at(&empty[before], (unsigned)lane);
-                before = at;
                 if (++at == g.stages) at = 0, parity ^= 1;
             }
-            wgmma_wait<0>();
-            if (lane < (int)cluster) barrier_arrive_at(&empty[before], (unsigned)lane);
-            end();
         }
-        if (cluster > 1) cluster_barrier();
+    } else {
+        if (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        wait_for_before();
+        begin();
+        int at = 0, before = 0;
+        unsigned parity = 0;
+        for (int panel = 0; panel < g.panels; panel += PANELS) {
+            barrier_wait(&full[at], parity);
+            multiply(at, panel);
+            wgmma_wait<1>();
+            if (panel > 0 && lane == 0) barrier_arrive(&empty[before]);
+            before = at;
+            if (++at == g.stages) at = 0, parity ^= 1;
+        }
+        wgmma_wait<0>();
+        end();
     }
 #else
-    for (int round = 0; round < g.rounds; round++, n0 += further) {
-        begin();
-        for (int s = 0; s < steps; s++) {
-            __syncthreads();
-            fetch_now(stage, g.x, k0 + s * DEPTH, 0, ROWS);
-            for (int h = 0; h < HALVES; h++)
-                fetch_now(stage + OF_X + h * SIDE, g.w, k0 + s * DEPTH, n0 + h * half_n, NT * 8);
-            __syncthreads();
-            if (threadIdx.x < MULTIPLIERS) multiply(0, s);
-        }
-        if (threadIdx.x < MULTIPLIERS) end();
+    begin();
+    for (int panel = 0; panel < g.panels; panel += PANELS) {
+        __syncthreads();
+        fetch_now(place(0, 0), g.x, panel0 + panel, 0, g.x_rows, PANELS);
+        for (int h = 0; h < HALVES; h++)
+            fetch_now(place(0, w_row + h * PANELS * SIDE), g.w, panel0 + panel, n0 + h * half_n, SIDE, PANELS);
+        __syncthreads();
+        if (threadIdx.x < MULTIPLIERS) multiply(0, panel);
     }
+    if (threadIdx.x < MULTIPLIERS) end();
 #endif
 #endif
 }
@@ -298,42 +263,35 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
  * --------------------------------------------------------------------------------------------------------
  */
 
-/* How many times eight rows of W a block has at a time, whether of two halves each, its warpgroups, how many rounds of
- * that, and the blocks of a part: the smallest tiles for the fewest rounds. */
+/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and how many
+ * blocks a part of the sum has. */
 struct few_shape {
-    int eights, halves, groups, rounds;
-    int64_t blocks;
+    int eights, halves;
+    int64_t tiles;
 };
-enum { MOST_ROUNDS = 16 };
 
 static struct few_shape shape_of(const struct cu_dev *d, const struct cu_few *f) {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 9, 12, 18}, pairs[] = {5, 9, 12, 18};
-    const int groups = f->T <= WG_ROWS ? 1 : f->T <= 2 * WG_ROWS ? 2 : 4, most = groups < 4 ? 18 : 9 /* registers */;
-    const int64_t room = d->sm_count / f->parts / f->cluster * f->cluster;
-    const int64_t N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
-    const bool one = f->end != CU_FEW_SWIGLU, two = !one || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1);
-    const auto blocks = [&](int64_t rows, int n, int rounds) {
-        return ceil_div(ceil_div(ceil_div(rows, 8 * n), rounds), f->cluster) * f->cluster;
-    };
-    for (int r = 1; r <= MOST_ROUNDS && room > 0; r++) {
+    const int64_t room = d->sm_count / f->parts, N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
+    if (f->end != CU_FEW_SWIGLU)
         for (const int n : sizes)
-            if (one && n <= most && blocks(f->N, n, r) <= room) return {n, 1, groups, r, blocks(f->N, n, r)};
+            if (ceil_div(f->N, 8 * n) <= room) return {n, 1, ceil_div(f->N, 8 * n)};
+    if (f->end == CU_FEW_SWIGLU || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1))
         for (const int n : pairs)
-            if (two && n <= most && blocks(N, n, r) <= room) return {n, 2, groups, r, blocks(N, n, r)};
-    }
-    return {0, 0, 0, 0, 0};
+            if (ceil_div(N, 8 * n) <= room) return {n, 2, ceil_div(N, 8 * n)};
+    return {0, 0, 0};
 }
 
 extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
-    return d->wgmma && f->T > 0 && f->T <= CU_FEW_ROWS && f->N > 0 && f->N % 8 == 0 && f->K > 0 && f->K % 8 == 0 &&
-           (f->parts == 1 || f->K % DEPTH == 0) && f->cluster >= 1 && f->cluster <= MOST_CLUSTER &&
+    return d->wgmma && f->T > 0 && f->T <= CU_FEW_ROWS && f->N > 0 && f->N % 8 == 0 && f->K > 0 &&
+           f->K % (PANELS * DEPTH) == 0 &&
            (((uintptr_t)f->x | (uintptr_t)f->w | (uintptr_t)f->y | (uintptr_t)(f->ldx * 2) | (uintptr_t)(f->ldw * 2)) &
             15) == 0 &&
            f->ldy % 8 == 0 && shape_of(d, f).eights > 0;
 }
 
-/* Fills in the map of boxes of `box` rows. */
-static int map_matrix(struct matrix_map *m, int box) {
+/* Fills in the map of boxes of so many rows. */
+static int map_matrix(struct matrix_map *m, int box_rows) {
 #ifndef KERNELRL_EMULATED
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -342,42 +300,25 @@ static int map_matrix(struct matrix_map *m, int box) {
     static void *const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     static encode_fn *const encode =
         reinterpret_cast<encode_fn *>(driver ? dlsym(driver, "cuTensorMapEncodeTiled") : nullptr);
-    const cuuint64_t size[2] = {(cuuint64_t)m->cols, (cuuint64_t)m->rows}, step[1] = {(cuuint64_t)m->ld * 2};
-    const cuuint32_t boxes[2] = {DEPTH, (cuuint32_t)box}, ones[2] = {1, 1};
+    const cuuint64_t size[3] = {DEPTH, (cuuint64_t)m->rows, (cuuint64_t)m->cols / DEPTH};
+    const cuuint64_t step[2] = {(cuuint64_t)m->ld * 2, DEPTH * 2}; /* bytes from row to row, from panel to panel */
+    const cuuint32_t box[3] = {DEPTH, (cuuint32_t)box_rows, PANELS}, ones[3] = {1, 1, 1};
     if (!encode) return (int)cudaErrorNotSupported;
-    return encode(&m->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<uint16_t *>(m->p), size, step, boxes, ones,
+    return encode(&m->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t *>(m->p), size, step, box, ones,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
                ? 0
                : (int)cudaErrorInvalidValue;
 #else
-    return (void)m, (void)box, 0;
+    return (void)m, (void)box_rows, 0;
 #endif
 }
 
-template <int NT, int HALVES, int GROUPS> static int start(const struct cu_dev *d, const struct few &g, int shared) {
+template <int NT, int HALVES, int GROUPS>
+static int start(const struct cu_dev *d, const struct few &g, int parts, int shared) {
     auto *kernel = few_kernel<NT, HALVES, GROUPS>;
-    enum { THREADS = threads_of<GROUPS>() };
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d->max_shared - 1024);
-    if (rc) return rc;
-#ifndef KERNELRL_EMULATED
-    cudaLaunchAttribute a[2] = {};
-    cudaLaunchConfig_t how = {};
-    a[0].id = cudaLaunchAttributeClusterDimension;
-    a[0].val.clusterDim.x = (unsigned)g.cluster;
-    a[0].val.clusterDim.y = a[0].val.clusterDim.z = 1;
-    a[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    a[1].val.programmaticStreamSerializationAllowed = 1;
-    how.gridDim = dim3((unsigned)(g.blocks * g.parts));
-    how.blockDim = dim3(THREADS);
-    how.dynamicSmemBytes = (size_t)shared;
-    how.stream = (cudaStream_t)d->stream;
-    how.attrs = a;
-    how.numAttrs = d->overlaps ? 2 : 1;
-    return (int)cudaLaunchKernelEx(&how, kernel, g);
-#else
-    return LAUNCH(kernel, g.blocks * g.parts, THREADS, shared, d->stream, g);
-#endif
+    return rc ? rc : LAUNCH_SOON(kernel, g.tiles * parts, threads_of<GROUPS>(), shared, d, g);
 }
 
 extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
@@ -387,24 +328,23 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     struct few g = {};
     g.x.p = f->x, g.x.rows = f->T, g.x.cols = cols, g.x.ld = f->ldx;
     g.w.p = f->w, g.w.rows = rows, g.w.cols = cols, g.w.ld = f->ldw;
-    g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.K = f->K;
-    g.parts = f->parts, g.part_step = f->part_step, g.blocks = s.blocks, g.rounds = s.rounds, g.end = f->end,
-    g.cluster = f->cluster;
-    const int stage = (WG_ROWS * s.groups + 8 * s.eights * s.halves) * DEPTH * 2;
-    const int most = d->max_shared - 1024 - WG_ALIGN; /* the barriers, too, take some */
-    const int room = f->behind_attention && most > ROOM_BEHIND_ATTENTION ? (int)ROOM_BEHIND_ATTENTION : most;
-    const int steps = (int)ceil_div(f->K, DEPTH), fit = room / stage < MOST_STAGES ? room / stage : (int)MOST_STAGES;
+    g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.part_step = f->part_step;
+    g.end = f->end, g.tiles = (int)s.tiles, g.panels = (int)(f->K / DEPTH), g.x_rows = (int)ceil_div(f->T, 8) * 8;
+    /* The last warpgroup reads on behind x's rows; and the barriers, too, take some of the shared memory. */
+    const int groups = f->T <= WG_ROWS ? 1 : 2, behind = (WG_ROWS * groups - g.x_rows) * DEPTH * 2;
+    const int room = d->max_shared - 1024 - WG_ALIGN - behind, panel = (g.x_rows + 8 * s.eights * s.halves) * DEPTH * 2;
+    const int fit = room / (panel * PANELS), steps = g.panels / PANELS;
     if (fit < 1) return (int)cudaErrorInvalidValue;
     g.stages = fit < steps ? fit : steps;
-    g.stage_elements = stage / 2;
-    int rc = map_matrix(&g.x, WG_ROWS * s.groups / f->cluster);
+    if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
+    g.stage_rows = PANELS * panel / (DEPTH * 2);
+    int rc = map_matrix(&g.x, g.x_rows);
     if (!rc) rc = map_matrix(&g.w, 8 * s.eights);
     if (rc) return rc;
-    const int shared = g.stages * stage + WG_ALIGN;
+    const int parts = (int)f->parts, shared = g.stages * panel * PANELS + WG_ALIGN + behind;
 #define SIZE(n, h)                      \
     if (s.eights == n && s.halves == h) \
-    return s.groups == 1 ? start<n, h, 1>(d, g, shared) : s.groups == 2 ? start<n, h, 2>(d, g, shared) : MANY(n, h)
-#define MANY(n, h) start<n, h, 4>(d, g, shared)
+    return groups == 1 ? start<n, h, 1>(d, g, parts, shared) : start<n, h, 2>(d, g, parts, shared)
     SIZE(1, 1);
     SIZE(2, 1);
     SIZE(3, 1);
@@ -412,15 +352,12 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     SIZE(5, 1);
     SIZE(6, 1);
     SIZE(9, 1);
-    SIZE(5, 2);
-    SIZE(9, 2);
-#undef MANY
-#define MANY(n, h) (int)cudaErrorInvalidValue
     SIZE(12, 1);
     SIZE(18, 1);
+    SIZE(5, 2);
+    SIZE(9, 2);
     SIZE(12, 2);
     SIZE(18, 2);
-#undef MANY
 #undef SIZE
     return (int)cudaErrorInvalidValue;
 }

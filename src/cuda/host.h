@@ -213,8 +213,8 @@ struct lt_product {
 struct lt *lt_open(void);
 void lt_close(struct lt *l);
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done);
-/* Whether lt_run gives this exact product to the own kernel of few rows: the blocks of its clusters, 0 when not. */
-int lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p);
+/* Whether lt_run gives this exact product to the own kernel of few rows. */
+bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
 
 /* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */
@@ -224,10 +224,9 @@ void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t 
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate);
-/* The own kernel of few rows (bf16_few.cu), with clusters of so many blocks: whether it takes a product, and the
- * product; a cudaError_t. */
-bool few_takes(const struct cuda_backend *c, const struct lt_product *p, int cluster);
-int few_run(const struct cuda_backend *c, const struct lt_product *p, int cluster);
+/* The own kernel of few rows (bf16_few.cu): whether it takes a product, and the product; a cudaError_t. */
+bool few_takes(const struct cuda_backend *c, const struct lt_product *p);
+int few_run(const struct cuda_backend *c, const struct lt_product *p);
 void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x, const struct weight *w);
 /* Adds what is owed. */
 void bf16_settle(struct cuda_backend *c);

@@ -261,9 +261,8 @@ int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64
 /* bf16_few.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k; in float32, plus a bias or added to y (ADD),
  * in bfloat16, or SwiGLU of that, gates and what they gate being the upper and the lower N rows of W. With parts there
  * are so many products over K columns each, which lie side by side in x and W; the result of each is part_step behind
- * the one before. `cluster` blocks, 1, 2 or 4, share what they read of x. With dev.overlaps W is read before the
- * kernel in front has ended. */
-enum { CU_FEW_ROWS = 256 };
+ * the one before. With dev.overlaps W is read before the kernel in front has ended. */
+enum { CU_FEW_ROWS = 128 };
 enum cu_few_end { CU_FEW_F32, CU_FEW_ADD, CU_FEW_BF16, CU_FEW_SWIGLU };
 struct cu_few {
     const uint16_t *x, *w;
@@ -272,8 +271,6 @@ struct cu_few {
     int64_t ldy;
     const float *bias; /* or NULL: of F32 alone */
     enum cu_few_end end;
-    int cluster;
-    int behind_attention; /* whose blocks leave little shared memory */
 };
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);

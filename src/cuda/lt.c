@@ -8,8 +8,8 @@
  * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
  * rows with matrices so small that a launch takes most of the time.
  *
- * Of few rows the own kernel of bf16_few.cu is one algorithm more, with clusters of several sizes; it is preferred
- * when it is a little slower alone, for in a pass it reads its weights while the kernel before it ends. */
+ * Of few rows the own kernel of bf16_few.cu is one algorithm more; it is preferred when it is a little slower alone,
+ * for in a pass it reads its weights while the kernel before it ends. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,7 +22,6 @@
 #include <cublasLt.h>
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
-enum { FEW_SIZES = 3 /* clusters of 1, 2 and 4 blocks */ };
 #define FEW_PREFERRED 1.25f
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
@@ -32,7 +31,7 @@ enum { FEW_SIZES = 3 /* clusters of 1, 2 and 4 blocks */ };
 /* What does a product. */
 struct choice {
     cublasLtMatmulAlgo_t algo;
-    int few; /* blocks of a cluster of the own kernel, which does what it takes; 0: the algorithm does all */
+    bool few; /* by the own kernel, where it takes it */
 };
 
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
@@ -189,7 +188,7 @@ static bool launch_algo(const struct cuda_backend *c, struct shape *s, const str
 }
 
 static bool launch(const struct cuda_backend *c, struct shape *s, const struct lt_product *p, const struct choice *by) {
-    if (by->few && few_takes(c, p, by->few)) return few_run(c, p, by->few) == 0;
+    if (by->few && few_takes(c, p)) return few_run(c, p) == 0;
     return launch_algo(c, s, p, &by->algo);
 }
 
@@ -306,7 +305,7 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
     if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * width, 1) &&
         !cu_random16(&c->dev, t.x, p->n * width, 2) && !cu_spread_rows(&c->dev, t.x, t.few, width, p->n, wanted) &&
         try_run(c, p, t.few, t.want, REFERENCE_ROWS, &g->reference)) {
-        float best = 1e30f, few[FEW_SIZES], best_few = 1e30f;
+        float best = 1e30f, own = 1e30f;
         for (int i = 0; i < n; i++) {
             const struct choice by = {.algo = found[i].algo};
             const float ms = judge(c, p, &t, wanted, &by);
@@ -314,19 +313,16 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
             best = ms;
             *out = by;
         }
-        for (int i = 0; i < FEW_SIZES; i++) {
-            const struct choice by = {.algo = out->algo, .few = 1 << i};
-            few[i] = few_takes(c, &q, by.few) ? judge(c, p, &t, wanted, &by) : 1e30f;
-            if (few[i] >= best_few || few[i] > best * FEW_PREFERRED) continue;
-            best_few = few[i];
-            out->few = by.few;
+        if (few_takes(c, &q)) {
+            const struct choice by = {.algo = out->algo, .few = true};
+            own = judge(c, p, &t, wanted, &by);
+            if (own < best * FEW_PREFERRED) *out = by;
         }
         if (getenv("KERNELRL_CUDA_PROFILE")) {
             fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us", (long long)p->n,
                     (long long)p->m, (long long)p->k, p->out16 ? ", bf16" : "", (long long)parts_of(p), n,
                     (double)best * 1e3);
-            for (int i = 0; i < FEW_SIZES; i++)
-                if (few[i] < 1e30f) fprintf(stderr, "; own, clusters of %d: %.1f us", 1 << i, (double)few[i] * 1e3);
+            if (own < 1e30f) fprintf(stderr, "; own %.1f us", (double)own * 1e3);
             fprintf(stderr, "\n");
         }
     }
@@ -419,10 +415,10 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     return *done;
 }
 
-int lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
     struct group *g = c->lt && p->exact ? group_of(c, p) : NULL;
     const struct choice *by = g && g->usable ? choice_of(c, op, g, p) : NULL;
-    return by ? by->few : 0;
+    return by && by->few;
 }
 
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
@@ -442,9 +438,9 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     *done = false;
     return true;
 }
-int lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
     (void)c, (void)op, (void)p;
-    return 0;
+    return false;
 }
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
     (void)l;
