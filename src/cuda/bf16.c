@@ -438,9 +438,10 @@ void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, str
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids) {
     if (x.rows == 0) return;
     const int32_t *rows = pass_send(c, "embed", ids, (size_t)x.rows * sizeof *ids);
-    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows)))
+    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows), ADDRESS(c->drawn.p)))
         cuda_ok(c, "embed",
-                cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows));
+                cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows,
+                           c->drawn.p));
 }
 
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *ids) {
@@ -517,7 +518,7 @@ bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[]
     for (int i = 0; i < n; i++) {
         if (t[i]->dt != DT_BF16) continue;
         const struct tensor y = tensor_of(p, DT_F32, t[i]->rows, t[i]->cols);
-        if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL))) return false;
+        if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL, NULL))) return false;
         *t[i] = y;
         p += ((size_t)(y.rows * y.cols) * sizeof(float) + 255) & ~(size_t)255;
     }

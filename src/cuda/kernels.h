@@ -75,7 +75,10 @@ int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t 
 
 /* simple.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
-int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows);
+/* A row below 0, -1 - r, is the one that drawn[r] names, or row 0 where that is below 0; drawn may be NULL otherwise.
+ */
+int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows,
+                   const int32_t *drawn);
 /* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. With
  * scale: += scale[order[i]] x[order[i],:]. */
 int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
@@ -175,7 +178,7 @@ struct cu_round_list {
     int count;
 };
 int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l);
-int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
+int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows, const int32_t *drawn);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
                        const float *scale);                                     /* row i times scale[i] */
@@ -337,8 +340,8 @@ struct cu_draw {
     float min_p;
     double u;
 };
-/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
-int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
+/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. drawn: the ids once more. */
+int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch);
 /* The gradient of the log-probabilities that `stats` tells of, in place; or, where `rounded` is not NULL, rounded to
  * bfloat16 there, rows end to end: rows are aligned to 16 bytes then and a multiple of 8 long, and logits stay. */
