@@ -159,7 +159,7 @@ struct cu_mat16 {
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 /* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
  * CU_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
-enum { CU_PARTS = 2, CU_PARTS_COLS = 4096 };
+enum { CU_PARTS = 4, CU_PARTS_COLS = 4096 };
 int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n);
 int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
                        const float *part);
