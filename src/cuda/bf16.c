@@ -374,15 +374,23 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
     if (!c || x.rows == 0 || a->N == 0) return;
     if (!is_factor(x) && !make_factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
     ASSERT(a->dt == DT_BF16 && xa.dt == DT_BF16 && xa.cols == a->N && xa.ld == a->N && a->K == x.cols);
-    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
-                              .a = side(a->packed, a->K, 1),
-                              .t = xa.data,
-                              .n = 1,
-                              .scale = scale,
-                              .T = x.rows,
-                              .K = a->K,
-                              .R = a->N};
-    if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale))) return;
+    struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                        .a = side(a->packed, a->K, 1),
+                        .t = xa.data,
+                        .n = 1,
+                        .scale = scale,
+                        .T = x.rows,
+                        .K = a->K,
+                        .R = a->N};
+    const int64_t tiles = cu_lora_down_tiles(&l);
+    if (tiles > 0) {
+        l.part = cuda_scratch(c, "lora", &c->lora_part, (size_t)(tiles * CU_LORA_TILE) * sizeof *l.part);
+        l.count = zeroed_counts(c, "lora", &c->lora_count, tiles);
+        if (!l.part || !l.count) return;
+    }
+    if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale), ADDRESS(l.part),
+              ADDRESS(l.count)))
+        return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
@@ -569,7 +577,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        a.count = zeroed_counts(c, "attention", p->n_split);
+        a.count = zeroed_counts(c, "attention", &c->count, p->n_split);
         if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,

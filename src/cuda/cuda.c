@@ -274,10 +274,10 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_
     return s->p;
 }
 
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n) {
-    const size_t had = c->count.bytes;
-    unsigned *p = cuda_scratch(c, op, &c->count, (size_t)n * sizeof *p);
-    if (p && c->count.bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, c->count.bytes, c->stream))) return NULL;
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct slab *s, int64_t n) {
+    const size_t had = s->bytes;
+    unsigned *p = cuda_scratch(c, op, s, (size_t)n * sizeof *p);
+    if (p && s->bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, s->bytes, c->stream))) return NULL;
     return p;
 }
 
@@ -373,6 +373,8 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->wide.p);
         cudaFree(c->parts.p);
         cudaFree(c->drawn.p);
+        cudaFree(c->lora_part.p);
+        cudaFree(c->lora_count.p);
         for (int i = 0; i < POSTS_MAX; i++) {
             cudaFreeHost(c->posted[i].host);
             if (c->posted[i].there) cudaEventDestroy(c->posted[i].there);

@@ -160,6 +160,7 @@ struct cuda_backend {
     struct plan forward, backward;
     struct plan16 plan16;
     struct slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16.c */
+    struct slab lora_part, lora_count;                              /* of bf16_lora_down */
     struct slab drawn;                                              /* ids of the last draw, [rows] */
     struct pass_state pass;
     struct recording *recording;
@@ -196,7 +197,7 @@ struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
 /* n counters that are 0 between kernels. */
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n);
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct slab *s, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
 /* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */

@@ -217,13 +217,16 @@ struct cu_lora {
     int n;
     float scale;
     int64_t T, K, R, up_blocks;
+    float *part;     /* lora_down: scratch of cu_lora_down_tiles() times CU_LORA_TILE floats */
+    unsigned *count; /* and as many zeros as tiles, before and after */
 };
+int64_t cu_lora_down_tiles(const struct cu_lora *l);               /* 0: it needs neither */
 int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
  * of 64 rows to fill a GPU. t is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16 };
+enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16, CU_LORA_TILE = CU_LORA_CHAINS * 4 * 32 * 4 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);

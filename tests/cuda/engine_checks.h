@@ -144,8 +144,8 @@ static bool steps_ahead_same(struct backend *gpu, struct err *e) {
             int most = run[k].enough;
             posts.n = 0;
             gpu->post = way == 0 ? NULL : counted_post;
-            ok = engine_open(m, &o, &en, e) == ST_OK &&
-                 engine_run(en, r, REQUESTS, out[way], enough, &most, e) == ST_OK;
+            ok =
+                engine_open(m, &o, &en, e) == ST_OK && engine_run(en, r, REQUESTS, out[way], enough, &most, e) == ST_OK;
             preempted[way] = engine_stats(en).preemptions;
             ahead[way] = posts.n;
             engine_close(en);

@@ -960,6 +960,7 @@ int main(int argc, char **argv) {
     report("thin gradients: 1,536 columns, rank 32", thin_right(gpu, 512, emulated ? 256 : 1536, 32));
     report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
     report("LoRA over some rows gives the bits of few: rank 3", lora_same_bits(gpu, 66, 40, 72, 3));
+    report("LoRA over some rows gives the bits of few: a long sum", lora_same_bits(gpu, 66, 40, 8224, 16));
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
