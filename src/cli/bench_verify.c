@@ -16,7 +16,7 @@
 #include "verify/verify.h"
 
 static const char usage[] =
-    "bench verify [--device cpu|cuda:N] [--backend cuda|triton|cuda_native] [--answers N] [--threads N] [--rows N] "
+    "bench verify [--device cpu|cuda:N] [--backend cuda,triton,cuda_native] [--answers N] [--threads N] [--rows N] "
     "[--allow-weaker]";
 
 static const char problem_text[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
@@ -240,8 +240,9 @@ static void make_answer(struct str *out, int which, int f, int outside, int insi
         native_answer(out, f, outside);
 }
 
+/* Different answers, cold; *seconds and *correct grow by what they took and how many were right. */
 static enum status bench_many(struct verifier *v, const char *what, int which, int answers, const char *device,
-                              struct err *e) {
+                              double *seconds, int *correct, struct err *e) {
     struct str *sources = xcalloc((size_t)answers, sizeof *sources);
     struct verify_item *items = xcalloc((size_t)answers, sizeof *items);
     struct problem problems[N_FUNCTIONS];
@@ -257,11 +258,15 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
         make_answer(&sources[i], which, f, i, salt + i);
         items[i] = (struct verify_item){.problem = &problems[f], .source = str_c(&sources[i])};
     }
+    const double begun = clock_now_s();
     enum status st = timed_batch(v, items, (size_t)answers, what, device, e);
+    *seconds += clock_now_s() - begun;
+    for (int i = 0; i < answers; i++) *correct += items[i].verdict.outcome == OUTCOME_CORRECT;
     /* Some of them alone, twice, their objects being compiled: how far ratios are from those, and those from each
-     * other. */
+     * other. "each": the ratio, its interval, and both of those. */
     enum { ALONE = 6 };
     double off[2] = {0, 0}, worst[2] = {0, 0};
+    CLEANUP_STR struct str ratios = STR_INIT;
     int n = 0;
     for (int k = 0; k < ALONE && k < answers && st == ST_OK; k++) {
         int i = k * answers / ALONE % answers, f = i / each;
@@ -278,12 +283,13 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
             off[t] += o;
             worst[t] = fmax(worst[t], o);
         }
-        n++;
+        str_addf(&ratios, "%s[%.4f,%.4f,%.4f,%.4f,%.4f]", n++ ? "," : "", ratio[0], items[i].verdict.speedup_low,
+                 items[i].verdict.speedup_high, ratio[1], ratio[2]);
     }
     if (st == ST_OK && n > 0)
         printf("{\"bench\":\"verify\",\"what\":\"%s: ratios\",\"answers\":%d,\"off_from_alone\":%.4f,"
-               "\"worst\":%.4f,\"alone_twice\":%.4f,\"worst_of_these\":%.4f}\n",
-               what, n, off[0] / n, worst[0], off[1] / n, worst[1]);
+               "\"worst\":%.4f,\"alone_twice\":%.4f,\"worst_of_these\":%.4f,\"each\":[%s]}\n",
+               what, n, off[0] / n, worst[0], off[1] / n, worst[1], str_c(&ratios));
     fflush(stdout);
     for (int i = 0; i < answers; i++) str_free(&sources[i]);
     free(sources);
@@ -291,8 +297,16 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
     return st;
 }
 
+/* Whether `name` is in a list "a,b"; in no list everything is. */
+static bool is_among(const char *list, const char *name) {
+    const size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == n && strncmp(p, name, n) == 0) return true;
+    return !list;
+}
+
 /* One backend after the other (NULL: all): their referees would fill the GPU's memory together. */
-static enum status bench_gpu(struct verify_options o, const char *backend, int answers, int rows, struct err *e) {
+static enum status bench_gpu(struct verify_options o, const char *backends, int answers, int rows, struct err *e) {
     static const struct {
         enum verify_backend backend;
         const char *started, *many;
@@ -300,18 +314,25 @@ static enum status bench_gpu(struct verify_options o, const char *backend, int a
                             {BACKEND_triton, "verifier started, triton", "triton, different, cold"},
                             {BACKEND_cuda_native, "verifier started, native", "native, different, cold"}};
     enum status st = ST_OK;
+    double seconds = 0;
+    int judged = 0, correct = 0;
     o.measure = true;
     for (int i = 0; i < N_VERIFIERS && st == ST_OK; i++) {
-        if (backend && strcmp(backend_name(parts[i].backend), backend) != 0) continue;
+        if (!is_among(backends, backend_name(parts[i].backend))) continue;
         struct verifier *v = NULL;
         double t0 = clock_now_s();
         o.backend = parts[i].backend;
         st = verifier_open(&o, &v, e);
         if (st == ST_OK) report(parts[i].started, o.device, 0, 0, clock_now_s() - t0, 0, NULL);
-        if (st == ST_OK) st = bench_single(v, i, rows, o.device, e);
-        if (st == ST_OK && answers >= 2) st = bench_many(v, parts[i].many, i, answers / 2, o.device, e);
+        if (st == ST_OK && rows > 0) st = bench_single(v, i, rows, o.device, e);
+        if (st == ST_OK && answers >= 2) {
+            st = bench_many(v, parts[i].many, i, answers / 2, o.device, &seconds, &correct, e);
+            judged += answers / 2;
+        }
         verifier_close(v);
     }
+    if (st == ST_OK && judged > answers / 2)
+        report("all backends, different, cold", o.device, judged, correct, seconds, 0, NULL);
     return st;
 }
 
@@ -336,13 +357,17 @@ int bench_verify(int argc, char **argv) {
         switch (c) {
         case DEVICE: o.device = optarg; break;
         case BACKEND:
-            good = backend_from_name(optarg, &known) &&
-                   (known == BACKEND_cuda || known == BACKEND_triton || known == BACKEND_cuda_native);
-            backend = optarg;
+            for (const char *p = backend = optarg; good && *p; p += strcspn(p, ","), p += *p == ',') {
+                char name[40];
+                snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
+                good = backend_from_name(name, &known) &&
+                       (known == BACKEND_cuda || known == BACKEND_triton || known == BACKEND_cuda_native);
+            }
+            good = good && *backend;
             break;
         case ANSWERS: good = parse_i64(optarg, &answers) && answers >= 0 && answers <= 4096; break;
         case THREADS: good = parse_i64(optarg, &threads) && threads >= 1 && threads <= 1024; break;
-        case ROWS: good = parse_i64(optarg, &rows) && rows >= 1 && rows <= 65536; break;
+        case ROWS: good = parse_i64(optarg, &rows) && rows >= 0 && rows <= 65536; break;
         case WEAKER: o.allow_weaker = true; break;
         default: good = false;
         }

@@ -25,6 +25,8 @@ static struct row {
     struct problem_set set;
 } rows[MAX_ROWS];
 static struct verify_item items[MAX_ROWS];
+/* Of a folder's rows, this part of so many. */
+static int64_t part = 1, parts = 1;
 
 /* "a|b|correct<1.5" holds for this verdict. */
 static bool expected(const char *outcomes, const struct verdict *v) {
@@ -61,10 +63,26 @@ static void look_again(struct verifier *v, struct row *r, struct verify_item *it
     if (verify_batch(v, it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
 }
 
+/* What is judged, row by row: a GPU is not always lent until the last one. */
+struct told {
+    size_t n, of;
+    double begun_s;
+};
+
+static void tell(void *ctx, struct verify_item *it) {
+    struct told *t = ctx;
+    const struct row *r = &rows[it - items];
+    const struct verdict *v = &it->verdict;
+    printf("%3zu of %zu, %5.1f s  %-28s %-12s %-18s ratio %4.2f  %s  compile %.1f, tests %.1f, timing %.1f s\n", ++t->n,
+           t->of, clock_now_s() - t->begun_s, r->file, r->problem, outcome_name(v->outcome), v->speedup,
+           expected(r->outcomes, v) ? "as expected" : "NOT EXPECTED", v->compile_s, v->run_s, v->time_s);
+    fflush(stdout);
+}
+
 static size_t read_rows(const char *dir, const char *suffix) {
     char path[600], *text;
     struct err e = {0};
-    size_t n = 0, len;
+    size_t n = 0, len, seen = 0;
     snprintf(path, sizeof path, "%s/tests/%s/expected.tsv", fs_home(), dir);
     if (fs_read(path, 1 << 20, &text, &len, &e) != ST_OK) fail_msg("%s", e.msg);
     char *rest = text;
@@ -72,7 +90,7 @@ static size_t read_rows(const char *dir, const char *suffix) {
         struct row *r = &rows[n];
         if (*line == '#' || !*line) continue;
         assert_int_equal(sscanf(line, "%79[^\t]\t%39[^\t]\t%159[^\t]", r->file, r->problem, r->outcomes), 3);
-        if (!str_has_suffix(r->file, suffix)) continue;
+        if (!str_has_suffix(r->file, suffix) || (int64_t)seen++ % parts != part - 1) continue;
         assert_true(n < MAX_ROWS - 1);
         snprintf(path, sizeof path, "%s/tests/%s/%s", fs_home(), dir, r->file);
         if (fs_read(path, 1 << 20, &r->source, &len, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -105,15 +123,15 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
     size_t n = read_rows(dir, backend == BACKEND_c ? ".c" : backend == BACKEND_cuda_native ? ".cu" : ".py"), wrong = 0;
     size_t fast_once = 0, late_once = 0; /* rows that needed more than a look, and why */
     double t0 = clock_now_s();
-    /* A few at a time, told as they are judged: a GPU is not always lent for long enough. */
-    const size_t step = backend == BACKEND_triton || backend == BACKEND_cuda_native ? 6 : n;
+    struct told told = {.of = n, .begun_s = t0};
+    for (size_t i = 0; i < n && backend != BACKEND_torch_cpu; i++) {
+        items[i].judged = tell;
+        items[i].judged_ctx = &told;
+    }
+    if (verify_batch(v, items, n, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     for (size_t i = 0; i < n; i++) {
         const struct verdict *d = &items[i].verdict;
-        if (i % step == 0) {
-            if (verify_batch(v, items + i, n - i < step ? n - i : step, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
-            if (step < n) printf("%zu of %zu after %.1f s\n", i + step < n ? i + step : n, n, clock_now_s() - t0);
-            fflush(stdout);
-        }
+        items[i].judged = NULL;
         /* One verdict that time has decided wrongly is made up for by two right ones in a row, no less: a cheat that is
          * accepted every other time is accepted. */
         const bool ratio = too_fast(rows[i].outcomes, d), late = is_late(d);
@@ -127,8 +145,7 @@ static void judge_folder(const char *dir, enum verify_backend backend) {
             printf("%s (%s): %s, expected %s; ratio %.2f; %s\n", rows[i].file, rows[i].problem,
                    outcome_name(d->outcome), rows[i].outcomes, d->speedup, d->message);
             wrong++;
-        } else if (step < n)
-            printf("%s (%s): %s, ratio %.2f\n", rows[i].file, rows[i].problem, outcome_name(d->outcome), d->speedup);
+        }
         free(rows[i].source);
         problem_set_free(&rows[i].set);
     }
@@ -185,9 +202,18 @@ static void honest_native(void **state) {
     on_gpu("honest/native", BACKEND_cuda_native);
 }
 
-/* An argument: only the tests whose names match it (a pattern with * and ?). */
+/* An argument: only the tests whose names match it (a pattern with * and ?); a second, "1/2": the first of two parts of
+ * the rows. */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 2) {
+        char *of = strchr(argv[2], '/');
+        if (of) *of++ = 0;
+        if (!of || !parse_i64(argv[2], &part) || !parse_i64(of, &parts) || part < 1 || part > parts) {
+            fprintf(stderr, "cheats_test: %s: which part of how many, as in 1/2\n", argv[2]);
+            return 2;
+        }
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cheats_torch_cpu), cmocka_unit_test(cheats_c),      cmocka_unit_test(honest_torch_cpu),
         cmocka_unit_test(cheats_triton),    cmocka_unit_test(honest_triton), cmocka_unit_test(cheats_native),

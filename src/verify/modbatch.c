@@ -102,7 +102,8 @@ struct loading {
     struct run *runs;
     size_t n, next, judged, ahead;
     bool *known, *loaded, stop;
-    bool blind; /* the referee had no room for a problem ahead of its turn, or was lost over it */
+    bool *dropped; /* loaded ahead, and ended again: loaded in its turn */
+    bool blind;    /* the referee had no room for a problem ahead of its turn, or was lost over it */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
@@ -209,23 +210,46 @@ static void begin_rest(struct module_judge *j) {
     module_rested(j);
 }
 
-/* There was trouble, which may be for want of a GPU's memory. When it is the answer that has most of it, that is the
- * answer's trouble. */
-static void blame(struct run *r) {
+/* There was trouble, or no memory, which may be for want of a GPU's memory. When it is the answer that has most of it,
+ * that is the answer's trouble. True: others have most of it, or may have. */
+static bool blame(struct run *r) {
     static const double most = 0.5;
+    const enum outcome o = r->out->outcome;
     int64_t before = 0, after = 0, total = 0;
     struct err e = {0};
-    if (r->out->outcome != OUTCOME_INFRASTRUCTURE || !on_gpu(r->j) || !r->up) return;
-    enum status st = modcases_room(&r->j->cases, &before, &total, &e);
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    if (o != OUTCOME_INFRASTRUCTURE && o != OUTCOME_MEMORY_LIMIT) return false;
+    if (!on_gpu(r->j)) return true;
+    const bool up = r->up;
+    enum status st = up ? modcases_room(&r->j->cases, &before, &total, &e) : ST_OK;
+    if (up) modrun_end(&r->r, NULL, NULL, NULL, 0);
     r->up = false;
     if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
-    if (st != ST_OK || (double)(after - before) <= most * (double)total) return;
+    if (st != ST_OK) return true;
+    if (!up || (double)(after - before) <= most * (double)total) return (double)after < (1 - most) * (double)total;
     r->out->outcome = OUTCOME_MEMORY_LIMIT;
     SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9, (double)total * 1e-9);
+    return false;
 }
 
-/* Our own trouble (a worker that was lost) is worth a second try, from the start. */
+/* Answers behind item i that are loaded are ended: one of them may have taken the memory that item i wants. They are
+ * loaded again in their turn, as are those that could not be loaded ahead for want of it. How many there were. */
+static int drop_ahead(struct loading *l, size_t i) {
+    int n = 0;
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i + 1; k < l->n; k++) {
+        struct run *r = &l->runs[k];
+        if (!l->loaded[k] || !r->up) continue;
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+        l->dropped[k] = true;
+        n++;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
+/* Our own trouble (a worker that was lost), and want of memory that others may have, are worth a second try, from the
+ * start. */
 static void try_again(struct loading *l, size_t i) {
     struct run *r = &l->runs[i];
     log_warn("%s; judging the answer again", r->out->message);
@@ -264,19 +288,31 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     }
     if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
     const bool known = st == ST_OK;
-    if (!threads && known) fork_and_load(r, l->items[i].source);
+    /* What it lacked when it was loaded ahead it may have in its turn. */
+    const bool lacked = threads && !r->up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
+    const bool late = lacked || (threads && !r->up && l->dropped[i]);
+    if (lacked && blame(r)) drop_ahead(l, i);
+    if (late) {
+        kernel_names_free(&r->kernels);
+        json_decref(r->interface);
+        init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+        st = prepare_case(r, l->items[i].problem, &e);
+    }
+    if ((!threads || late) && st == ST_OK) fork_and_load(r, l->items[i].source);
     /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
-    if (!known) judge_trouble(r->out, st, &e);
+    if (!known || st != ST_OK) judge_trouble(r->out, st, &e);
     if (known && r->up) run_judge(r);
-    blame(r);
+    const bool crowded = blame(r);
     settle_error(r->out);
-    if (i + 1 == l->n && on_gpu(l->j) && r->out->outcome != OUTCOME_INFRASTRUCTURE) {
+    const bool dropped = crowded && drop_ahead(l, i) > 0;
+    const bool again = r->out->outcome == OUTCOME_INFRASTRUCTURE || dropped;
+    if (i + 1 == l->n && on_gpu(l->j) && !again) {
         l->j->last = xmalloc(sizeof *r);
         *l->j->last = *r;
         return;
     }
     run_finish(r);
-    if (r->out->outcome == OUTCOME_INFRASTRUCTURE) try_again(l, i);
+    if (again) try_again(l, i);
 }
 
 enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
@@ -294,6 +330,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     l.runs = xcalloc(n + 1, sizeof *l.runs);
     l.loaded = xcalloc(n + 1, sizeof *l.loaded);
     l.known = xcalloc(n + 1, sizeof *l.known);
+    l.dropped = xcalloc(n + 1, sizeof *l.dropped);
     for (size_t i = 0; i < n; i++) {
         init_run(&l.runs[i], j, items[i].source, items[i].verdict);
         l.known[i] = !is_native(j) && !is_rehearsed(j);
@@ -331,6 +368,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     free(l.runs);
     free(l.loaded);
     free(l.known);
+    free(l.dropped);
     pthread_cond_destroy(&l.changed);
     pthread_mutex_destroy(&l.lock);
     return st;

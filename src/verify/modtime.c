@@ -29,8 +29,6 @@ enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
 static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, gpu_slow_call_s = 2.5e-3,
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
-/* Calls that are shorter take more requests until their ratio is known: for so long. */
-static const double short_call_s = 1e-4, short_patience_s = 2;
 /* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests. */
 enum { LONE_PAIRS = 6 };
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
@@ -253,7 +251,7 @@ static bool few_are_enough(struct duel *d, const struct taken t[2]) {
 /* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
  * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
  * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. recorded: the
- * answer's kernels are listed, before the round is known to have been that one; its times are no times. */
+ * answer's kernels are listed, as its process is told in front of the round; its times are no times. */
 static bool round_of(struct duel *d, bool answer_first, bool recorded, struct taken t[2]) {
     int slots[MAX_CALLS];
     json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
@@ -445,7 +443,9 @@ static double *calls_of(const struct duel *d, bool mine) {
     return out;
 }
 
-/* Whose kernels run in timed calls: in a round that the answer cannot tell from the others. */
+/* Whose kernels run in timed calls: in a round whose calls are asked for like all others. The request to list them goes
+ * through the harness in the answer's own process: one that patches the harness, or sees CUPTI at work, can tell this
+ * round from the others. Its times and its outputs are judged elsewhere. */
 static bool recorded_round(struct duel *d) {
     struct taken ignored[2];
     struct run *r = d->answer;
@@ -488,9 +488,8 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
         if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
-        const double patience_s =
-            worked_s < short_call_s * s->n * d->n ? fmax(d->plan.patience_s, short_patience_s) : d->plan.patience_s;
-        if (d->plan.patience_s > 0 && clock_now_s() - enough_since > patience_s) break;
+        const double patience_s = timing_patience_s(&d->plan, &ratio, worked_s / (s->n * d->n));
+        if (patience_s > 0 && clock_now_s() - enough_since > patience_s) break;
     }
     return ratio;
 }

@@ -1,6 +1,6 @@
 /* ModelNew answers: want of a GPU's memory is nobody's fault, and what is kept for speed is given back; references that
  * draw numbers; native answers of a batch, compiled ahead; a start that is late; models of the Hub's cache. test_rest
- * needs a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
+ * and test_hog need a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -141,6 +141,47 @@ static void test_native_batch(void **state) {
     verifier_close(v);
 }
 
+/* An answer for which there is no memory is judged once more without those that have been loaded ahead of their turn,
+ * one of which may have it; they are loaded again, and come out as if nothing had been. The first one gives them two
+ * seconds to be loaded in. */
+static void test_dropped(void **state) {
+    (void)state;
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return torch.relu(x)\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n";
+    enum { ROWS = 6, HUNGRY = 1, WRONG = 3 };
+    struct problem p = {.key = "p", .name = "p", .code = code};
+    char sources[ROWS][300];
+    struct verify_item items[ROWS];
+    struct err e = {0};
+    CLEANUP_STR struct str spent = STR_INIT;
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_cuda_native, .device = "cpu"});
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(sources[i], sizeof sources[i],
+                 "#include <unistd.h>\n%svoid kernel(const float *x, float *out, %scudaStream_t stream) {\n"
+                 "    usleep(%d);\n    for (long i = 0; i < X_N; i++) out[i] = %s; // %d\n}\n",
+                 i == HUNGRY ? "size_t scratch_bytes(void) { return (size_t)1 << 46; }\n" : "",
+                 i == HUNGRY ? "void *scratch, " : "", i == 0 ? 400000 : 0, i == WRONG ? "x[i]" : "x[i] > 0 ? x[i] : 0",
+                 i);
+        items[i] = (struct verify_item){.problem = &p, .source = sources[i]};
+    }
+    spent_take(&spent);
+    str_clear(&spent);
+    if (verify_batch(v, items, ROWS, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    spent_take(&spent);
+    for (int i = 0; i < ROWS; i++) {
+        const char *wanted = i == HUNGRY ? "memory_limit" : i == WRONG ? "wrong_output" : "correct";
+        if (strcmp(outcome_name(items[i].verdict.outcome), wanted) != 0)
+            fail_msg("%d: %s, expected %s; %s", i, outcome_name(items[i].verdict.outcome), wanted,
+                     items[i].verdict.message);
+    }
+    /* It, and at least one behind it that was loaded, twice. */
+    const char *loads = strstr(str_c(&spent), "\"process load\":[");
+    assert_non_null(loads);
+    if (strtol(strchr(loads, ',') + 1, NULL, 10) < ROWS + 2) fail_msg("%s", str_c(&spent));
+    verifier_close(v);
+}
+
 /* Answers that are each of another problem: no problem is loaded twice, though all are known before their turn. */
 static void test_loaded_once(void **state) {
     (void)state;
@@ -232,13 +273,52 @@ static void test_models(void **state) {
     if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
 }
 
+static void need_gpu(void) {
+    const char *wanted = getenv("KERNELRL_TEST_GPU");
+    if (wanted && *wanted) return;
+    printf("skipped: KERNELRL_TEST_GPU is not set\n");
+    skip();
+}
+
+/* An answer that takes a GPU's memory while it is loaded, ahead of its turn, does so at nobody else's cost. */
+static void test_hog(void **state) {
+    (void)state;
+    need_gpu();
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return torch.relu(x)\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(8192, 8192)]\n\n\ndef get_init_inputs():\n    return []\n";
+    static const char hog[] = "free = torch.cuda.mem_get_info()[0]\n"
+                              "HELD = torch.empty(free - (256 << 20), dtype=torch.uint8, device='cuda')\n";
+    static const char table[] = "TABLE = torch.ones(64 << 20, device='cuda')\n";
+    enum { ROWS = 6, HOG = 2 };
+    struct problem p = {.key = "p", .name = "p", .code = code};
+    char sources[ROWS][500];
+    struct verify_item items[ROWS];
+    struct err e = {0};
+    struct verifier *v = open_verifier(
+        (struct verify_options){.backend = BACKEND_cuda, .device = "cuda:0", .measure = true, .allow_library = true});
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(sources[i], sizeof sources[i],
+                 "# %d\nimport torch\n%s\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                 "        return torch.clamp(x, min=0)\n",
+                 i,
+                 i == HOG  ? hog
+                 : i > HOG ? table
+                           : "");
+        items[i] = (struct verify_item){.problem = &p, .source = sources[i]};
+    }
+    if (verify_batch(v, items, ROWS, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (int i = 0; i < ROWS; i++)
+        printf("%d: %s, ratio %.3f %s\n", i, outcome_name(items[i].verdict.outcome), items[i].verdict.speedup,
+               items[i].verdict.message);
+    for (int i = 0; i < ROWS; i++)
+        if (i != HOG) assert_string_equal(outcome_name(items[i].verdict.outcome), "correct");
+    verifier_close(v);
+}
+
 static void test_rest(void **state) {
     (void)state;
-    const char *wanted = getenv("KERNELRL_TEST_GPU");
-    if (!wanted || !*wanted) {
-        printf("skipped: KERNELRL_TEST_GPU is not set\n");
-        skip();
-    }
+    need_gpu();
     /* Inputs and outputs of 2 GiB each, of which the referee has several while it works. */
     static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
                                "    def forward(self, x):\n        return torch.relu(x)\n\n\ndef get_inputs():\n"
@@ -260,9 +340,9 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),     cmocka_unit_test(test_draws),      cmocka_unit_test(test_native_batch),
-        cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_no_room), cmocka_unit_test(test_draws),       cmocka_unit_test(test_native_batch),
+        cmocka_unit_test(test_dropped), cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start),
+        cmocka_unit_test(test_models),  cmocka_unit_test(test_hog),         cmocka_unit_test(test_rest),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }

@@ -86,6 +86,13 @@ struct timing_ratio timing_compare(const double *eager, const double *candidate,
     return r;
 }
 
+double timing_patience_s(const struct timing_plan *p, const struct timing_ratio *r, double seconds_per_call) {
+    static const double short_call_s = 1e-4, most_s = 2;
+    const bool wide = r->high - r->low > 2 * p->interval * r->ratio;
+    if (p->patience_s <= 0) return 0;
+    return wide || seconds_per_call < short_call_s ? fmax(p->patience_s, most_s) : p->patience_s;
+}
+
 bool timing_at_rest(struct timing_rest *r, double drain_s, bool is_usual, double slack) {
     const int known = r->n < TIMING_USUAL ? r->n : TIMING_USUAL;
     const bool at_rest = known == 0 || drain_s - timing_median(r->usual_s, known) <= slack;

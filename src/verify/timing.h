@@ -12,7 +12,7 @@ struct timing_plan {
     double warm_s, rep_s; /* > 0: until the slower side has worked for so long, instead of counts */
     double trim;          /* share of the times that is dropped at either end before the mean; 0.5: the median */
     double interval;      /* go on until the 95 % interval is this narrow, as a share of the ratio; 0: do not */
-    double patience_s;    /* but not for longer than this; 0: until the budget is spent */
+    double patience_s;    /* but not for longer than this (timing_patience_s()); 0: until the budget is spent */
     bool single;          /* one call a request, each timed by itself; else as many as take some milliseconds */
     bool whole;           /* what a request costs beside its calls is not taken off */
     bool device;          /* the ratio is that of device times in kernels */
@@ -36,6 +36,11 @@ struct timing_ratio {
  * medians (0.5); with what is between, the geometric mean of the pairs' ratios without that share at either end: a
  * machine that goes faster and slower does so for both of a pair. */
 struct timing_ratio timing_compare(const double *eager, const double *candidate, int n, double trim);
+
+/* For how long to go on behind the calls that the plan asks for, while the ratio's interval is wider than wanted; 0:
+ * until the budget is spent. Longer for calls of less than 0.1 ms, which take more requests, and where the interval is
+ * twice as wide: somebody else is at work, and may soon have done. */
+double timing_patience_s(const struct timing_plan *p, const struct timing_ratio *r, double seconds_per_call);
 
 /* A device is asked whether it is at rest by a small piece of work behind whatever it still does. How long that takes
  * when it is: the middle of the last findings behind the reference's calls. */

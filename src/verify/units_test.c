@@ -498,6 +498,16 @@ static void test_timing_plans(void **state) {
     struct verify_options o = {.timed_calls = 50};
     struct timing_plan p = timing_plan_of(&o);
     assert_true(p.calls == 50 && p.trim == 0.25 && !p.single && p.interval == 0.03 && p.patience_s == 0.5);
+    /* Patience for short calls and for what is far from known; as much as the budget has where an interval was asked
+     * for. */
+    assert_true(timing_patience_s(&p, &(struct timing_ratio){1, 0.98, 1.03}, 1e-3) == 0.5);
+    assert_true(timing_patience_s(&p, &(struct timing_ratio){1, 0.98, 1.03}, 5e-5) == 2);
+    assert_true(timing_patience_s(&p, &(struct timing_ratio){1, 0.95, 1.02}, 1e-3) == 2);
+    assert_true(timing_patience_s(&p, &(struct timing_ratio){4, 3.9, 4.1}, 1e-3) == 0.5);
+    o.interval = 0.01;
+    p = timing_plan_of(&o);
+    assert_true(p.interval == 0.01 && timing_patience_s(&p, &(struct timing_ratio){1, 0.9, 1.1}, 5e-5) == 0);
+    o.interval = 0;
     for (int m = 0; m <= TIMING_nsight_python_time; m++) {
         enum timing_method back;
         assert_true(timing_method_from_name(timing_method_name((enum timing_method)m), &back) && (int)back == m);

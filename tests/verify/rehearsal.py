@@ -104,8 +104,9 @@ with tempfile.TemporaryDirectory() as folder:
     for wrong in (ANSWER.replace("torch.empty_like(x)", "nothing"), ANSWER.replace("calls.append", "import os; os.nothing")):
         check(load(wrong).handle(request) == {"ok": True}, "silent about what is wrong with it")
     before = len(compiled)
-    load(ANSWER + "# autotune").handle(request)
-    check(len(compiled) == before, "left to its turn where kernels are tuned")
+    for word in ("autotune", "ctypes"):
+        load(f"{ANSWER}# {word}").handle(request)
+        check(len(compiled) == before, f"left to its turn with {word}")
     with torch.no_grad():
         h.cls(8)(torch.ones(6, 8), 2.0)
     check(len(launched) == 2, "kernels run again afterwards")
@@ -149,4 +150,6 @@ with tempfile.TemporaryDirectory() as folder:
     h = load(ANSWER)
     check(h.handle(request) == {"ok": True} and len(launched) <= 1 and sys.modules["answer"].calls == [], "left alone")
 check(zygote.Zygote.__new__(zygote.Zygote).handle({"op": "prepare", "step": 1}, None) == {}, "prepared")
+for text in ("CUDA error: out of memory", "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"):
+    check(build.kind_of(RuntimeError(text), "runtime") == "memory", f"memory: {text}")
 print("ok")

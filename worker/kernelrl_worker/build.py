@@ -21,7 +21,10 @@ class Builds:
 
 
 # The last: PyTorch asks NVML for the figures in its message, and a jail has no NVML.
-NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "->nvmlInit")
+NO_MEMORY = (
+    "out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED", "not enough memory", "can't allocate memory",
+    "Cannot allocate memory", "->nvmlInit",
+)  # fmt: skip
 # What has to import before an answer of a backend makes sense.
 PACKAGES = {"triton": "triton", "tilelang": "tilelang", "cute": "cutlass"}
 

@@ -116,12 +116,13 @@ class Harness:
         """Compiles the Triton kernels that a call launches, ahead of the answer's turn: that takes a processor and no
         device. A second copy of the module makes a call on tensors without memory, in which kernels are compiled but not
         launched; the copy is dropped, and Triton finds what it has compiled in its cache on disk. Whatever goes wrong
-        here goes wrong again, and is told, when the answer is called. Kernels that are tuned would be timed, and an
-        extension's would run: those answers wait."""
+        here goes wrong again, and is told, when the answer is called. Kernels that are tuned would be timed, and what an
+        extension or the driver is asked for by itself would be done: those answers wait."""
         mine = sys.modules.get("answer")
         with open(ANSWER, encoding="utf-8", errors="surrogateescape") as f:
-            if "autotune" in f.read() or build.Builds.asked:
-                return {}
+            text = f.read()
+        if build.Builds.asked or any(word in text for word in ("autotune", "ctypes")):
+            return {}
         build.Builds.allowed = False  # the verifier waits for this reply, and for no other message
         try:
             from kernelrl_worker import warmup  # noqa: PLC0415
@@ -370,5 +371,5 @@ def main(fd, options):
         except MemoryError as error:
             reply = {"ok": False, "kind": "memory", "error": f"out of memory: {error}"}
         except Exception as error:
-            reply = {"ok": False, "kind": "runtime", "error": explain(error)}
+            reply = {"ok": False, "kind": build.kind_of(error, "runtime"), "error": explain(error)}
         channel.send(reply)
