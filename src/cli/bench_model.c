@@ -63,6 +63,7 @@ struct step_buffers {
     int32_t *ids;
     float *logits;
     struct step_want *want;
+    struct draw *draw;
     struct step_drawn *drawn;
     double *t;
 };
@@ -73,6 +74,7 @@ static void step_buffers_free(struct step_buffers *s) {
     free(s->ids);
     free(s->logits);
     free(s->want);
+    free(s->draw);
     free(s->drawn);
     free(s->t);
 }
@@ -83,11 +85,13 @@ static struct step_buffers step_buffers(const struct model_config *c, int n_seq,
                              .ids = random_ids(n_ids, c->V, (uint64_t)n_seq),
                              .logits = xmalloc((size_t)n_seq * (size_t)c->V * sizeof(float)),
                              .want = xcalloc((size_t)n_seq, sizeof(struct step_want)),
+                             .draw = xcalloc((size_t)n_seq, sizeof(struct draw)),
                              .drawn = xcalloc((size_t)n_seq, sizeof(struct step_drawn)),
                              .t = xcalloc((size_t)n_times, sizeof(double))};
     for (int i = 0; i < n_seq; i++) {
         s.seq[i] = i;
-        s.want[i] = (struct step_want){STEP_DRAW, {1, 0, (i + 0.5) / n_seq}};
+        s.draw[i] = (struct draw){1, 0, (i + 0.5) / n_seq};
+        s.want[i] = (struct step_want){STEP_DRAW, s.draw[i]};
     }
     return s;
 }
@@ -97,6 +101,36 @@ static enum status bench_step(struct model *m, struct kv_cache *kv, int n_seq, c
                               const int32_t *ids, struct err *e) {
     if (!model_can_draw(m)) return model_step(m, kv, n_seq, s->seq, s->n, ids, s->logits, e);
     return model_step_draw(m, kv, n_seq, s->seq, s->n, ids, s->want, model_cfg(m)->V, s->drawn, s->logits, e);
+}
+
+/* n steps of one token each, s->t the seconds of each. As the engine makes them: where the device draws, a step is
+ * asked for before the tokens of the one before are known. The limits are measured in the middle again. */
+static enum status decode_steps(struct bench *b, struct model *m, struct kv_cache *kv, int n_seq, int64_t n,
+                                struct step_buffers *s, struct err *e) {
+    const bool ahead = model_can_begin(m, n_seq);
+    const int32_t limit = model_cfg(m)->V;
+    int32_t *const drawn_before = s->ids + n_seq; /* of the step before: -1 - place */
+    for (int i = 0; i < n_seq; i++) {
+        s->n[i] = 1;
+        if (ahead) drawn_before[i] = -1 - i;
+    }
+    double t = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const bool first = k == 0 || k == n / 2, last = k + 1 == n / 2 || k + 1 == n;
+        if (k == n / 2) TRY(bench_limits_raise(b, model_cfg(m), dtype_of(m), e));
+        if (first) t = clock_now_s();
+        if (!ahead) {
+            TRY(bench_step(m, kv, n_seq, s, s->ids + k * n_seq, e));
+        } else {
+            if (first) TRY(model_step_begin(m, kv, n_seq, s->seq, s->ids, s->draw, limit, e));
+            if (!last) TRY(model_step_begin(m, kv, n_seq, s->seq, drawn_before, s->draw, limit, e));
+            TRY(model_step_end(m, s->drawn, e));
+        }
+        const double now = clock_now_s();
+        s->t[k] = now - t;
+        t = now;
+    }
+    return ST_OK;
 }
 
 /* The sequences of an empty cache, in as many runs as there are adapters. */
@@ -115,20 +149,14 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     const int64_t begin = o->context_begin, end = o->context_end, steps = end - begin;
     struct kv_cache *kv;
     TRY(kv_create(m, n_seq, end, 0, &kv, e));
-    struct step_buffers s = step_buffers(c, n_seq, n_seq * i64_max(begin, steps), steps);
+    struct step_buffers s = step_buffers(c, n_seq, n_seq * i64_max(i64_max(begin, steps), 2), steps);
     enum status st;
     share_adapters(o, kv, n_seq);
     bench_begin(b);
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     for (int i = 0; i < n_seq; i++) s.n[i] = (int)begin;
     TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids, e), out);
-    for (int i = 0; i < n_seq; i++) s.n[i] = 1;
-    for (int64_t k = 0; k < steps; k++) { /* the prompts have warmed up */
-        if (k == steps / 2) TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
-        const double t0 = clock_now_s();
-        TRY_GOTO(bench_step(m, kv, n_seq, &s, s.ids + k * n_seq, e), out);
-        s.t[k] = clock_now_s() - t0;
-    }
+    TRY_GOTO(decode_steps(b, m, kv, n_seq, steps, &s, e), out); /* the prompts have warmed up */
     TRY_GOTO(bench_limits_raise(b, c, dtype_of(m), e), out);
     const double keys = (double)n_seq * ((double)(begin + end + 1) / 2); /* of the step in the middle */
     const struct bench_times t = bench_times(s.t, (int)steps);

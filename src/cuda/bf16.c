@@ -444,15 +444,23 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
     if (!c || x.rows == 0 || a->N == 0) return;
     if (!is_factor(x) && !make_factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
     ASSERT(a->dt == DT_BF16 && xa.dt == DT_BF16 && xa.cols == a->N && xa.ld == a->N && a->K == x.cols);
-    const struct cu_lora l = {.x = side(x.data, x.ld, 1),
-                              .a = side(a->packed, a->K, 1),
-                              .t = xa.data,
-                              .n = 1,
-                              .scale = scale,
-                              .T = x.rows,
-                              .K = a->K,
-                              .R = a->N};
-    if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale))) return;
+    struct cu_lora l = {.x = side(x.data, x.ld, 1),
+                        .a = side(a->packed, a->K, 1),
+                        .t = xa.data,
+                        .n = 1,
+                        .scale = scale,
+                        .T = x.rows,
+                        .K = a->K,
+                        .R = a->N};
+    const int64_t tiles = cu_lora_down_tiles(&l);
+    if (tiles > 0) {
+        l.part = cuda_scratch(c, "lora", &c->lora_part, (size_t)(tiles * CU_LORA_TILE) * sizeof *l.part);
+        l.count = zeroed_counts(c, "lora", &c->lora_count, tiles);
+        if (!l.part || !l.count) return;
+    }
+    if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale), ADDRESS(l.part),
+              ADDRESS(l.count)))
+        return;
     struct cu_dev beside = c->dev;
     beside.stream = c->side;
     if (cuda_ok(c, "lora", cudaEventRecord(c->fork, c->stream)) &&
@@ -508,9 +516,10 @@ void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, str
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids) {
     if (x.rows == 0) return;
     const int32_t *rows = pass_send(c, "embed", ids, (size_t)x.rows * sizeof *ids);
-    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows)))
+    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows), ADDRESS(c->drawn.p)))
         cuda_ok(c, "embed",
-                cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows));
+                cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows,
+                           c->drawn.p));
 }
 
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *ids) {
@@ -587,7 +596,7 @@ bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[]
     for (int i = 0; i < n; i++) {
         if (t[i]->dt != DT_BF16) continue;
         const struct tensor y = tensor_of(p, DT_F32, t[i]->rows, t[i]->cols);
-        if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL))) return false;
+        if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL, NULL))) return false;
         *t[i] = y;
         p += ((size_t)(y.rows * y.cols) * sizeof(float) + 255) & ~(size_t)255;
     }
@@ -638,7 +647,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .part_units = p->part_units};
     if (p->n_split > 0) {
         a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        a.count = zeroed_counts(c, "attention", p->n_split);
+        a.count = zeroed_counts(c, "attention", &c->count, p->n_split);
         if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,

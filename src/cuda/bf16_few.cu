@@ -21,7 +21,7 @@
 enum { DEPTH = 64 /* columns of a panel */, PANELS = 2 /* of a stage */, MOST_STAGES = 24 };
 static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
 
-/* A matrix as the copy engine sees it: panels of DEPTH columns. */
+/* A matrix as the copy engine sees it: parts of `cols` columns side by side, each in panels of DEPTH columns. */
 struct matrix_map {
 #ifndef KERNELRL_EMULATED
     CUtensorMap map;
@@ -75,22 +75,23 @@ static __device__ __forceinline__ bool elected() {
 static __device__ __forceinline__ void announce(const struct matrix_map &m) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&m.map) : "memory");
 }
-/* The map's box of panels from `panel` on and rows from `row` on, panel by panel; zeros for what the matrix has not. */
-static __device__ __forceinline__ void fetch(uint16_t *to, const struct matrix_map &m, int panel, int row,
+/* The map's box of panels from `panel` of a part on and rows from `row` on, panel by panel; zeros for what the part has
+ * not. */
+static __device__ __forceinline__ void fetch(uint16_t *to, const struct matrix_map &m, int part, int panel, int row,
                                              uint64_t *b) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-                 "[%1, {%2, %3, %4}], [%5];" ::"r"(at_shared(to)),
-                 "l"(&m.map), "r"(0), "r"(row), "r"(panel), "r"(at_shared(b))
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(at_shared(to)),
+                 "l"(&m.map), "r"(0), "r"(row), "r"(panel), "r"(part), "r"(at_shared(b))
                  : "memory");
 }
 #elif !defined(__CUDACC__)
 /* A box of `rows` rows and `panels` panels, by all threads of the block. */
-static void fetch_now(uint16_t *to, const struct matrix_map &m, int panel, int row, int rows, int panels) {
+static void fetch_now(uint16_t *to, const struct matrix_map &m, int part, int panel, int row, int rows, int panels) {
     for (int i = (int)threadIdx.x; i < panels * rows * 8; i += (int)blockDim.x) {
         const int64_t r = row + i / 8 % rows, k = (panel + i / 8 / rows) * (int64_t)DEPTH + i % 8 * 8;
         for (int e = 0; e < 8; e++)
             to[i / 8 / rows * rows * DEPTH + wg_at(i / 8 % rows, i % 8) + e] =
-                r < m.rows && k < m.cols ? m.p[r * m.ld + k + e] : 0;
+                r < m.rows && k < m.cols ? m.p[r * m.ld + part * m.cols + k + e] : 0;
     }
 }
 #endif
@@ -119,7 +120,7 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
     DYNAMIC_SHARED(shared);
     enum { MULTIPLIERS = GROUPS * WG_THREADS, SIDE = NT * 8 };
     uint16_t *const stage = aligned_tiles(shared); /* [stages][panels of x, of W's halves] */
-    const int part = (int)blockIdx.x / g.tiles, panel0 = part * g.panels;
+    const int part = (int)blockIdx.x / g.tiles;
     const int n0 = (int)blockIdx.x % g.tiles * SIDE, half_n = (int)g.N;
     const auto place = [&](int at, int row) { return stage + (at * g.stage_rows + row) * DEPTH; };
     const int w_row = PANELS * g.x_rows; /* of a stage */
@@ -208,9 +209,9 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
                 barrier_expect(&full[at], (unsigned)g.stage_rows * DEPTH * 2);
 #pragma unroll
                 for (int h = 0; h < HALVES; h++)
-                    fetch(place(at, w_row + h * PANELS * SIDE), g.w, panel0 + panel, n0 + h * half_n, &full[at]);
+                    fetch(place(at, w_row + h * PANELS * SIDE), g.w, part, panel, n0 + h * half_n, &full[at]);
             };
-            const auto ask_x = [&](int at, int panel) { fetch(place(at, 0), g.x, panel0 + panel, 0, &full[at]); };
+            const auto ask_x = [&](int at, int panel) { fetch(place(at, 0), g.x, part, panel, 0, &full[at]); };
             if (elected())
                 for (int s = 0; s < g.stages; s++) ask_w(s, s * PANELS);
             wait_for_before();
@@ -248,9 +249,9 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
     begin();
     for (int panel = 0; panel < g.panels; panel += PANELS) {
         __syncthreads();
-        fetch_now(place(0, 0), g.x, panel0 + panel, 0, g.x_rows, PANELS);
+        fetch_now(place(0, 0), g.x, part, panel, 0, g.x_rows, PANELS);
         for (int h = 0; h < HALVES; h++)
-            fetch_now(place(0, w_row + h * PANELS * SIDE), g.w, panel0 + panel, n0 + h * half_n, SIDE, PANELS);
+            fetch_now(place(0, w_row + h * PANELS * SIDE), g.w, part, panel, n0 + h * half_n, SIDE, PANELS);
         __syncthreads();
         if (threadIdx.x < MULTIPLIERS) multiply(0, panel);
     }
@@ -283,15 +284,14 @@ static struct few_shape shape_of(const struct cu_dev *d, const struct cu_few *f)
 }
 
 extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
-    return d->wgmma && f->T > 0 && f->T <= CU_FEW_ROWS && f->N > 0 && f->N % 8 == 0 && f->K > 0 &&
-           f->K % (PANELS * DEPTH) == 0 &&
+    return d->wgmma && f->T > 0 && f->T <= CU_FEW_ROWS && f->N > 0 && f->N % 8 == 0 && f->K > 0 && f->K % DEPTH == 0 &&
            (((uintptr_t)f->x | (uintptr_t)f->w | (uintptr_t)f->y | (uintptr_t)(f->ldx * 2) | (uintptr_t)(f->ldw * 2)) &
             15) == 0 &&
            f->ldy % 8 == 0 && shape_of(d, f).eights > 0;
 }
 
 /* Fills in the map of boxes of so many rows. */
-static int map_matrix(struct matrix_map *m, int box_rows) {
+static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows) {
 #ifndef KERNELRL_EMULATED
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -300,17 +300,18 @@ static int map_matrix(struct matrix_map *m, int box_rows) {
     static void *const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     static encode_fn *const encode =
         reinterpret_cast<encode_fn *>(driver ? dlsym(driver, "cuTensorMapEncodeTiled") : nullptr);
-    const cuuint64_t size[3] = {DEPTH, (cuuint64_t)m->rows, (cuuint64_t)m->cols / DEPTH};
-    const cuuint64_t step[2] = {(cuuint64_t)m->ld * 2, DEPTH * 2}; /* bytes from row to row, from panel to panel */
-    const cuuint32_t box[3] = {DEPTH, (cuuint32_t)box_rows, PANELS}, ones[3] = {1, 1, 1};
+    const cuuint64_t size[4] = {DEPTH, (cuuint64_t)m->rows, (cuuint64_t)m->cols / DEPTH, (cuuint64_t)parts};
+    /* bytes from row to row, from panel to panel, from part to part */
+    const cuuint64_t step[3] = {(cuuint64_t)m->ld * 2, DEPTH * 2, (cuuint64_t)m->cols * 2};
+    const cuuint32_t box[4] = {DEPTH, (cuuint32_t)box_rows, PANELS, 1}, ones[4] = {1, 1, 1, 1};
     if (!encode) return (int)cudaErrorNotSupported;
-    return encode(&m->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t *>(m->p), size, step, box, ones,
+    return encode(&m->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<uint16_t *>(m->p), size, step, box, ones,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
                ? 0
                : (int)cudaErrorInvalidValue;
 #else
-    return (void)m, (void)box_rows, 0;
+    return (void)m, (void)parts, (void)box_rows, 0;
 #endif
 }
 
@@ -324,22 +325,22 @@ static int start(const struct cu_dev *d, const struct few &g, int parts, int sha
 extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     if (f->T <= 0 || f->N <= 0) return 0;
     const struct few_shape s = shape_of(d, f);
-    const int64_t cols = f->K * f->parts, rows = f->end == CU_FEW_SWIGLU ? 2 * f->N : f->N;
+    const int64_t rows = f->end == CU_FEW_SWIGLU ? 2 * f->N : f->N;
     struct few g = {};
-    g.x.p = f->x, g.x.rows = f->T, g.x.cols = cols, g.x.ld = f->ldx;
-    g.w.p = f->w, g.w.rows = rows, g.w.cols = cols, g.w.ld = f->ldw;
+    g.x.p = f->x, g.x.rows = f->T, g.x.cols = f->K, g.x.ld = f->ldx;
+    g.w.p = f->w, g.w.rows = rows, g.w.cols = f->K, g.w.ld = f->ldw;
     g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.part_step = f->part_step;
     g.end = f->end, g.tiles = (int)s.tiles, g.panels = (int)(f->K / DEPTH), g.x_rows = (int)ceil_div(f->T, 8) * 8;
     /* The last warpgroup reads on behind x's rows; and the barriers, too, take some of the shared memory. */
     const int groups = f->T <= WG_ROWS ? 1 : 2, behind = (WG_ROWS * groups - g.x_rows) * DEPTH * 2;
     const int room = d->max_shared - 1024 - WG_ALIGN - behind, panel = (g.x_rows + 8 * s.eights * s.halves) * DEPTH * 2;
-    const int fit = room / (panel * PANELS), steps = g.panels / PANELS;
+    const int fit = room / (panel * PANELS), steps = (g.panels + PANELS - 1) / PANELS;
     if (fit < 1) return (int)cudaErrorInvalidValue;
     g.stages = fit < steps ? fit : steps;
     if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
     g.stage_rows = PANELS * panel / (DEPTH * 2);
-    int rc = map_matrix(&g.x, g.x_rows);
-    if (!rc) rc = map_matrix(&g.w, 8 * s.eights);
+    int rc = map_matrix(&g.x, f->parts, g.x_rows);
+    if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights);
     if (rc) return rc;
     const int parts = (int)f->parts, shared = g.stages * panel * PANELS + WG_ALIGN + behind;
 #define SIZE(n, h)                      \

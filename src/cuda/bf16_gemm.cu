@@ -69,19 +69,25 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { DOWN_WARPS = CU_LORA_CHAINS, DOWN_THREADS = 32 * DOWN_WARPS, DOWN_FEW = 64, DOWN_WIDE = 4 };
+enum { CHAINS = CU_LORA_CHAINS, DOWN_FEW = 64, DOWN_WIDE = 4, DOWN_LONG = 8192, DOWN_BLOCKS = 4 };
 
-/* t = scale x A^T: a block has 16 rows and 8 NT of A's, its warps share k. Of few rows the blocks are narrow, so that
- * there are many; of more rows wide, so that there are not many more than multiprocessors that the product beside
- * leaves idle. AHEAD pieces are asked for together. */
-template <int NT, int AHEAD>
-static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const struct cu_lora l) {
-    __shared__ float part[DOWN_WARPS][NT][32][4];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const int64_t cols = l.n * l.R, per_row = ceil_div(cols, 8 * NT);
-    const int64_t m0 = blockIdx.x / per_row * 16, n0 = blockIdx.x % per_row * (8 * NT);
-    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, DOWN_WARPS);
-    const int64_t begin = warp * each * 32, end = min64((warp + 1) * each, pieces) * 32;
+/* t = scale x A^T: BLOCKS blocks have 16 rows and 8 NT of A's, their warps share k, a chain each. Of few rows they are
+ * narrow, so that there are many; of more rows wide, so that there are not many more than multiprocessors that the
+ * product beside leaves idle. There a long k is shared by several blocks, of which the last to end adds the chains:
+ * the product would be done before one block. AHEAD pieces are asked for together. */
+template <int NT, int AHEAD, int BLOCKS>
+static __global__ void __launch_bounds__(32 * CHAINS / BLOCKS) lora_down_kernel(const struct cu_lora l) {
+    enum { WARPS = CHAINS / BLOCKS, THREADS = 32 * WARPS };
+    alignas(16) __shared__ float shared[BLOCKS == 1 ? CHAINS : 1][NT][32][4];
+    __shared__ unsigned before;
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int64_t tile = blockIdx.x / BLOCKS, cols = l.n * l.R, per_row = ceil_div(cols, 8 * NT);
+    const int64_t m0 = tile / per_row * 16, n0 = tile % per_row * (8 * NT);
+    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CHAINS);
+    const int chain = blockIdx.x % BLOCKS * WARPS + threadIdx.x / 32;
+    const int64_t begin = chain * each * 32, end = min64((chain + 1) * each, pieces) * 32;
+    float(*const part)[NT][32][4] =
+        BLOCKS == 1 ? shared : reinterpret_cast<float(*)[NT][32][4]>(l.part) + tile * CHAINS;
     float acc[NT][4];
 #pragma unroll
     for (int i = 0; i < NT; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
@@ -120,17 +126,34 @@ static __global__ void __launch_bounds__(DOWN_THREADS) lora_down_kernel(const st
     }
 #pragma unroll
     for (int j = 0; j < NT; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) part[warp][j][lane][e] = acc[j][e];
+        *reinterpret_cast<float4 *>(part[chain][j][lane]) = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
+    if (BLOCKS > 1) {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) before = atomicAdd(l.count + tile, 1u);
+    }
     __syncthreads();
-    if (threadIdx.x >= 128 * NT) return;
-    const int j = threadIdx.x / 128, who = threadIdx.x % 128 / 4, e = threadIdx.x % 4;
-    float s = 0;
+    if (BLOCKS > 1) {
+        if (before != BLOCKS - 1) return;
+        if (threadIdx.x == 0) l.count[tile] = 0;
+        __threadfence();
+    }
+    for (int at = threadIdx.x; at < 32 * NT; at += THREADS) {
+        const int j = at / 32, who = at % 32;
+        float4 p[CHAINS];
+        float s[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int w = 0; w < DOWN_WARPS; w++) s = s + part[w][j][who][e];
-    const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + j * 8 + who % 4 * 2 + e % 2;
-    if (m >= l.T || n >= cols) return;
-    l.t[m * cols + n] = bf16_of(l.scale * s);
+        for (int w = 0; w < CHAINS; w++)
+            p[w] = BLOCKS == 1 ? *reinterpret_cast<const float4 *>(part[w][j][who]) : load_fresh4(part[w][j][who]);
+#pragma unroll
+        for (int w = 0; w < CHAINS; w++)
+            s[0] = s[0] + p[w].x, s[1] = s[1] + p[w].y, s[2] = s[2] + p[w].z, s[3] = s[3] + p[w].w;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int64_t m = m0 + who / 4 + e / 2 * 8, n = n0 + j * 8 + who % 4 * 2 + e % 2;
+            if (m < l.T && n < cols) l.t[m * cols + n] = bf16_of(l.scale * s[e]);
+        }
+    }
 }
 
 /* y += t B^T, all sites side by side. */
@@ -205,14 +228,24 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
 static __global__ void nothing_kernel(int unused) { (void)unused; }
 extern "C" int cu_nothing(const struct cu_dev *d) { return LAUNCH(nothing_kernel, 1, 32, 0, d->stream, 0); }
 
+extern "C" int64_t cu_lora_down_tiles(const struct cu_lora *l) {
+    const int64_t cols = l->n * l->R;
+    return l->K > DOWN_LONG && l->T > DOWN_FEW && l->T < CU_LORA_MANY && cols > 8
+               ? ceil_div(l->T, 16) * ceil_div(cols, 8 * DOWN_WIDE)
+               : 0;
+}
+
 extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
-    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R;
-    if (l->T > DOWN_FEW && cols > 8)
-        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4>), high * ceil_div(cols, 8 * DOWN_WIDE), DOWN_THREADS, 0,
+    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R, shared = cu_lora_down_tiles(l);
+    if (shared > 0)
+        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, DOWN_BLOCKS>), shared * DOWN_BLOCKS, 32 * CHAINS / DOWN_BLOCKS, 0,
                       d->stream, *l);
-    return LAUNCH((lora_down_kernel<1, 8>), high * ceil_div(cols, 8), DOWN_THREADS, 0, d->stream, *l);
+    if (l->T > DOWN_FEW && cols > 8)
+        return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, 1>), high * ceil_div(cols, 8 * DOWN_WIDE), 32 * CHAINS, 0,
+                      d->stream, *l);
+    return LAUNCH((lora_down_kernel<1, 8, 1>), high * ceil_div(cols, 8), 32 * CHAINS, 0, d->stream, *l);
 }
 
 extern "C" int cu_lora_up(const struct cu_dev *d, struct cu_lora *l) {

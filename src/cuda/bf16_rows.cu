@@ -320,17 +320,18 @@ extern "C" int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_m
     return LAUNCH(round_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x);
 }
 
-static __global__ void widen_kernel(struct cu_mat y, struct cu_mat16 x, const int32_t *rows) {
+static __global__ void widen_kernel(struct cu_mat y, struct cu_mat16 x, const int32_t *rows, const int32_t *drawn) {
     ELEMENT_LOOP(i, y.rows * y.cols) {
-        const int64_t t = i / y.cols, j = i % y.cols, from = rows ? rows[t] : t;
+        const int64_t t = i / y.cols, j = i % y.cols, from = rows ? row_or_drawn(rows[t], drawn) : t;
         y.p[t * y.ld + j] = bf16_float(x.p[from * x.ld + j]);
     }
 }
 
-extern "C" int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows) {
+extern "C" int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows,
+                          const int32_t *drawn) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    return LAUNCH(widen_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows);
+    return LAUNCH(widen_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, rows, drawn);
 }
 
 static __global__ void gather16_kernel(struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows) {

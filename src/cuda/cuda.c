@@ -148,22 +148,64 @@ static void finish_logprobs(const struct result_item *x, const struct cu_row_sta
     }
 }
 
+static void hand_over(const struct result_item *item, int n, const char *host) {
+    for (const struct result_item *x = item; x < item + n; x++) {
+        if (x->dst)
+            memcpy(x->dst, host + x->at, x->bytes);
+        else
+            finish_logprobs(x, (const struct cu_row_stats *)(const void *)(host + x->at));
+    }
+}
+
+/* Those that were posted first, which are there. */
+static void hand_over_posted(struct cuda_backend *c) {
+    struct posted *p = &c->posted[c->first_posted];
+    hand_over(p->item, p->n, p->host);
+    c->first_posted = (c->first_posted + 1) % POSTS_MAX;
+    c->n_posted--;
+}
+
 static bool results_deliver(struct cuda_backend *c, const char *op) {
     struct results *r = &c->results;
     if (r->used && !cuda_ok(c, op, cudaMemcpyAsync(r->host, r->dev, r->used, cudaMemcpyDeviceToHost, c->stream)))
         return false;
     if (!cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return false;
-    for (int i = 0; i < r->n; i++) {
-        const struct result_item *x = &r->item[i];
-        if (x->dst)
-            memcpy(x->dst, r->host + x->at, x->bytes);
-        else
-            finish_logprobs(x, (const struct cu_row_stats *)(const void *)(r->host + x->at));
-    }
+    while (c->n_posted > 0) hand_over_posted(c);
+    hand_over(r->item, r->n, r->host);
     r->n = 0;
     r->used = 0;
-    c->replay_queued = false;
     return true;
+}
+
+/* The device writes the next results to the same place, but behind this copy. */
+static void cuda_post(struct backend *be) {
+    struct cuda_backend *c = begin(be, "post");
+    if (!c) return;
+    ASSERT(c->n_posted < POSTS_MAX);
+    struct results *r = &c->results;
+    struct posted *p = &c->posted[(c->first_posted + c->n_posted) % POSTS_MAX];
+    if (p->bytes < r->bytes) {
+        void *host = NULL;
+        cudaFreeHost(p->host);
+        p->host = NULL;
+        p->bytes = 0;
+        if (!cuda_ok(c, "post", cudaMallocHost(&host, r->bytes))) return;
+        p->host = host;
+        p->bytes = r->bytes;
+    }
+    if (r->used && !cuda_ok(c, "post", cudaMemcpyAsync(p->host, r->dev, r->used, cudaMemcpyDeviceToHost, c->stream)))
+        return;
+    if (!cuda_ok(c, "post", cudaEventRecord(p->there, c->stream))) return;
+    struct result_item *const item = p->item;
+    const int cap = p->cap;
+    p->item = r->item;
+    p->cap = r->cap;
+    p->n = r->n;
+    r->item = item;
+    r->cap = cap;
+    r->n = 0;
+    r->used = 0;
+    c->n_posted++;
 }
 
 /* Makes room for n results of `bytes` each: what is there may have to be delivered first. */
@@ -232,10 +274,10 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_
     return s->p;
 }
 
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n) {
-    const size_t had = c->count.bytes;
-    unsigned *p = cuda_scratch(c, op, &c->count, (size_t)n * sizeof *p);
-    if (p && c->count.bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, c->count.bytes, c->stream))) return NULL;
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct slab *s, int64_t n) {
+    const size_t had = s->bytes;
+    unsigned *p = cuda_scratch(c, op, s, (size_t)n * sizeof *p);
+    if (p && s->bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, s->bytes, c->stream))) return NULL;
     return p;
 }
 
@@ -290,15 +332,27 @@ static void mem_zero(struct backend *be, void *dst, size_t bytes) {
     if (c && bytes) cuda_ok(c, "mem_zero", cudaMemsetAsync(dst, 0, bytes, c->stream));
 }
 
-static enum status cuda_sync(struct backend *be, struct err *e) {
-    struct cuda_backend *c = begin(be, "sync");
-    if (c && results_deliver(c, "sync")) return ST_OK;
-    c = (struct cuda_backend *)be;
+static enum status first_error(struct backend *be, struct err *e) {
+    const struct cuda_backend *c = (struct cuda_backend *)be;
     if (e) {
         *e = (struct err){.code = ST_DEVICE, .file = __FILE__, .line = __LINE__};
         snprintf(e->msg, sizeof e->msg, "%s: %s", c->name, c->error);
     }
     return ST_DEVICE;
+}
+
+static enum status cuda_sync(struct backend *be, struct err *e) {
+    struct cuda_backend *c = begin(be, "sync");
+    return c && results_deliver(c, "sync") ? ST_OK : first_error(be, e);
+}
+
+static enum status cuda_collect(struct backend *be, struct err *e) {
+    struct cuda_backend *c = begin(be, "collect");
+    if (!c) return first_error(be, e);
+    if (c->n_posted == 0) return ST_OK; /* a sync has handed them over */
+    if (!cuda_ok(c, "collect", cudaEventSynchronize(c->posted[c->first_posted].there))) return first_error(be, e);
+    hand_over_posted(c);
+    return ST_OK;
 }
 
 static void cuda_close(struct backend *be) {
@@ -318,6 +372,13 @@ static void cuda_close(struct backend *be) {
         cudaFree(c->lora_x.p);
         cudaFree(c->wide.p);
         cudaFree(c->parts.p);
+        cudaFree(c->drawn.p);
+        cudaFree(c->lora_part.p);
+        cudaFree(c->lora_count.p);
+        for (int i = 0; i < POSTS_MAX; i++) {
+            cudaFreeHost(c->posted[i].host);
+            if (c->posted[i].there) cudaEventDestroy(c->posted[i].there);
+        }
         plan16_free(&c->plan16);
         recordings_free(c);
         lt_close(c->lt);
@@ -332,6 +393,7 @@ static void cuda_close(struct backend *be) {
         if (c->stream) cudaStreamDestroy(c->stream);
     }
     free(c->results.item);
+    for (int i = 0; i < POSTS_MAX; i++) free(c->posted[i].item);
     free(c->slot);
     free(c);
 }
@@ -412,8 +474,8 @@ static void gather(struct backend *be, const char *op, struct tensor y, const fl
     struct cuda_backend *c = cuda_begin(be, op);
     if (!c || y.rows == 0) return;
     const int32_t *d_rows = pass_send(c, op, rows, (size_t)y.rows * sizeof *rows);
-    if (d_rows && NOTE(c, op, OF_TENSOR(y), ADDRESS(x), (uint64_t)ldx, ADDRESS(d_rows)))
-        cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows));
+    if (d_rows && NOTE(c, op, OF_TENSOR(y), ADDRESS(x), (uint64_t)ldx, ADDRESS(d_rows), ADDRESS(c->drawn.p)))
+        cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows, c->drawn.p));
 }
 
 static void op_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
@@ -622,9 +684,11 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
     void *scratch = cuda_scratch(c, "draw", &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
-    if (scratch && stage_send(c, "draw", &s) &&
-        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(scratch)))
-        cuda_ok(c, "draw", cu_draw(&c->dev, stats, mat_of(logits), limit, dev, scratch));
+    int32_t *const ids = cuda_scratch(c, "draw", &c->drawn, n * sizeof *ids);
+    if (scratch && ids && stage_send(c, "draw", &s) &&
+        NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(ids),
+             ADDRESS(scratch)))
+        cuda_ok(c, "draw", cu_draw(&c->dev, stats, ids, mat_of(logits), limit, dev, scratch));
 }
 
 /* With `rounded` the gradient's rounding to bfloat16 goes there, rows end to end, and logits are undefined afterwards.
@@ -783,6 +847,8 @@ static const struct backend table = {
     .lora_up = bf16_lora_up,
     .lora_swiglu = bf16_lora_swiglu,
     .draw = op_draw,
+    .post = cuda_post,
+    .collect = cuda_collect,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
     .rope_kv = bf16_rope_kv,
@@ -833,6 +899,10 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         (rc = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[0], cudaEventDisableTiming)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&c->ring.left[1], cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->arenas.read[0], cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->arenas.read[1], cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->posted[0].there, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&c->posted[1].there, cudaEventDisableTiming)) != cudaSuccess ||
         (rc = (cudaError_t)cu_probe()) != cudaSuccess) {
         const char *hint = "";
         size_t have = 0, total = 0;

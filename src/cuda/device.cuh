@@ -108,6 +108,13 @@ static __device__ __forceinline__ float max_tail(float best, float mine, int n) 
     return best;
 }
 
+/* A row's number, or that of the row which was drawn: see cu_gather_rows. */
+static __device__ __forceinline__ int64_t row_or_drawn(int32_t row, const int32_t *drawn) {
+    if (row >= 0) return row;
+    const int32_t id = drawn[-1 - row];
+    return id < 0 ? 0 : id;
+}
+
 static __host__ __device__ __forceinline__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Blocks for n items, no more than a few waves: kernels stride over the rest. */
 static inline int64_t grid_for(const struct cu_dev *d, int64_t items, int64_t per_block) {

@@ -269,7 +269,7 @@ static __global__ void __launch_bounds__(THREADS, CHUNK_BLOCKS)
 /* A block a row, from its chunks' sums. Without DRAW: log-probabilities of the targets, by blocks of any width. */
 template <bool DRAW>
 static __global__ void __launch_bounds__(THREADS)
-    row_kernel(struct cu_row_stats *out, struct cu_mat logits, int32_t limit, const int32_t *targets,
+    row_kernel(struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits, int32_t limit, const int32_t *targets,
                const struct cu_draw *how, const struct chunk_sums *sums, int chunks, int vec) {
     __shared__ __align__(16) float part[DRAW ? CHUNKS_MAX * WARPS : 1], weights[DRAW ? (int)CHUNK : 1];
     __shared__ float max[CHUNKS_MAX], top[CHUNKS_MAX], scale[CHUNKS_MAX], pairs[2 * CHUNKS_MAX];
@@ -296,6 +296,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x > 0) return;
     if (DRAW && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
     out[row] = {id, id < 0 ? 0.0f : x[id], r.max, r.s, r.w};
+    if (DRAW) drawn[row] = id;
 }
 
 static int row_vec(struct cu_mat logits) { return aligned16(logits.p, logits.ld); }
@@ -314,12 +315,12 @@ extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out
     const int vec = row_vec(logits), rc = LAUNCH(chunk_kernel<false>, logits.rows * chunks, THREADS, 0, d->stream, sums,
                                                  logits, 0, nullptr, (int)chunks, vec);
     return rc ? rc
-              : LAUNCH_SOON(row_kernel<false>, logits.rows, FEW, 0, d, out, logits, 0, targets, nullptr, sums,
+              : LAUNCH_SOON(row_kernel<false>, logits.rows, FEW, 0, d, out, nullptr, logits, 0, targets, nullptr, sums,
                             (int)chunks, vec);
 }
 
-extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
-                       const struct cu_draw *how, void *scratch) {
+extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits,
+                       int32_t limit, const struct cu_draw *how, void *scratch) {
     const int64_t chunks = ceil_div(logits.cols, (int64_t)CHUNK);
     struct chunk_sums *const sums = static_cast<struct chunk_sums *>(scratch);
     if (logits.rows <= 0) return 0;
@@ -327,7 +328,7 @@ extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct 
     const int vec = row_vec(logits), rc = LAUNCH(chunk_kernel<true>, logits.rows * chunks, THREADS, 0, d->stream, sums,
                                                  logits, limit, how, (int)chunks, vec);
     return rc ? rc
-              : LAUNCH_SOON(row_kernel<true>, logits.rows, THREADS, 0, d, out, logits, limit, nullptr, how, sums,
+              : LAUNCH_SOON(row_kernel<true>, logits.rows, THREADS, 0, d, out, drawn, logits, limit, nullptr, how, sums,
                             (int)chunks, vec);
 }
 

@@ -42,6 +42,14 @@ struct results {
     struct result_item *item;
     int n, cap;
 };
+/* Results that are on their way to the host, or there. */
+struct posted {
+    char *host;
+    size_t bytes;
+    struct result_item *item;
+    int n, cap;
+    struct CUevent_st *there;
+};
 
 /* Parts of a product that are still to be added to y, in order; none: n is 0. See bf16.c. */
 struct owed {
@@ -98,8 +106,16 @@ struct recording {
     int seen;
     bool never;
     struct CUgraphExec_st *exec;
-    char *host, *dev; /* index arrays: pinned, and on the device */
+    char *dev; /* index arrays */
     size_t used;
+};
+/* Where the index arrays of a recorded pass are written: two places in turn, so that a pass may be asked for while the
+ * one before is under way. */
+struct arenas {
+    char *host[2]; /* pinned */
+    int now;
+    bool used[2];
+    struct CUevent_st *read[2];
 };
 struct sent {
     const void *src;
@@ -135,6 +151,8 @@ struct cuda_backend {
     char name[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
+    struct posted posted[POSTS_MAX]; /* a ring: n_posted from first_posted on */
+    int first_posted, n_posted;
     struct known_logits known;
     struct tensor rounded; /* the float32 factor whose rounding x16 begins with; without data there is none */
     struct owed owed;
@@ -142,10 +160,13 @@ struct cuda_backend {
     struct plan forward, backward;
     struct plan16 plan16;
     struct slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16.c */
+    struct slab lora_part, lora_count;                              /* of bf16_lora_down */
+    struct slab drawn;                                              /* ids of the last draw, [rows] */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
-    bool no_recording, replay_queued;
+    struct arenas arenas;
+    bool no_recording;
     struct lt *lt; /* NULL: own products */
     struct profile *profile;
     int32_t *slot; /* of scatter, [n_slot] */
@@ -176,7 +197,7 @@ struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct 
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
 void *cuda_scratch(struct cuda_backend *c, const char *op, struct slab *s, size_t bytes);
 /* n counters that are 0 between kernels. */
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, int64_t n);
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct slab *s, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
 /* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */

@@ -75,7 +75,10 @@ int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t 
 
 /* simple.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
-int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows);
+/* A row below 0, -1 - r, is the one that drawn[r] names, or row 0 where that is below 0; drawn may be NULL otherwise.
+ */
+int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows,
+                   const int32_t *drawn);
 /* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. With
  * scale: += scale[order[i]] x[order[i],:]. */
 int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
@@ -156,7 +159,7 @@ struct cu_mat16 {
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 /* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
  * CU_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
-enum { CU_PARTS = 2, CU_PARTS_COLS = 4096 };
+enum { CU_PARTS = 4, CU_PARTS_COLS = 4096 };
 int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n);
 int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
                        const float *part);
@@ -175,7 +178,7 @@ struct cu_round_list {
     int count;
 };
 int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l);
-int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows);
+int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows, const int32_t *drawn);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
 int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
                        const float *scale);                                     /* row i times scale[i] */
@@ -214,13 +217,16 @@ struct cu_lora {
     int n;
     float scale;
     int64_t T, K, R, up_blocks;
+    float *part;     /* lora_down: scratch of cu_lora_down_tiles() times CU_LORA_TILE floats */
+    unsigned *count; /* and as many zeros as tiles, before and after */
 };
+int64_t cu_lora_down_tiles(const struct cu_lora *l);               /* 0: it needs neither */
 int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
  * of 64 rows to fill a GPU. t is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16 };
+enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16, CU_LORA_TILE = CU_LORA_CHAINS * 4 * 32 * 4 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
@@ -354,8 +360,8 @@ struct cu_draw {
     float min_p;
     double u;
 };
-/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. */
-int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, int32_t limit,
+/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. drawn: the ids once more. */
+int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch);
 /* The gradient of the log-probabilities that `stats` tells of, in place; or, where `rounded` is not NULL, rounded to
  * bfloat16 there, rows end to end: rows are aligned to 16 bytes then and a multiple of 8 long, and logits stay. */

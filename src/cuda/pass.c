@@ -37,11 +37,12 @@ void recordings_drop(struct cuda_backend *c) {
 
 void recordings_free(struct cuda_backend *c) {
     recordings_drop(c);
-    for (int i = 0; i < c->n_recordings; i++) {
-        cudaFreeHost(c->recording[i].host);
-        cudaFree(c->recording[i].dev);
-    }
+    for (int i = 0; i < c->n_recordings; i++) cudaFree(c->recording[i].dev);
     free(c->recording);
+    for (int i = 0; i < 2; i++) {
+        cudaFreeHost(c->arenas.host[i]);
+        if (c->arenas.read[i]) cudaEventDestroy(c->arenas.read[i]);
+    }
 }
 
 /* That of a key; when there are as many as there may be, in the place of the one that was asked for longest ago. */
@@ -53,10 +54,8 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
         if (!old || r->serial < old->serial) old = r;
     }
     if (c->n_recordings == RECORDINGS) {
-        if (c->replay_queued) cuda_ok(c, "pass", cudaStreamSynchronize(c->stream));
-        c->replay_queued = false;
-        if (old->exec) cudaGraphExecDestroy(old->exec);
-        *old = (struct recording){.key = key, .host = old->host, .dev = old->dev};
+        if (old->exec) cudaGraphExecDestroy(old->exec); /* one that runs is freed when it has ended */
+        *old = (struct recording){.key = key, .dev = old->dev};
         return old;
     }
     if (c->n_recordings == c->cap_recordings) {
@@ -68,11 +67,17 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
     return r;
 }
 
+/* A place to write a recording's index arrays to, out of which the pass before last has been read, and the recording's
+ * own on the device: its copies are read in the stream's order. */
 static bool arena_of(struct cuda_backend *c, struct recording *r) {
+    struct arenas *a = &c->arenas;
     void *host = NULL, *dev = NULL;
-    if (r->host) return true;
-    if (!cuda_ok(c, "pass", cudaMallocHost(&host, ARENA_BYTES))) return false;
-    r->host = host;
+    a->now = !a->now;
+    if (!a->host[a->now] && !cuda_ok(c, "pass", cudaMallocHost(&host, ARENA_BYTES))) return false;
+    if (host) a->host[a->now] = host;
+    if (a->used[a->now] && !cuda_ok(c, "pass", cudaEventSynchronize(a->read[a->now]))) return false;
+    a->used[a->now] = false;
+    if (r->dev) return true;
     if (!cuda_ok(c, "pass", cudaMalloc(&dev, ARENA_BYTES))) return false;
     r->dev = dev;
     return true;
@@ -90,11 +95,8 @@ void pass_begin(struct backend *be, uint64_t key) {
     p->results_n = c->results.n;
     p->results_used = c->results.used;
     /* The first time everything is found and grown that a recording must find in place. */
-    if (r->never || r->seen++ == 0 || !arena_of(c, r) || p->results_n > 0) return;
-    if (!cuda_ok(c, "pass", cudaSetDevice(c->device))) return;
-    /* What the last replay reads must have been read. */
-    if (c->replay_queued && !cuda_ok(c, "pass", cudaStreamSynchronize(c->stream))) return;
-    c->replay_queued = false;
+    if (r->never || r->seen++ == 0 || p->results_n > 0) return;
+    if (!cuda_ok(c, "pass", cudaSetDevice(c->device)) || !arena_of(c, r)) return;
     if (r->exec) {
         p->mode = PASS_REPLAY;
     } else if (cuda_ok(c, "pass", cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed))) {
@@ -113,10 +115,14 @@ static bool undo(struct cuda_backend *c) {
 }
 
 /* The index arrays, at once, and what reads them. */
-static bool play(struct cuda_backend *c, struct recording *r) {
-    return (r->used == 0 ||
-            cuda_ok(c, "pass", cudaMemcpyAsync(r->dev, r->host, r->used, cudaMemcpyHostToDevice, c->stream))) &&
-           cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
+static void play(struct cuda_backend *c, struct recording *r) {
+    struct arenas *a = &c->arenas;
+    if (r->used > 0 &&
+        (!cuda_ok(c, "pass", cudaMemcpyAsync(r->dev, a->host[a->now], r->used, cudaMemcpyHostToDevice, c->stream)) ||
+         !cuda_ok(c, "pass", cudaEventRecord(a->read[a->now], c->stream))))
+        return;
+    a->used[a->now] = r->used > 0;
+    cuda_ok(c, "pass", cudaGraphLaunch(r->exec, c->stream));
 }
 
 static bool finish_capture(struct cuda_backend *c, struct recording *r) {
@@ -134,7 +140,7 @@ static bool finish_capture(struct cuda_backend *c, struct recording *r) {
     if (!ok) r->exec = NULL;
     r->sign = p->sign;
     r->used = p->used;
-    c->replay_queued = ok && play(c, r);
+    if (ok) play(c, r);
     return true;
 }
 
@@ -154,7 +160,7 @@ bool pass_end(struct backend *be) {
         r->exec = NULL;
         return undo(c);
     }
-    c->replay_queued = play(c, r);
+    play(c, r);
     return true;
 }
 
@@ -168,7 +174,7 @@ bool pass_stage(struct cuda_backend *c, size_t bytes, struct stage *s) {
         p->rec->never = true;
         return false;
     }
-    *s = (struct stage){.host = p->rec->host + p->used, .dev = p->rec->dev + p->used, .bytes = bytes};
+    *s = (struct stage){.host = c->arenas.host[c->arenas.now] + p->used, .dev = p->rec->dev + p->used, .bytes = bytes};
     p->used += bytes;
     return true;
 }

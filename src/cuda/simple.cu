@@ -54,19 +54,20 @@ extern "C" int cu_probe(void) {
     return (int)cudaFuncGetAttributes(&a, axpby_kernel);
 }
 
-static __global__ void gather_kernel(struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows) {
+static __global__ void gather_kernel(struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows,
+                                     const int32_t *drawn) {
     const int64_t cols = y.cols;
     ELEMENT_LOOP(i, y.rows * cols) {
         const int64_t r = i / cols, j = i % cols;
-        y.p[r * y.ld + j] = x[(int64_t)rows[r] * ldx + j];
+        y.p[r * y.ld + j] = x[row_or_drawn(rows[r], drawn) * ldx + j];
     }
 }
 
-extern "C" int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx,
-                              const int32_t *rows) {
+extern "C" int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows,
+                              const int32_t *drawn) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    return LAUNCH(gather_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, ldx, rows);
+    return LAUNCH(gather_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, ldx, rows, drawn);
 }
 
 /* One block a (destination, run of columns): its rows are added in order. */

@@ -32,6 +32,7 @@ struct flight { /* a sequence in flight */
     int n;      /* tokens drawn */
     int feed;   /* tokens the step at hand feeds */
     int row;    /* of the last step's logits, or -1 */
+    int next;   /* its place in the step that is under way behind that one, or -1 */
     bool drawn; /* the device drew from it: en->drawn[row] */
     uint64_t stream;
     const int32_t *tokens; /* the prompt, or own_tokens */
@@ -59,6 +60,8 @@ struct engine {
     float *logits, *kept_logits; /* [cap, V], [V] */
     struct step_want *want;      /* [cap], where the device draws */
     struct step_drawn *drawn;
+    struct draw *draw;            /* [cap], of a step that is not waited for */
+    struct flight **at_row;       /* [cap] */
     const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
 };
 
@@ -71,6 +74,8 @@ struct run {
     int *first_out; /* [n_req] index in out of a request's first sample */
     int next_req;   /* not in flight yet */
     int slots;      /* samples in flight at most */
+    int under_way;  /* sequences of the step that has begun and not ended; 0: there is none */
+    bool made_room; /* since waiting sequences were last let in */
     int64_t tokens;
     int done, total;
     struct err *e;
@@ -140,6 +145,8 @@ static void reserve_flights(struct engine *en, int cap, int tokens, int limit) {
         en->logits = xrealloc(en->logits, c * (size_t)en->cfg.V * sizeof(float));
         en->want = xrealloc(en->want, c * sizeof *en->want);
         en->drawn = xrealloc(en->drawn, c * sizeof *en->drawn);
+        en->draw = xrealloc(en->draw, c * sizeof *en->draw);
+        en->at_row = xrealloc(en->at_row, c * sizeof(struct flight *));
     }
     if (cap > en->cap || tokens > en->token_cap || limit > en->limit_cap) {
         if (cap > en->cap) en->cap = cap;
@@ -194,6 +201,8 @@ void engine_close(struct engine *en) {
     free(en->logits);
     free(en->want);
     free(en->drawn);
+    free(en->draw);
+    free(en->at_row);
     free(en->kept_logits);
     free(en);
 }
@@ -310,9 +319,11 @@ static enum status accept_token(struct run *r, struct flight *f, int32_t id, flo
     return ST_OK;
 }
 
-static double random_of(const struct run *r, const struct flight *f) {
-    return rng_f64(r->req[f->req].params.seed, f->stream, (uint64_t)f->n);
+/* For the token behind n drawn ones. */
+static double random_at(const struct run *r, const struct flight *f, int n) {
+    return rng_f64(r->req[f->req].params.seed, f->stream, (uint64_t)n);
 }
+static double random_of(const struct run *r, const struct flight *f) { return random_at(r, f, f->n); }
 
 /* Draws the next token of a sample from its row of logits. */
 static enum status take_token(struct run *r, struct flight *f, const float *logits, bool *finished) {
@@ -345,7 +356,7 @@ static struct flight *insert_flight(struct engine *en, int at) {
     en->n_order++;
     str_clear(&f->tail);
     f->n = 0;
-    f->row = -1;
+    f->row = f->next = -1;
     return f;
 }
 
@@ -362,7 +373,7 @@ static void preempt_from(struct engine *en, int at) {
     for (int i = en->n_order; i-- > at;) {
         en->stats.preemptions += en->order[i]->seq >= 0;
         give_back_seq(en, en->order[i]);
-        en->order[i]->row = -1;
+        en->order[i]->row = en->order[i]->next = -1;
     }
 }
 
@@ -394,6 +405,7 @@ static bool enter(struct run *r, struct flight *f, int running) {
 static void enter_all(struct run *r) {
     struct engine *en = r->en;
     int running = 0, room = r->slots;
+    r->made_room = false;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
         if (f->seq < 0 && !enter(r, f, running)) return;
@@ -446,6 +458,7 @@ static void finish(struct run *r, int at) {
     struct flight *f = en->order[at];
     deliver(r, f);
     give_back_seq(en, f);
+    r->made_room = true;
     en->n_order--;
     memmove(en->order + at, en->order + at + 1, (size_t)(en->n_order - at) * sizeof(struct flight *));
     en->spare[en->n_spare++] = f;
@@ -591,11 +604,93 @@ static enum status draw(struct run *r) {
     return ST_OK;
 }
 
+/* ---- steps ahead --------------------------------------------------------------------------------------------------*/
+
+/* While every sequence feeds the token it has drawn last, the next step is asked for before the tokens of the one under
+ * way are known: the device fills them in, and does not wait for the host. A sequence that turns out to have ended with
+ * its token leaves a row behind that nobody reads. New sequences come in when no step is under way. */
+
+/* Whether the step laid out feeds one token of each of its sequences, which the device then draws for. */
+static bool only_decodes(const struct run *r, int count) {
+    const struct engine *en = r->en;
+    if (!model_can_begin(en->m, count)) return false;
+    for (int i = 0; i < en->n_order; i++)
+        if (en->order[i]->row >= 0 && !(en->order[i]->drawn && en->order[i]->feed == 1)) return false;
+    return true;
+}
+
+/* Whether somebody is left out of the step under way who has a token to feed, or waits for the room that sequences have
+ * made which have ended. */
+static bool must_let_in(const struct run *r) {
+    const struct engine *en = r->en;
+    bool waiting = r->next_req < r->n_req;
+    for (int i = 0; i < en->n_order; i++) {
+        const struct flight *f = en->order[i];
+        if (f->left == 0 && f->seq >= 0 && f->row < 0) return true;
+        waiting |= f->left > 0 || f->seq < 0;
+    }
+    return waiting && r->made_room;
+}
+
+/* Begins the step behind the one under way, of `rows` sequences, with those whose next token is not their last; *count
+ * is their number, 0 where it cannot be. */
+static enum status begin_next(struct run *r, int rows, int *count) {
+    struct engine *en = r->en;
+    int n = 0;
+    *count = 0;
+    if (must_let_in(r)) return ST_OK;
+    for (int i = 0; i < rows; i++) en->at_row[i] = NULL;
+    for (int i = 0; i < en->n_order; i++)
+        if (en->order[i]->row >= 0) en->at_row[en->order[i]->row] = en->order[i];
+    for (int i = 0; i < rows; i++) { /* in their order, which keeps an adapter's together */
+        struct flight *f = en->at_row[i];
+        if (!f || f->n + 1 >= f->limit) continue;
+        if (!kv_reserve(en->kv, f->seq, 1)) return ST_OK;
+        const struct sample_params *p = &r->req[f->req].params;
+        en->step_seq[n] = f->seq;
+        en->step_ids[n] = -1 - i;
+        en->draw[n++] = (struct draw){p->temperature, p->min_p, p->temperature > 0 ? random_at(r, f, f->n + 1) : 0};
+    }
+    if (n == 0 || !model_can_begin(en->m, n)) return ST_OK;
+    TRY(model_step_begin(en->m, en->kv, n, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, r->e));
+    for (int i = 0, at = 0; i < rows; i++) {
+        struct flight *f = en->at_row[i];
+        if (f && f->n + 1 < f->limit) f->next = at++;
+    }
+    en->stats.steps++;
+    en->stats.decoded_tokens += n;
+    *count = n;
+    return ST_OK;
+}
+
+/* Ends the step under way, when the next one has begun, and draws. */
+static enum status go_on(struct run *r) {
+    struct engine *en = r->en;
+    int next;
+    TRY(begin_next(r, r->under_way, &next));
+    TRY(model_step_end(en->m, en->drawn, r->e));
+    TRY(draw(r));
+    for (int i = 0; i < en->n_order; i++) {
+        en->order[i]->row = en->order[i]->next;
+        en->order[i]->next = -1;
+    }
+    r->under_way = next;
+    return ST_OK;
+}
+
 static enum status step(struct run *r) {
     struct engine *en = r->en;
+    if (r->under_way > 0) return go_on(r);
     enter_all(r);
     TRY(plan(r));
     const int count = lay_out(r);
+    if (count > 0 && only_decodes(r, count)) {
+        for (int i = 0; i < count; i++) en->draw[i] = en->want[i].draw;
+        TRY(model_step_begin(en->m, en->kv, count, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, r->e));
+        en->stats.steps++;
+        r->under_way = count;
+        return go_on(r);
+    }
     if (count > 0) {
         TRY(model_can_draw(en->m)
                 ? model_step_draw(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->want,
@@ -675,6 +770,7 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
     }
     clear(en);
     enum status st = run_all(&r, progress, ctx);
+    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
     clear(en);
     if (st != ST_OK) {
         for (int i = 0; i < r.total; i++) sample_free(&out[i]);

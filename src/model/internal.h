@@ -103,10 +103,20 @@ struct step_space {
     int32_t *pos, *ids, *last_row;
     int32_t *last_seq; /* whose row that is; -1: nobody's */
     struct attn_seq *seq;
-    /* What became of the logits of a wave: drawn tokens, see model_step_draw. */
     struct draw *draw;
-    int32_t *drawn;
-    float *logp, *entropy;
+    /* What becomes of the logits of a wave: drawn tokens, see model_step_draw. Two, for steps begun and not ended: the
+     * one in turn is now, and n_begun of them are open. */
+    struct step_drawing {
+        struct kv_cache *kv;
+        int count;
+        int *seq;                  /* [count] */
+        uint64_t *epoch;           /* [count] of the sequences */
+        int32_t *ids, *row;        /* [count]: what was fed, maybe as -1 - place; the row that is drawn from */
+        int32_t *drawn;            /* [rows] */
+        float *logp, *entropy;     /* [rows] */
+        struct step_drawn *result; /* [count], once it has ended */
+    } drawing[STEPS_AHEAD];
+    int now, n_begun;
 };
 
 /* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */

@@ -14,6 +14,8 @@ struct kv_seq {
     bool stale;       /* holds tokens that older weights have computed: nobody else may have them */
     int adapter;      /* its tokens go through */
     int64_t step;     /* the last that named it */
+    int64_t ahead;    /* tokens of steps that have begun and not ended: they have blocks, and will follow */
+    uint64_t epoch;   /* counts its resets */
 };
 struct kv_cache {
     const struct model *m;
@@ -97,7 +99,7 @@ static int32_t *table_of(const struct kv_cache *kv, int seq) { return kv->table 
 void kv_reset(struct kv_cache *kv, int seq) {
     struct kv_seq *s = seq_of(kv, seq);
     while (s->n_blocks > 0) blocks_drop(&kv->pool, table_of(kv, seq)[--s->n_blocks]);
-    *s = (struct kv_seq){.step = s->step};
+    *s = (struct kv_seq){.step = s->step, .epoch = s->epoch + 1};
 }
 
 void kv_set_adapter(struct kv_cache *kv, int seq, int adapter) {
@@ -115,6 +117,7 @@ int64_t kv_available(const struct kv_cache *kv) { return kv->pool.n_unheld; }
 
 void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
     if (dst_seq == src_seq) return;
+    ASSERT(seq_of(kv, src_seq)->ahead == 0);
     kv_reset(kv, dst_seq);
     const struct kv_seq *src = seq_of(kv, src_seq);
     const int32_t n = (int32_t)blocks_of(src->len), *from = table_of(kv, src_seq);
@@ -123,25 +126,32 @@ void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
         to[i] = from[i];
         blocks_hold(&kv->pool, to[i]);
     }
-    *seq_of(kv, dst_seq) =
-        (struct kv_seq){.len = src->len, .n_blocks = n, .stale = src->stale, .adapter = src->adapter};
+    *seq_of(kv, dst_seq) = (struct kv_seq){.len = src->len,
+                                           .n_blocks = n,
+                                           .stale = src->stale,
+                                           .adapter = src->adapter,
+                                           .epoch = seq_of(kv, dst_seq)->epoch};
 }
+
+/* Of a sequence's tokens and those under way. */
+static int64_t length_ahead(const struct kv_seq *s) { return s->len + s->ahead; }
 
 /* Whether the last block of a sequence is begun and somebody else holds it, too: who writes must copy it first. */
 static bool must_copy(const struct kv_cache *kv, int seq) {
-    const int64_t len = kv->seq[seq].len;
+    const int64_t len = length_ahead(&kv->seq[seq]);
     return len % KV_BLOCK != 0 && kv->pool.block[table_of(kv, seq)[len / KV_BLOCK]].refs > 1;
 }
 
 bool kv_reserve(struct kv_cache *kv, int seq, int64_t n) {
     struct kv_seq *s = seq_of(kv, seq);
-    ASSERT(n >= 0 && s->len + n <= kv->max_len);
-    const int64_t want = blocks_of(s->len + n);
+    const int64_t len = length_ahead(s);
+    ASSERT(n >= 0 && len + n <= kv->max_len);
+    const int64_t want = blocks_of(len + n);
     const bool copy = n > 0 && must_copy(kv, seq);
     if (i64_max(want - s->n_blocks, 0) + copy > kv->pool.n_unheld) return false;
     int32_t *table = table_of(kv, seq);
     if (copy) {
-        const int64_t at = s->len / KV_BLOCK;
+        const int64_t at = len / KV_BLOCK;
         const int32_t old = table[at], new = blocks_take(&kv->pool);
         for (int l = 0; l < kv->m->cfg.L; l++) {
             float *layer = layer_of(kv, l);
@@ -169,6 +179,7 @@ int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n) {
     struct kv_seq *s = seq_of(kv, seq);
     const int64_t before = s->len;
     int32_t *table = table_of(kv, seq);
+    ASSERT(s->ahead == 0);
     if (s->stale || s->len % KV_BLOCK != 0 || s->n_blocks > s->len / KV_BLOCK) return 0;
     n = i64_min(n, kv->max_len - before);
     for (; s->len - before + KV_BLOCK <= n; s->len += KV_BLOCK) {
@@ -200,8 +211,9 @@ static void append_ids(struct kv_cache *kv, int seq, const int32_t *ids, int64_t
 
 /* ---- the step -----------------------------------------------------------------------------------------------------*/
 
+/* `before`: places of the step begun before this one, whose tokens may be meant. */
 static enum status check_step(const struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
-                              const int32_t *ids, struct err *e) {
+                              const int32_t *ids, int before, struct err *e) {
     int64_t t = 0;
     const int64_t step = ++kv->steps;
     for (int i = 0; i < count; i++) {
@@ -212,11 +224,12 @@ static enum status check_step(const struct model *m, struct kv_cache *kv, int co
         if (!model_adapter_there(m, kv->seq[seq[i]].adapter))
             return FAIL(e, ST_INVALID, "step: sequence %d: there is no adapter %d", seq[i], kv->seq[seq[i]].adapter);
         if (n[i] < 1) return FAIL(e, ST_INVALID, "step: sequence %d: expected at least one token", seq[i]);
-        if (kv->seq[seq[i]].len + n[i] > kv->max_len)
+        const int64_t len = length_ahead(&kv->seq[seq[i]]);
+        if (len + n[i] > kv->max_len)
             return FAIL(e, ST_INVALID, "step: sequence %d: %lld + %d tokens do not fit the cache of %lld", seq[i],
-                        (long long)kv->seq[seq[i]].len, n[i], (long long)kv->max_len);
+                        (long long)len, n[i], (long long)kv->max_len);
         for (int j = 0; j < n[i]; j++, t++)
-            if (ids[t] < 0 || ids[t] >= m->cfg.V)
+            if (ids[t] < -before || ids[t] >= m->cfg.V)
                 return FAIL(e, ST_INVALID, "step: token %d outside the vocabulary of %d", ids[t], m->cfg.V);
     }
     return ST_OK;
@@ -247,16 +260,19 @@ struct step_out {
     float *logits; /* [count,V] */
     const struct step_want *want;
     int32_t limit;
-    struct step_drawn *drawn; /* [count] */
+    struct step_drawn *drawn; /* [count]; NULL: of a step ahead, they are not waited for */
 };
+
+static struct step_drawing *drawing_now(struct step_space *w) { return &w->drawing[w->now]; }
 
 static void draw_rows(struct model *m, int n_last, struct tensor logits, const struct step_out *out) {
     struct step_space *w = &m->ss;
+    const struct step_drawing *d = drawing_now(w);
     for (int i = 0; i < n_last; i++) {
         const int s = w->last_seq[i];
         w->draw[i] = s >= 0 && out->want[s].what == STEP_DRAW ? out->want[s].draw : (struct draw){0, 0, 0};
     }
-    m->be->draw(m->be, logits, out->limit, w->draw, w->drawn, w->logp, w->entropy);
+    m->be->draw(m->be, logits, out->limit, w->draw, d->drawn, d->logp, d->entropy);
 }
 
 /* One wave: `T` rows with positions, tokens and sequences set; the rows that end a sequence get their logits, and those
@@ -361,20 +377,29 @@ static void step_space_host(struct model *m) {
     w->seq = xmalloc(n * sizeof *w->seq);
     w->p.lora = xmalloc(n * sizeof *w->p.lora);
     w->draw = xmalloc(n * sizeof *w->draw);
-    w->drawn = xmalloc(n * sizeof *w->drawn);
-    w->logp = xmalloc(n * sizeof *w->logp);
-    w->entropy = xmalloc(n * sizeof *w->entropy);
+    for (struct step_drawing *d = w->drawing; d < w->drawing + STEPS_AHEAD; d++) {
+        d->seq = xmalloc(n * sizeof *d->seq);
+        d->epoch = xmalloc(n * sizeof *d->epoch);
+        d->ids = xmalloc(n * sizeof *d->ids);
+        d->row = xmalloc(n * sizeof *d->row);
+        d->drawn = xmalloc(n * sizeof *d->drawn);
+        d->logp = xmalloc(n * sizeof *d->logp);
+        d->entropy = xmalloc(n * sizeof *d->entropy);
+        d->result = xmalloc(n * sizeof *d->result);
+    }
 }
 
 static enum status run_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                             const int32_t *ids, const struct step_out *out, struct err *e) {
-    TRY(check_step(m, kv, count, seq, n, ids, e));
-    follow_weights(kv);
     struct step_space *w = &m->ss;
+    const bool ahead = out->want && !out->drawn;
+    ASSERT(ahead || w->n_begun == 0);
+    TRY(check_step(m, kv, count, seq, n, ids, ahead && w->n_begun > 0 ? w->drawing[!w->now].count : 0, e));
+    follow_weights(kv);
     int64_t total = 0, longest = 0;
     for (int i = 0; i < count; i++) {
         total += n[i];
-        longest = i64_max(longest, kv->seq[seq[i]].len + n[i]);
+        longest = i64_max(longest, length_ahead(&kv->seq[seq[i]]) + n[i]);
         if (!kv_reserve(kv, seq[i], n[i]))
             return FAIL(e, ST_MEMORY, "step: sequence %d: no block of the cache's %d is left for %d more tokens",
                         seq[i], kv->pool.n, n[i]);
@@ -382,6 +407,7 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     if (total == 0) return ST_OK;
     TRY(model_rope_tables(m, longest, e));
     const int64_t recorded = recorded_wave(m, kv, count, seq, total, out);
+    ASSERT(!ahead || recorded > 0);
     const bool mixed = recorded > 0 && run_of(kv, count, seq, 0) < count;
     const int64_t most = recorded ? recorded : step_rows(m);
     const int64_t rows = recorded ? most : i64_min(total, most), most_last = recorded ? most : i64_min(count, most);
@@ -401,11 +427,11 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
         w->p.n_lora = 0;
         while (i < count && T < most) {
             const int adapter = kv->seq[seq[i]].adapter;
-            const int64_t take = i64_min(n[i] - used, most - T), past = kv->seq[seq[i]].len + used;
+            const int64_t take = i64_min(n[i] - used, most - T), past = length_ahead(&kv->seq[seq[i]]) + used;
             w->seq[n_seq++] = (struct attn_seq){.row = T, .len = take, .past = past, .blocks = table_of(kv, seq[i])};
-            for (int64_t t = 0; t < take; t++) {
+            for (int64_t t = 0; t < take; t++, at++) {
                 w->pos[T + t] = (int32_t)(past + t);
-                w->ids[T + t] = *at++;
+                w->ids[T + t] = *at < 0 ? -1 - w->drawing[!w->now].row[-1 - *at] : *at;
             }
             pass_add_rows(m, &w->p, adapter, T, take);
             T += take;
@@ -413,6 +439,7 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
             if (used == n[i]) {
                 if (!out->want || out->want[i].what != STEP_NOTHING) {
                     w->last_seq[n_last] = i;
+                    if (ahead) drawing_now(w)->row[i] = n_last;
                     w->last_row[n_last++] = (int32_t)(T - 1);
                 }
                 i++;
@@ -432,13 +459,16 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
         w->p.n_seq = n_seq;
         w->p.kv_stride = layer_floats(m);
         wave(m, kv, T, n_last, key, out);
+        if (ahead) continue;
         wave_results(m, n_last, out);
         if (!out->want || n_last == 0) continue;
         TRY(m->be->sync(m->be, e)); /* the drawn tokens are there */
+        const struct step_drawing *d = drawing_now(w);
         for (int k = 0; k < n_last; k++)
             if (w->last_seq[k] >= 0)
-                out->drawn[w->last_seq[k]] = (struct step_drawn){w->drawn[k], w->logp[k], w->entropy[k]};
+                out->drawn[w->last_seq[k]] = (struct step_drawn){d->drawn[k], d->logp[k], d->entropy[k]};
     }
+    if (ahead) return ST_OK;
     for (i = 0; i < count; ids += n[i], i++) append_ids(kv, seq[i], ids, n[i]);
     return m->be->sync(m->be, e);
 }
@@ -458,6 +488,72 @@ enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, con
     return run_step(m, kv, count, seq, n, ids, &out, e);
 }
 
+bool model_can_begin(const struct model *m, int count) {
+    return m->be->post && m->be->draw && m->be->pass_begin && m->act == DT_BF16 && 2 * (int64_t)count <= step_rows(m);
+}
+
+int model_steps_begun(const struct model *m) { return m->ss.n_begun; }
+
+/* Whatever is under way ends, and is forgotten. */
+static enum status give_up_steps(struct model *m, enum status st) {
+    struct step_space *w = &m->ss;
+    (void)m->be->sync(m->be, NULL);
+    for (; w->n_begun > 0; w->n_begun--) {
+        const struct step_drawing *d = &w->drawing[(w->now + w->n_begun) % STEPS_AHEAD];
+        for (int i = 0; i < d->count; i++) d->kv->seq[d->seq[i]].ahead = 0;
+    }
+    return st;
+}
+
+enum status model_step_begin(struct model *m, struct kv_cache *kv, int count, const int *seq, const int32_t *ids,
+                             const struct draw *draw, int32_t limit, struct err *e) {
+    struct step_space *w = &m->ss;
+    ASSERT(model_can_begin(m, count) && count > 0 && limit > 0 && limit <= m->cfg.V && w->n_begun < STEPS_AHEAD);
+    CLEANUP_FREE struct step_want *want = xmalloc((size_t)count * sizeof *want);
+    CLEANUP_FREE int *n = xmalloc((size_t)count * sizeof *n);
+    for (int i = 0; i < count; i++) {
+        want[i] = (struct step_want){STEP_DRAW, draw[i]};
+        n[i] = 1;
+    }
+    step_space_host(m);
+    const enum status st = run_step(m, kv, count, seq, n, ids, &(struct step_out){.want = want, .limit = limit}, e);
+    if (st != ST_OK) return give_up_steps(m, st);
+    m->be->post(m->be);
+    struct step_drawing *d = drawing_now(w);
+    d->kv = kv;
+    d->count = count;
+    for (int i = 0; i < count; i++) {
+        struct kv_seq *s = &kv->seq[seq[i]];
+        d->seq[i] = seq[i];
+        d->ids[i] = ids[i];
+        d->epoch[i] = s->epoch;
+        s->ahead++;
+    }
+    w->now = !w->now;
+    w->n_begun++;
+    return ST_OK;
+}
+
+enum status model_step_end(struct model *m, struct step_drawn *drawn, struct err *e) {
+    struct step_space *w = &m->ss;
+    ASSERT(w->n_begun > 0);
+    struct step_drawing *d = &w->drawing[w->n_begun == STEPS_AHEAD ? w->now : !w->now];
+    const struct step_drawing *before = &w->drawing[d == w->drawing];
+    const enum status st = m->be->collect(m->be, e);
+    if (st != ST_OK) return give_up_steps(m, st);
+    for (int i = 0; i < d->count; i++) {
+        const int32_t row = d->row[i];
+        struct kv_seq *s = &d->kv->seq[d->seq[i]];
+        drawn[i] = d->result[i] = (struct step_drawn){d->drawn[row], d->logp[row], d->entropy[row]};
+        if (d->ids[i] < 0) d->ids[i] = before->result[-1 - d->ids[i]].id;
+        if (s->epoch != d->epoch[i]) continue;
+        s->ahead--;
+        append_ids(d->kv, d->seq[i], &d->ids[i], 1);
+    }
+    w->n_begun--;
+    return ST_OK;
+}
+
 void step_space_free(struct model *m) {
     struct step_space *w = &m->ss;
     m->be->mem_free(m->be, w->mem);
@@ -468,7 +564,14 @@ void step_space_free(struct model *m) {
     free(w->seq);
     free(w->p.lora);
     free(w->draw);
-    free(w->drawn);
-    free(w->logp);
-    free(w->entropy);
+    for (struct step_drawing *d = w->drawing; d < w->drawing + STEPS_AHEAD; d++) {
+        free(d->seq);
+        free(d->epoch);
+        free(d->ids);
+        free(d->row);
+        free(d->drawn);
+        free(d->logp);
+        free(d->entropy);
+        free(d->result);
+    }
 }

@@ -47,6 +47,7 @@ struct lora_site_args {
     struct tensor y;        /* [T,N] */
 };
 enum { LORA_SITES_MAX = 3 };
+enum { POSTS_MAX = 2 };
 
 struct backend {
     const char *name; /* "cpu-avx512", ... */
@@ -128,9 +129,15 @@ struct backend {
     void (*lora_down)(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale);
     void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
-     * there after sync. id -1: the row's logits are not finite. */
+     * there after sync. id -1: the row's logits are not finite. An embed behind it takes an id below 0, -1 - r, for the
+     * one that row r got (0 where that is -1). */
     void (*draw)(struct backend *be, struct tensor logits, int32_t limit, const struct draw *d, int32_t *id,
                  float *logp, float *entropy);
+    /* Work ahead of its results. post closes the results asked for since the last post, collect or sync; collect waits
+     * for the oldest that are closed, and for nothing asked for since, and they are there. At most POSTS_MAX may be
+     * closed and not collected; sync leaves none. Where draw is. */
+    void (*post)(struct backend *be);
+    enum status (*collect)(struct backend *be, struct err *e);
     /* What is asked for between the two is one pass: host arrays of indices keep their contents at their addresses
      * until pass_end. With a key other than 0 the same ops will come again under this key with other contents: they
      * may be recorded, and replayed. pass_end false: a replay did not fit, nothing was done; ask for the pass again. */
@@ -174,7 +181,7 @@ enum { CUDA_LOGIT_CHUNK = 296 << 20 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 12 };
+enum { BACKEND_ABI = 13 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

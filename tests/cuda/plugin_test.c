@@ -862,90 +862,7 @@ static bool recordings_come_and_go(struct backend *gpu) {
     return ok;
 }
 
-/* ---- several adapters in one batch ------------------------------------------------------------------------------- */
-
-static struct {
-    void (*begin)(struct backend *be, uint64_t key);
-    int64_t keyed; /* passes that may be recorded */
-} passes;
-static void counted_begin(struct backend *be, uint64_t key) {
-    passes.keyed += key != 0;
-    passes.begin(be, key);
-}
-
-static bool adapter_of_noise(struct model *m, int rank, struct err *e) {
-    if (model_lora_init(m, rank, 2.0f * (float)rank, (uint64_t)rank, e) != ST_OK) return false;
-    if (model_train_prepare(m, TRAIN_LORA, e) != ST_OK) return false;
-    int n;
-    const struct param *p = model_params(m, &n);
-    for (int i = 1; i < n; i += 2) { /* B */
-        struct rng r = rng_make(9, (uint64_t)(rank * 100 + i));
-        float *b = xmalloc((size_t)p[i].n * sizeof *b);
-        for (int64_t j = 0; j < p[i].n; j++) b[j] = 0.2f * (float)rng_normal(&r);
-        model_param_put(m, &p[i], b);
-        free(b);
-    }
-    model_params_changed(m);
-    return true;
-}
-
-/* Samples of the base, the own adapter and two others in one engine, whose steps are recorded: those of each request
- * alone, and the log-probabilities of a training pass. */
-static bool adapters_mixed(struct backend *gpu, struct err *e) {
-    enum { ADAPTERS = 4, PROMPT = 3, NEW = 6, SAMPLES = 2 };
-    static const char config[] =
-        "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":32,"
-        "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-        "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
-    static const int32_t prompt[PROMPT] = {3, 60, 17};
-    const struct model_options mo = {.dtype = "bf16", .frozen = true};
-    struct model *m = NULL;
-    struct engine *en = NULL;
-    struct sample mixed[ADAPTERS * SAMPLES] = {{0}}, alone[SAMPLES] = {{0}};
-    struct request r[ADAPTERS];
-    bool ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK;
-    for (int rank = 5; ok && rank <= 16; rank += 3 + (rank == 8) * 5) { /* 5, 8, 16 */
-        ok = adapter_of_noise(m, rank, e);
-        if (ok && rank < 16) (void)model_adapter_keep(m);
-    }
-    ok = ok && engine_open(m, &(struct engine_options){.max_batch = 16}, &en, e) == ST_OK;
-    for (int i = 0; i < ADAPTERS; i++)
-        r[i] = (struct request){.prompt = prompt,
-                                .n_prompt = PROMPT,
-                                .n_samples = SAMPLES,
-                                .id = (uint64_t)i,
-                                .adapter = i - 1, /* ADAPTER_BASE, ADAPTER_OWN, 1, 2 */
-                                .params = {.temperature = 1, .top_p = 1, .max_tokens = NEW, .seed = 4}};
-    passes.begin = gpu->pass_begin;
-    passes.keyed = 0;
-    gpu->pass_begin = counted_begin;
-    ok = ok && engine_run(en, r, ADAPTERS, mixed, NULL, NULL, e) == ST_OK && passes.keyed >= NEW - 1;
-    for (int i = 0; ok && i < ADAPTERS; i++) {
-        ok = engine_run(en, &r[i], 1, alone, NULL, NULL, e) == ST_OK;
-        for (int s = 0; ok && s < SAMPLES; s++) {
-            const struct sample *a = &mixed[i * SAMPLES + s];
-            int32_t ids[PROMPT + NEW], rows[NEW];
-            float logp[NEW];
-            ok = a->n == NEW && memcmp(a->ids, alone[s].ids, NEW * sizeof *a->ids) == 0 &&
-                 memcmp(a->logp, alone[s].logp, NEW * sizeof *a->logp) == 0;
-            memcpy(ids, prompt, sizeof prompt);
-            memcpy(ids + PROMPT, alone[s].ids, NEW * sizeof *ids);
-            for (int t = 0; t < NEW; t++) rows[t] = PROMPT - 1 + t;
-            const struct segment seg = {0, PROMPT + NEW, -1, r[i].adapter};
-            const struct train_batch b = {ids, PROMPT + NEW, &seg, 1, rows, ids + PROMPT, NEW, true};
-            ok = ok && model_forward(m, &b, logp, NULL, NULL, e) == ST_OK && memcmp(a->logp, logp, sizeof logp) == 0;
-            /* Of the same first row no two adapters think the same. */
-            if (ok && i > 0) ok = a->logp[0] != mixed[(i - 1) * SAMPLES + s].logp[0];
-            if (!ok) printf("  adapter %d, sample %d\n", r[i].adapter, s);
-            sample_free(&alone[s]);
-        }
-    }
-    for (int i = 0; i < ADAPTERS * SAMPLES; i++) sample_free(&mixed[i]);
-    gpu->pass_begin = passes.begin;
-    engine_close(en);
-    model_free(m);
-    return ok;
-}
+#include "engine_checks.h" /* with the helpers above */
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
@@ -1044,6 +961,7 @@ int main(int argc, char **argv) {
     report("thin gradients: 1,536 columns, rank 32", thin_right(gpu, 512, emulated ? 256 : 1536, 32));
     report("LoRA over some rows gives the bits of few: rank 32", lora_same_bits(gpu, 75, 40, 544, 32));
     report("LoRA over some rows gives the bits of few: rank 3", lora_same_bits(gpu, 66, 40, 72, 3));
+    report("LoRA over some rows gives the bits of few: a long sum", lora_same_bits(gpu, 66, 40, 8224, 16));
     report("LoRA over many rows gives the bits of few: rank 8", lora_same_bits(gpu, 1046, 600, 72, 8));
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
@@ -1059,6 +977,9 @@ int main(int argc, char **argv) {
     report("more keys of passes than recordings", recordings_come_and_go(gpu));
     struct err e = {0};
     report("several adapters in recorded steps: the samples of each alone", adapters_mixed(gpu, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
+    report("steps ahead of their results: the samples of steps one by one", steps_ahead_same(gpu, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
     report("training LoRA: layers kept, computed again, and without the ops that join steps", trains(gpu, true, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
     report("training all: layers kept, computed again, and without the ops that join steps", trains(gpu, false, &e));
