@@ -320,7 +320,7 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
         w->N % 16 == 0 && lined_up(y.data, y.ld, 2) && lined_up(x.data, x.ld, 2) && lined_up(gu.data, gu.ld, 2)) {
         const char *op = profile_name(c, "linear", w->N, w->K);
         const struct lt_product p = linear_product(gu, x, w);
-        const bool few = c->lt ? lt_few(c, op, &p) : c->be.fast;
+        const bool few = c->lt ? lt_few_swiglu(c, op, &p) : c->be.fast;
         struct cu_few f;
         if (few && few_of(&p, &f)) {
             f.y = y.data;

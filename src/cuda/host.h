@@ -234,8 +234,8 @@ struct lt_product {
 struct lt *lt_open(void);
 void lt_close(struct lt *l);
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done);
-/* Whether lt_run gives this exact product to the own kernel of few rows. */
-bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p);
+/* Whether this exact product with SwiGLU behind it is for the own kernel of few rows. */
+bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
 
 /* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */

@@ -8,7 +8,7 @@
  * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
  * rows with matrices so small that a launch takes most of the time.
  *
- * Of few rows the own kernel of bf16_few.cu is one algorithm more; it is preferred when it is a little slower alone,
+ * Of few rows the own kernel of bf16_few.cu is one algorithm more; it is taken when it is a little slower alone,
  * for in a pass it reads its weights while the kernel before it ends. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -22,7 +22,8 @@
 #include <cublasLt.h>
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
-#define FEW_PREFERRED 1.25f
+#define FEW_AHEAD_MS 2e-3f /* by so much the own kernel of few rows begins earlier in a pass */
+#define SWIGLU_MS 3e-3f    /* what that takes by itself */
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
 #define MANY_ROWS 1024
@@ -31,7 +32,7 @@ enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS =
 /* What does a product. */
 struct choice {
     cublasLtMatmulAlgo_t algo;
-    bool few; /* by the own kernel, where it takes it */
+    bool few, few_swiglu; /* by the own kernel, where it takes it; and with SwiGLU behind it in one */
 };
 
 /* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
@@ -316,7 +317,8 @@ static void search(struct cuda_backend *c, const char *op, const struct group *g
         if (few_takes(c, &q)) {
             const struct choice by = {.algo = out->algo, .few = true};
             own = judge(c, p, &t, wanted, &by);
-            if (own < best * FEW_PREFERRED) *out = by;
+            out->few = own < best + FEW_AHEAD_MS;
+            out->few_swiglu = own < best + FEW_AHEAD_MS + SWIGLU_MS;
         }
         if (getenv("KERNELRL_CUDA_PROFILE")) {
             fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us", (long long)p->n,
@@ -415,10 +417,10 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     return *done;
 }
 
-bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p) {
     struct group *g = c->lt && p->exact ? group_of(c, p) : NULL;
     const struct choice *by = g && g->usable ? choice_of(c, op, g, p) : NULL;
-    return by && by->few;
+    return by && by->few_swiglu;
 }
 
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
@@ -438,7 +440,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     *done = false;
     return true;
 }
-bool lt_few(struct cuda_backend *c, const char *op, const struct lt_product *p) {
+bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p) {
     (void)c, (void)op, (void)p;
     return false;
 }
