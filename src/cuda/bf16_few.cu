@@ -19,6 +19,7 @@
 #endif
 
 enum { DEPTH = 64 /* columns of a panel */, PANELS = 2 /* of a stage */, MOST_STAGES = 24 };
+enum { AHEAD_BYTES = 256 << 10 };
 static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
 
 /* A matrix as the copy engine sees it: parts of `cols` columns side by side, each in panels of DEPTH columns. */
@@ -34,9 +35,9 @@ struct few {
     void *y;
     const float *bias;
     int64_t ldy, T, N, part_step;
-    int end, tiles, panels; /* blocks and panels of a part */
-    int stages, stage_rows; /* rows of DEPTH columns of a stage */
-    int x_rows;             /* T in eights */
+    int end, tiles, panels;        /* blocks and panels of a part */
+    int stages, stage_rows, ahead; /* rows of DEPTH columns of a stage; stages asked for before there is an x */
+    int x_rows;                    /* T in eights */
 };
 
 /* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier") ------
@@ -213,10 +214,13 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
             };
             const auto ask_x = [&](int at, int panel) { fetch(place(at, 0), g.x, part, panel, 0, &full[at]); };
             if (elected())
-                for (int s = 0; s < g.stages; s++) ask_w(s, s * PANELS);
+                for (int s = 0; s < g.ahead; s++) ask_w(s, s * PANELS);
             wait_for_before();
             if (elected())
-                for (int s = 0; s < g.stages; s++) ask_x(s, s * PANELS);
+                for (int s = 0; s < g.stages; s++) {
+                    if (s >= g.ahead) ask_w(s, s * PANELS);
+                    ask_x(s, s * PANELS);
+                }
             int at = 0;
             unsigned parity = 0;
             for (int panel = g.stages * PANELS; panel < g.panels; panel += PANELS) {
@@ -339,6 +343,8 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     g.stages = fit < steps ? fit : steps;
     if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
     g.stage_rows = PANELS * panel / (DEPTH * 2);
+    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * PANELS * DEPTH * 2);
+    if (g.ahead > g.stages) g.ahead = g.stages;
     int rc = map_matrix(&g.x, f->parts, g.x_rows);
     if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights);
     if (rc) return rc;
