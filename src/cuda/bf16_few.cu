@@ -18,9 +18,12 @@
 #define __grid_constant__
 #endif
 
-enum { DEPTH = 64 /* columns of a panel */, PANELS = 2 /* of a stage */, MOST_STAGES = 24 };
+enum { DEPTH = 64 /* columns of a panel */, MOST_STAGES = 24, WIDE = 1000 };
 enum { AHEAD_BYTES = 256 << 10 };
 static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
+
+/* Panels of a stage of a block with so many times eight rows of W. */
+static __host__ __device__ constexpr int panels_of(int eights) { return eights < WIDE ? 2 : 1; }
 
 /* A matrix as the copy engine sees it: parts of `cols` columns side by side, each in panels of DEPTH columns. */
 struct matrix_map {
@@ -119,7 +122,7 @@ template <int NT, int HALVES, int GROUPS>
 static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(const __grid_constant__ struct few g) {
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
     DYNAMIC_SHARED(shared);
-    enum { MULTIPLIERS = GROUPS * WG_THREADS, SIDE = NT * 8 };
+    enum { MULTIPLIERS = GROUPS * WG_THREADS, SIDE = NT * 8, PANELS = panels_of(NT * HALVES) };
     uint16_t *const stage = aligned_tiles(shared); /* [stages][panels of x, of W's halves] */
     const int part = (int)blockIdx.x / g.tiles;
     const int n0 = (int)blockIdx.x % g.tiles * SIDE, half_n = (int)g.N;
@@ -295,7 +298,7 @@ extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
 }
 
 /* Fills in the map of boxes of so many rows. */
-static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows) {
+static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows, int box_panels) {
 #ifndef KERNELRL_EMULATED
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -307,7 +310,7 @@ static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows) {
     const cuuint64_t size[4] = {DEPTH, (cuuint64_t)m->rows, (cuuint64_t)m->cols / DEPTH, (cuuint64_t)parts};
     /* bytes from row to row, from panel to panel, from part to part */
     const cuuint64_t step[3] = {(cuuint64_t)m->ld * 2, DEPTH * 2, (cuuint64_t)m->cols * 2};
-    const cuuint32_t box[4] = {DEPTH, (cuuint32_t)box_rows, PANELS, 1}, ones[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {DEPTH, (cuuint32_t)box_rows, (cuuint32_t)box_panels, 1}, ones[4] = {1, 1, 1, 1};
     if (!encode) return (int)cudaErrorNotSupported;
     return encode(&m->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<uint16_t *>(m->p), size, step, box, ones,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -315,7 +318,7 @@ static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows) {
                ? 0
                : (int)cudaErrorInvalidValue;
 #else
-    return (void)m, (void)parts, (void)box_rows, 0;
+    return (void)m, (void)parts, (void)box_rows, (void)box_panels, 0;
 #endif
 }
 
@@ -338,17 +341,18 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     /* The last warpgroup reads on behind x's rows; and the barriers, too, take some of the shared memory. */
     const int groups = f->T <= WG_ROWS ? 1 : 2, behind = (WG_ROWS * groups - g.x_rows) * DEPTH * 2;
     const int room = d->max_shared - 1024 - WG_ALIGN - behind, panel = (g.x_rows + 8 * s.eights * s.halves) * DEPTH * 2;
-    const int fit = room / (panel * PANELS), steps = (g.panels + PANELS - 1) / PANELS;
+    const int panels = panels_of(s.eights * s.halves);
+    const int fit = room / (panel * panels), steps = (g.panels + panels - 1) / panels;
     if (fit < 1) return (int)cudaErrorInvalidValue;
     g.stages = fit < steps ? fit : steps;
     if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
-    g.stage_rows = PANELS * panel / (DEPTH * 2);
-    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * PANELS * DEPTH * 2);
+    g.stage_rows = panels * panel / (DEPTH * 2);
+    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * panels * DEPTH * 2);
     if (g.ahead > g.stages) g.ahead = g.stages;
-    int rc = map_matrix(&g.x, f->parts, g.x_rows);
-    if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights);
+    int rc = map_matrix(&g.x, f->parts, g.x_rows, panels);
+    if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights, panels);
     if (rc) return rc;
-    const int parts = (int)f->parts, shared = g.stages * panel * PANELS + WG_ALIGN + behind;
+    const int parts = (int)f->parts, shared = g.stages * panel * panels + WG_ALIGN + behind;
 #define SIZE(n, h)                      \
     if (s.eights == n && s.halves == h) \
     return groups == 1 ? start<n, h, 1>(d, g, parts, shared) : start<n, h, 2>(d, g, parts, shared)
