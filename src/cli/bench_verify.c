@@ -263,28 +263,36 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
     *seconds += clock_now_s() - begun;
     for (int i = 0; i < answers; i++) *correct += items[i].verdict.outcome == OUTCOME_CORRECT;
     /* Some of them alone, twice, their objects being compiled: how far ratios are from those, and those from each
-     * other. "each": the ratio, its interval, and both of those. */
+     * other. The problem changes from one to the next, so that each measurement has a reference's process of its own,
+     * as in the batch. "each": of the batch the ratio, its interval, both times in ms; of both others the ratio and the
+     * times. */
     enum { ALONE = 6 };
+    const int alone_n = answers < ALONE ? answers : ALONE;
+    struct verdict alone[2][ALONE];
     double off[2] = {0, 0}, worst[2] = {0, 0};
     CLEANUP_STR struct str ratios = STR_INIT;
     int n = 0;
-    for (int k = 0; k < ALONE && k < answers && st == ST_OK; k++) {
-        int i = k * answers / ALONE % answers, f = i / each;
-        double ratio[3] = {items[i].verdict.speedup, 0, 0};
-        for (int t = 0; t < 2 && st == ST_OK; t++) {
-            make_answer(&sources[i], which, f, salt + answers * (t + 1) + i, salt + i);
-            struct verify_item alone = {.problem = &problems[f], .source = str_c(&sources[i])};
-            st = verify_batch(v, &alone, 1, NULL, e);
-            ratio[t + 1] = alone.verdict.speedup;
-        }
-        if (st != ST_OK || ratio[0] <= 0 || ratio[1] <= 0 || ratio[2] <= 0) continue;
+    for (int m = 0; m < 2 * alone_n && st == ST_OK; m++) {
+        const int t = m / alone_n, k = m % alone_n, i = k * answers / alone_n, f = i / each;
+        make_answer(&sources[i], which, f, salt + answers * (t + 1) + i, salt + i);
+        struct verify_item it = {.problem = &problems[f], .source = str_c(&sources[i])};
+        st = verify_batch(v, &it, 1, NULL, e);
+        alone[t][k] = it.verdict;
+    }
+    for (int k = 0; k < alone_n && st == ST_OK; k++) {
+        const struct verdict *d[3] = {&items[k * answers / alone_n].verdict, &alone[0][k], &alone[1][k]};
+        if (d[0]->speedup <= 0 || d[1]->speedup <= 0 || d[2]->speedup <= 0) continue;
         for (int t = 0; t < 2; t++) {
-            double o = fabs(ratio[t] / ratio[t + 1] - 1);
+            double o = fabs(d[t]->speedup / d[t + 1]->speedup - 1);
             off[t] += o;
             worst[t] = fmax(worst[t], o);
         }
-        str_addf(&ratios, "%s[%.4f,%.4f,%.4f,%.4f,%.4f]", n++ ? "," : "", ratio[0], items[i].verdict.speedup_low,
-                 items[i].verdict.speedup_high, ratio[1], ratio[2]);
+        str_addf(&ratios, "%s[%.4f,%.4f,%.4f", n++ ? "," : "", d[0]->speedup, d[0]->speedup_low, d[0]->speedup_high);
+        for (int t = 0; t < 3; t++) {
+            if (t > 0) str_addf(&ratios, ",%.4f", d[t]->speedup);
+            str_addf(&ratios, ",%.4f,%.4f", d[t]->eager_ms, d[t]->kernel_ms);
+        }
+        str_addc(&ratios, ']');
     }
     if (st == ST_OK && n > 0)
         printf("{\"bench\":\"verify\",\"what\":\"%s: ratios\",\"answers\":%d,\"off_from_alone\":%.4f,"
