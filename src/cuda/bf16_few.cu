@@ -19,7 +19,7 @@
 #endif
 
 enum { DEPTH = 64 /* columns of a panel */, MOST_STAGES = 24, WIDE = 1000 };
-enum { AHEAD_BYTES = 256 << 10 };
+enum { AHEAD_BYTES = 256 << 10, OTHER_BYTES = 1024 /* of shared memory: barriers */ };
 static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
 
 /* Panels of a stage of a block with so many times eight rows of W. */
@@ -43,8 +43,8 @@ struct few {
     int x_rows;                    /* T in eights */
 };
 
-/* ---- the copy engine, and barriers that count its bytes (PTX ISA, "Tensor Copy Instructions" and "mbarrier") ------
- */
+/* ---- the copy engine, and barriers that count its bytes
+ * -------------------------------------------------------------- PTX ISA, "Tensor Copy Instructions" and "mbarrier". */
 
 #ifdef WGMMA_DEVICE
 static __device__ __forceinline__ unsigned at_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -100,9 +100,7 @@ static void fetch_now(uint16_t *to, const struct matrix_map &m, int part, int pa
 }
 #endif
 
-/* ---- the kernel
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel --------------------------------------------------------------------------------------------- */
 
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
 static __device__ __forceinline__ void put_pair16(const struct few &g, int64_t row, int64_t n, uint32_t pair) {
@@ -267,27 +265,35 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
 #endif
 }
 
-/* ---- launching
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- launching ---------------------------------------------------------------------------------------------- */
 
-/* How many times eight rows of W a block has, 0: there is no such kernel; whether of two halves each; and how many
- * blocks a part of the sum has. */
+/* What a block has of W at a time: so many times eight rows (0: there is no such kernel), of two halves each or not;
+ * the blocks of a part of the sum; and of x's rows and its own DEPTH columns the panels of a stage, and stages. */
 struct few_shape {
-    int eights, halves;
-    int64_t tiles;
+    int eights, halves, tiles, panels, panel_bytes, stages, behind_bytes;
 };
+
+static bool shape_with(const struct cu_dev *d, const struct cu_few *f, int eights, int halves, struct few_shape *s) {
+    const int64_t N = f->end == CU_FEW_SWIGLU || halves == 1 ? f->N : f->N / 2, tiles = ceil_div(N, 8 * eights);
+    const int rows = (int)ceil_div(f->T, 8) * 8, all = f->T <= WG_ROWS ? WG_ROWS : 2 * WG_ROWS;
+    *s = {eights, halves, (int)tiles, panels_of(eights * halves), (rows + 8 * eights * halves) * DEPTH * 2, 0, 0};
+    s->behind_bytes = (all - rows) * DEPTH * 2; /* the last warpgroup reads on behind the rows of x */
+    const int room = d->max_shared - OTHER_BYTES - WG_ALIGN - s->behind_bytes, stage = s->panels * s->panel_bytes;
+    const int steps = (int)ceil_div(f->K / DEPTH, s->panels), most = steps < MOST_STAGES ? steps : (int)MOST_STAGES;
+    s->stages = room / stage < most ? room / stage : most;
+    return tiles <= d->sm_count / f->parts && s->stages >= (steps > 1 ? 2 : 1);
+}
 
 static struct few_shape shape_of(const struct cu_dev *d, const struct cu_few *f) {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 9, 12, 18}, pairs[] = {5, 9, 12, 18};
-    const int64_t room = d->sm_count / f->parts, N = f->end == CU_FEW_SWIGLU ? f->N : f->N / 2;
+    struct few_shape s;
     if (f->end != CU_FEW_SWIGLU)
         for (const int n : sizes)
-            if (ceil_div(f->N, 8 * n) <= room) return {n, 1, ceil_div(f->N, 8 * n)};
+            if (shape_with(d, f, n, 1, &s)) return s;
     if (f->end == CU_FEW_SWIGLU || (f->end == CU_FEW_BF16 && f->N % 16 == 0 && f->parts == 1))
         for (const int n : pairs)
-            if (ceil_div(N, 8 * n) <= room) return {n, 2, ceil_div(N, 8 * n)};
-    return {0, 0, 0};
+            if (shape_with(d, f, n, 2, &s)) return s;
+    return {0, 0, 0, 0, 0, 0, 0};
 }
 
 extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
@@ -297,7 +303,7 @@ extern "C" int cu_few_takes(const struct cu_dev *d, const struct cu_few *f) {
            f->ldy % 8 == 0 && shape_of(d, f).eights > 0;
 }
 
-/* Fills in the map of boxes of so many rows. */
+/* Fills in the map of boxes of so many rows and panels. */
 static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows, int box_panels) {
 #ifndef KERNELRL_EMULATED
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -325,7 +331,8 @@ static int map_matrix(struct matrix_map *m, int64_t parts, int box_rows, int box
 template <int NT, int HALVES, int GROUPS>
 static int start(const struct cu_dev *d, const struct few &g, int parts, int shared) {
     auto *kernel = few_kernel<NT, HALVES, GROUPS>;
-    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d->max_shared - 1024);
+    const int rc =
+        (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d->max_shared - OTHER_BYTES);
     return rc ? rc : LAUNCH_SOON(kernel, g.tiles * parts, threads_of<GROUPS>(), shared, d, g);
 }
 
@@ -337,25 +344,19 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     g.x.p = f->x, g.x.rows = f->T, g.x.cols = f->K, g.x.ld = f->ldx;
     g.w.p = f->w, g.w.rows = rows, g.w.cols = f->K, g.w.ld = f->ldw;
     g.y = f->y, g.bias = f->bias, g.ldy = f->ldy, g.T = f->T, g.N = rows / s.halves, g.part_step = f->part_step;
-    g.end = f->end, g.tiles = (int)s.tiles, g.panels = (int)(f->K / DEPTH), g.x_rows = (int)ceil_div(f->T, 8) * 8;
-    /* The last warpgroup reads on behind x's rows; and the barriers, too, take some of the shared memory. */
-    const int groups = f->T <= WG_ROWS ? 1 : 2, behind = (WG_ROWS * groups - g.x_rows) * DEPTH * 2;
-    const int room = d->max_shared - 1024 - WG_ALIGN - behind, panel = (g.x_rows + 8 * s.eights * s.halves) * DEPTH * 2;
-    const int panels = panels_of(s.eights * s.halves);
-    const int fit = room / (panel * panels), steps = (g.panels + panels - 1) / panels;
-    if (fit < 1) return (int)cudaErrorInvalidValue;
-    g.stages = fit < steps ? fit : steps;
-    if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
-    g.stage_rows = panels * panel / (DEPTH * 2);
-    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * panels * DEPTH * 2);
+    g.end = f->end, g.tiles = s.tiles, g.panels = (int)(f->K / DEPTH), g.x_rows = (int)ceil_div(f->T, 8) * 8;
+    g.stages = s.stages;
+    g.stage_rows = s.panels * s.panel_bytes / (DEPTH * 2);
+    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * s.panels * DEPTH * 2);
     if (g.ahead > g.stages) g.ahead = g.stages;
-    int rc = map_matrix(&g.x, f->parts, g.x_rows, panels);
-    if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights, panels);
+    int rc = map_matrix(&g.x, f->parts, g.x_rows, s.panels);
+    if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights, s.panels);
     if (rc) return rc;
-    const int parts = (int)f->parts, shared = g.stages * panel * panels + WG_ALIGN + behind;
+    const int parts = (int)f->parts, shared = s.stages * s.panels * s.panel_bytes + WG_ALIGN + s.behind_bytes;
+    const bool one = f->T <= WG_ROWS;
 #define SIZE(n, h)                      \
     if (s.eights == n && s.halves == h) \
-    return groups == 1 ? start<n, h, 1>(d, g, parts, shared) : start<n, h, 2>(d, g, parts, shared)
+    return one ? start<n, h, 1>(d, g, parts, shared) : start<n, h, 2>(d, g, parts, shared)
     SIZE(1, 1);
     SIZE(2, 1);
     SIZE(3, 1);
