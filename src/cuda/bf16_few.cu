@@ -18,12 +18,14 @@
 #define __grid_constant__
 #endif
 
-enum { DEPTH = 64 /* columns of a panel */, MOST_STAGES = 24, WIDE = 1000 };
-enum { AHEAD_BYTES = 256 << 10, OTHER_BYTES = 1024 /* of shared memory: barriers */ };
+enum { DEPTH = 64 /* columns of a panel */, MOST_STAGES = 24 };
+enum { OTHER_BYTES = 1024 /* of shared memory: barriers */, NARROW_BYTES = 150 << 10 };
 static_assert(CU_FEW_ROWS == 2 * (int)WG_ROWS, "of one or two warpgroups");
 
-/* Panels of a stage of a block with so many times eight rows of W. */
-static __host__ __device__ constexpr int panels_of(int eights) { return eights < WIDE ? 2 : 1; }
+/* Blocks with few rows of W spend their time on barriers: they have more panels a stage. Nor do they need all of the
+ * shared memory; with NARROW_BYTES their places are free while blocks of the kernel in front are still there. */
+static __host__ __device__ constexpr bool is_narrow(int eights) { return eights < 18; }
+static __host__ __device__ constexpr int panels_of(int eights) { return is_narrow(eights) ? 2 : 1; }
 
 /* A matrix as the copy engine sees it: parts of `cols` columns side by side, each in panels of DEPTH columns. */
 struct matrix_map {
@@ -38,14 +40,14 @@ struct few {
     void *y;
     const float *bias;
     int64_t ldy, T, N, part_step;
-    int end, tiles, panels;        /* blocks and panels of a part */
-    int stages, stage_rows, ahead; /* rows of DEPTH columns of a stage; stages asked for before there is an x */
-    int x_rows;                    /* T in eights */
+    int end, tiles, panels; /* blocks and panels of a part */
+    int stages, stage_rows; /* rows of DEPTH columns of a stage */
+    int x_rows;             /* T in eights */
 };
 
-/* ---- the copy engine, and barriers that count its bytes
- * -------------------------------------------------------------- PTX ISA, "Tensor Copy Instructions" and "mbarrier". */
+/* ---- the copy engine and its barriers ----------------------------------------------------------------------- */
 
+/* PTX ISA, "Tensor Copy Instructions" and "mbarrier": a barrier counts the bytes that come. */
 #ifdef WGMMA_DEVICE
 static __device__ __forceinline__ unsigned at_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 static __device__ __forceinline__ void barrier_init(uint64_t *b, unsigned arrivals) {
@@ -215,13 +217,10 @@ static __global__ void __launch_bounds__(threads_of<GROUPS>(), 1) few_kernel(con
             };
             const auto ask_x = [&](int at, int panel) { fetch(place(at, 0), g.x, part, panel, 0, &full[at]); };
             if (elected())
-                for (int s = 0; s < g.ahead; s++) ask_w(s, s * PANELS);
+                for (int s = 0; s < g.stages; s++) ask_w(s, s * PANELS);
             wait_for_before();
             if (elected())
-                for (int s = 0; s < g.stages; s++) {
-                    if (s >= g.ahead) ask_w(s, s * PANELS);
-                    ask_x(s, s * PANELS);
-                }
+                for (int s = 0; s < g.stages; s++) ask_x(s, s * PANELS);
             int at = 0;
             unsigned parity = 0;
             for (int panel = g.stages * PANELS; panel < g.panels; panel += PANELS) {
@@ -278,7 +277,9 @@ static bool shape_with(const struct cu_dev *d, const struct cu_few *f, int eight
     const int rows = (int)ceil_div(f->T, 8) * 8, all = f->T <= WG_ROWS ? WG_ROWS : 2 * WG_ROWS;
     *s = {eights, halves, (int)tiles, panels_of(eights * halves), (rows + 8 * eights * halves) * DEPTH * 2, 0, 0};
     s->behind_bytes = (all - rows) * DEPTH * 2; /* the last warpgroup reads on behind the rows of x */
-    const int room = d->max_shared - OTHER_BYTES - WG_ALIGN - s->behind_bytes, stage = s->panels * s->panel_bytes;
+    const int have = d->max_shared - OTHER_BYTES, stage = s->panels * s->panel_bytes;
+    const int use = is_narrow(eights * halves) && have > NARROW_BYTES ? (int)NARROW_BYTES : have;
+    const int room = use - WG_ALIGN - s->behind_bytes;
     const int steps = (int)ceil_div(f->K / DEPTH, s->panels), most = steps < MOST_STAGES ? steps : (int)MOST_STAGES;
     s->stages = room / stage < most ? room / stage : most;
     return tiles <= d->sm_count / f->parts && s->stages >= (steps > 1 ? 2 : 1);
@@ -347,8 +348,6 @@ extern "C" int cu_few(const struct cu_dev *d, const struct cu_few *f) {
     g.end = f->end, g.tiles = s.tiles, g.panels = (int)(f->K / DEPTH), g.x_rows = (int)ceil_div(f->T, 8) * 8;
     g.stages = s.stages;
     g.stage_rows = s.panels * s.panel_bytes / (DEPTH * 2);
-    g.ahead = AHEAD_BYTES / (8 * s.eights * s.halves * s.panels * DEPTH * 2);
-    if (g.ahead > g.stages) g.ahead = g.stages;
     int rc = map_matrix(&g.x, f->parts, g.x_rows, s.panels);
     if (!rc) rc = map_matrix(&g.w, f->parts, 8 * s.eights, s.panels);
     if (rc) return rc;
