@@ -1,7 +1,7 @@
 /* The host side of the CUDA backend: memory, transfers, the op table. Everything goes to one stream, so work runs in
  * the order it was asked for. Index arrays travel through a ring of pinned memory; results for the host land in pinned
- * memory and are handed over at sync. The first error of any call is kept and every later op does nothing; sync reports
- * it. Attention's work lists are in plan.c. */
+ * memory and are handed over at sync or, where they were posted, at collect. The first error of any call is kept and
+ * every later op does nothing; sync reports it. Attention's work lists are in plan.c. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>

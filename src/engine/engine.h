@@ -58,17 +58,17 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
 void engine_close(struct engine *en); /* NULL is fine */
 
 /* Runs all requests; out[] receives n_samples samples per request, in request order. progress (may be NULL) is called
- * after each step with tokens so far and sequences finished; returning false cancels: unfinished samples come back
- * with STOP_CANCELLED. ST_INVALID: a request that cannot be run; ST_MEMORY: one whose longest sample alone is over the
- * budget; ST_FAILED: logits that are not finite. The message names the request, by its place in req and its id. After
- * an error out[] holds nothing. */
+ * after each step with tokens so far and sequences finished, and must not use the model; returning false cancels:
+ * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run; ST_MEMORY: one whose
+ * longest sample alone is over the budget; ST_FAILED: logits that are not finite. The message names the request, by its
+ * place in req and its id. After an error out[] holds nothing. */
 typedef bool engine_progress_fn(void *ctx, int64_t tokens, int done, int total);
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
 
 struct engine_stats { /* of the last run */
     int64_t steps;
-    int64_t decoded_tokens;   /* fed one by one */
+    int64_t decoded_tokens;   /* fed one by one; on a device also those behind a stop, which nobody reads */
     int64_t prefilled_tokens; /* fed in chunks: prompts, and what preempted samples had already */
     int64_t cached_tokens;    /* not fed, because the cache remembered them */
     int64_t preemptions;      /* sequences that gave up their blocks */

@@ -74,6 +74,7 @@ enum status kv_create(const struct model *m, int n_seqs, int64_t max_len, int64_
 
 void kv_free(struct kv_cache *kv) {
     if (!kv) return;
+    ASSERT(kv->m->ss.n_begun == 0);
     kv->m->be->mem_free(kv->m->be, kv->mem);
     blocks_free(&kv->pool);
     free(kv->seq);
@@ -171,7 +172,7 @@ static void follow_weights(struct kv_cache *kv) {
     if (kv->version == kv->m->version) return;
     kv->version = kv->m->version;
     blocks_forget(&kv->pool);
-    for (int i = 0; i < kv->n_seqs; i++) kv->seq[i].stale = kv->seq[i].len > 0;
+    for (int i = 0; i < kv->n_seqs; i++) kv->seq[i].stale = length_ahead(&kv->seq[i]) > 0;
 }
 
 int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n) {
@@ -488,6 +489,8 @@ enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, con
     return run_step(m, kv, count, seq, n, ids, &out, e);
 }
 
+_Static_assert((int)STEPS_AHEAD <= (int)POSTS_MAX, "each step under way has posted its results");
+
 bool model_can_begin(const struct model *m, int count) {
     return m->be->post && m->be->draw && m->be->pass_begin && m->act == DT_BF16 && 2 * (int64_t)count <= step_rows(m);
 }
@@ -556,6 +559,7 @@ enum status model_step_end(struct model *m, struct step_drawn *drawn, struct err
 
 void step_space_free(struct model *m) {
     struct step_space *w = &m->ss;
+    ASSERT(w->n_begun == 0);
     m->be->mem_free(m->be, w->mem);
     free(w->pos);
     free(w->ids);

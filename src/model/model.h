@@ -210,20 +210,22 @@ struct step_drawn {
     float logp, entropy;
 };
 bool model_can_draw(const struct model *m);
+enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_want *want, int32_t limit, struct step_drawn *drawn,
+                            float *logits, struct err *e) MUST_USE;
+
 /* Steps ahead of their results, so that a device does not wait for the host: begin asks for a step of one token for
  * each of count sequences, whose next tokens are drawn as `draw` says; end waits for the oldest step begun and hands
  * out what it drew, drawn [count]. The tokens and bits are those of model_step_draw. At most STEPS_AHEAD are begun and
- * not ended; any other step, and kv_share and kv_match of their sequences, come when none is. ids[i] < 0, -1 - k, is
- * the token that place k of the step begun before this one draws; a sequence's length counts the steps that have ended.
- * A sequence that was reset in between is left out of what the end appends. After an error no step is open. */
+ * not ended; any other step, another draw on the model's backend, kv_share and kv_match of their sequences, kv_free and
+ * model_free come when none is. ids[i] < 0, -1 - k, is the token that place k of the step begun before this one draws;
+ * a sequence's length counts the steps that have ended. A sequence that was reset in between is left out of what the
+ * end appends. After an error no step is open. */
 enum { STEPS_AHEAD = 2 };
 bool model_can_begin(const struct model *m, int count);
 enum status model_step_begin(struct model *m, struct kv_cache *kv, int count, const int *seq, const int32_t *ids,
                              const struct draw *draw, int32_t limit, struct err *e) MUST_USE;
 enum status model_step_end(struct model *m, struct step_drawn *drawn, struct err *e) MUST_USE;
 int model_steps_begun(const struct model *m); /* and not ended */
-enum status model_step_draw(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
-                            const int32_t *ids, const struct step_want *want, int32_t limit, struct step_drawn *drawn,
-                            float *logits, struct err *e) MUST_USE;
 
 #endif

@@ -130,12 +130,12 @@ struct backend {
     void (*lora_up)(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n);
     /* Draws a token from each row of logits, ids from `limit` on left out; logp and entropy as of logprob. Host arrays,
      * there after sync. id -1: the row's logits are not finite. An embed behind it takes an id below 0, -1 - r, for the
-     * one that row r got (0 where that is -1). */
+     * one that row r of the last draw got (0 where that is -1). */
     void (*draw)(struct backend *be, struct tensor logits, int32_t limit, const struct draw *d, int32_t *id,
                  float *logp, float *entropy);
-    /* Work ahead of its results. post closes the results asked for since the last post, collect or sync; collect waits
-     * for the oldest that are closed, and for nothing asked for since, and they are there. At most POSTS_MAX may be
-     * closed and not collected; sync leaves none. Where draw is. */
+    /* Work ahead of its results. post closes the results asked for since the last post or sync; collect waits for the
+     * oldest that are closed, and for nothing asked for since, and they are there. At most POSTS_MAX may be closed and
+     * not collected; sync leaves none, and a collect with none is done. Where draw is. */
     void (*post)(struct backend *be);
     enum status (*collect)(struct backend *be, struct err *e);
     /* What is asked for between the two is one pass: host arrays of indices keep their contents at their addresses

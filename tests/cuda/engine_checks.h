@@ -146,7 +146,7 @@ static bool steps_ahead_same(struct backend *gpu, struct err *e) {
             gpu->post = way == 0 ? NULL : counted_post;
             ok =
                 engine_open(m, &o, &en, e) == ST_OK && engine_run(en, r, REQUESTS, out[way], enough, &most, e) == ST_OK;
-            preempted[way] = engine_stats(en).preemptions;
+            preempted[way] = en ? engine_stats(en).preemptions : 0;
             ahead[way] = posts.n;
             engine_close(en);
         }
