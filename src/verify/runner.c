@@ -261,6 +261,7 @@ static int serve_scripts(void) {
     int fds[3];
     /* Everything is killed after each script: that must be the jail's processes and nobody else's. */
     if (getppid() != 1 || getpid() > 9) return 125;
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 125; /* what a script leaves behind is waited for here */
     while (next_script(text, argv, fds)) {
         int status = 0;
         pid_t pid = fork();
@@ -274,6 +275,7 @@ static int serve_scripts(void) {
         if (pid < 0) _exit(126);
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
         kill(-1, SIGKILL);
+        while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
         for (int i = 0; i < 3; i++) close(fds[i]);
         empty_tmp();
         if (send(WIRE_FD_SOCKET, &status, sizeof status, MSG_NOSIGNAL) != (ssize_t)sizeof status) break;
