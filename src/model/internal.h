@@ -104,6 +104,8 @@ struct step_space {
     int32_t *last_seq; /* whose row that is; -1: nobody's */
     struct attn_seq *seq;
     struct draw *draw;
+    struct step_want *want; /* of a step that is begun, with as many ones in one */
+    int *one;
     /* What becomes of the logits of a wave: drawn tokens, see model_step_draw. Two, for steps begun and not ended: the
      * one in turn is now, and n_begun of them are open. */
     struct step_drawing {

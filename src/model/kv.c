@@ -378,6 +378,8 @@ static void step_space_host(struct model *m) {
     w->seq = xmalloc(n * sizeof *w->seq);
     w->p.lora = xmalloc(n * sizeof *w->p.lora);
     w->draw = xmalloc(n * sizeof *w->draw);
+    w->want = xmalloc(n * sizeof *w->want);
+    w->one = xmalloc(n * sizeof *w->one);
     for (struct step_drawing *d = w->drawing; d < w->drawing + STEPS_AHEAD; d++) {
         d->seq = xmalloc(n * sizeof *d->seq);
         d->epoch = xmalloc(n * sizeof *d->epoch);
@@ -512,14 +514,13 @@ enum status model_step_begin(struct model *m, struct kv_cache *kv, int count, co
                              const struct draw *draw, int32_t limit, struct err *e) {
     struct step_space *w = &m->ss;
     ASSERT(model_can_begin(m, count) && count > 0 && limit > 0 && limit <= m->cfg.V && w->n_begun < STEPS_AHEAD);
-    CLEANUP_FREE struct step_want *want = xmalloc((size_t)count * sizeof *want);
-    CLEANUP_FREE int *n = xmalloc((size_t)count * sizeof *n);
-    for (int i = 0; i < count; i++) {
-        want[i] = (struct step_want){STEP_DRAW, draw[i]};
-        n[i] = 1;
-    }
     step_space_host(m);
-    const enum status st = run_step(m, kv, count, seq, n, ids, &(struct step_out){.want = want, .limit = limit}, e);
+    for (int i = 0; i < count; i++) {
+        w->want[i] = (struct step_want){STEP_DRAW, draw[i]};
+        w->one[i] = 1;
+    }
+    const struct step_out out = {.want = w->want, .limit = limit};
+    const enum status st = run_step(m, kv, count, seq, w->one, ids, &out, e);
     if (st != ST_OK) return give_up_steps(m, st);
     m->be->post(m->be);
     struct step_drawing *d = drawing_now(w);
@@ -568,6 +569,8 @@ void step_space_free(struct model *m) {
     free(w->seq);
     free(w->p.lora);
     free(w->draw);
+    free(w->want);
+    free(w->one);
     for (struct step_drawing *d = w->drawing; d < w->drawing + STEPS_AHEAD; d++) {
         free(d->seq);
         free(d->epoch);
