@@ -34,7 +34,7 @@ static const char help[] =
     "                   (interleaved; docs/formats.md)\n"
     "  --warmup N       calls in front of timed ones, at least (the method's)\n"
     "  --trim X         share of the times left out at either end; 0.5: the median (the method's)\n"
-    "  --interval W     go on timing until the 95 %% interval is W of the ratio wide, such as 0.02\n"
+    "  --interval W     go on timing until the 95 % interval is W of the ratio wide, such as 0.02\n"
     "  --budget S       seconds that timing one answer may take (20)\n"
     "  --cache DIR      keep compiled objects there; any number of runs may share it\n"
     "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"

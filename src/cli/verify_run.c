@@ -315,10 +315,15 @@ static enum status summarise(const struct verify_run *r, const struct folder *f,
     printf("answers    %zu judged, %zu without a verdict\n", n, missing);
     printf("compiled   %zu (%.1f %%)\ncorrect    %zu (%.1f %%)\n", compiled,
            n ? 100. * (double)compiled / (double)n : 0, correct, n ? 100. * (double)correct / (double)n : 0);
-    printf("fast_p    ");
-    for (size_t i = 0; i < ARRAY_LEN(ps); i++) printf(" %g: %.3f", ps[i], score_fast_p(s, n, ps[i]));
-    printf("\ngeomean    %.3f of the %s, over correct answers\n", score_geomean(s, n),
-           baseline ? "baseline file" : "eager times measured beside them");
+    const double geomean = score_geomean(s, n);
+    if (isnan(geomean)) {
+        printf("speed      no correct answer was timed\n");
+    } else {
+        printf("fast_p    ");
+        for (size_t i = 0; i < ARRAY_LEN(ps); i++) printf(" %g: %.3f", ps[i], score_fast_p(s, n, ps[i]));
+        printf("\ngeomean    %.3f of the %s, over correct answers\n", geomean,
+               baseline ? "baseline file" : "eager times measured beside them");
+    }
     for (size_t o = 0; o < ARRAY_LEN(outcomes); o++)
         if (outcomes[o]) printf("  %-20s %zu\n", outcome_name((enum outcome)o), outcomes[o]);
     return ST_OK;

@@ -80,6 +80,7 @@ says() { # NAME REGEX COMMAND...
 "$KRL" help | sed -n 's/^  \([a-z-]*\) .*/\1/p' >"$tmp/commands"
 check "help lists the commands" test "$(wc -l <"$tmp/commands")" -ge 20
 while read -r c; do says "help $c" '^usage: kernelrl' "$KRL" help "$c"; done <"$tmp/commands"
+check "no help shows a printf escape" sh -c "while read -r c; do '$KRL' help \$c; done <'$tmp/commands' | awk '/%%/ { exit 1 }'"
 says "help KEY" 'learning_rate' "$KRL" help learning_rate
 says "help of a key by its short name" 'dataset_builder.raicl_k' "$KRL" help raicl_k
 says "help of a key that only eval has" 'num_samples' "$KRL" help num_samples
