@@ -78,6 +78,13 @@ OUTPUT = {
     "mean everywhere": "torch.ones_like(y) * y.mean() + (0 if y.numel() > 1 else 1)",
     "squashed": "torch.tanh(y / 4) * 4",
     "tiny dropped": "torch.where(y.abs() < 0.3 * y.std(unbiased=False), torch.zeros_like(y), y) * 1.0005",
+    "float16 less": "y.half().to(y.dtype) * 1.003",
+    "odd elements": "torch.cat([y.reshape(-1)[::2], 0 * y.reshape(-1)[1::2]]).view_as(y) + (0 if y.numel() > 1 else 1)",
+    "every 31st zero": "y * (torch.arange(y.numel(), device=y.device) % 31 != 0).view_as(y)",
+    "second half from first": "torch.cat([y.reshape(-1)[: (y.numel() + 1) // 2], y.reshape(-1)[: y.numel() // 2]]).view_as(y) + (0 if y.numel() > 1 else 1)",
+    "two swapped": "torch.cat([y.reshape(-1)[1:2], y.reshape(-1)[:1], y.reshape(-1)[2:]]).view_as(y) + (0 if y.numel() > 1 else 1)",
+    "last row again": "torch.cat([y[:-1], y[:1]]) if y.dim() and y.shape[0] > 1 else y * 1.02",
+    "infinite": "torch.where(y == y.max(), torch.full_like(y, float('inf')), y)",
     "nan": "torch.where(y == y.max(), torch.full_like(y, float('nan')), y)",
 }
 
@@ -157,7 +164,7 @@ def main():
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(out + "/run")
     os.makedirs(out + "/problems/level1")
-    total = 0
+    total, twenty = 0, 0
     with open(out + "/mutants.tsv", "w", encoding="utf-8") as index:
         for number, name in enumerate(sorted(n for n in os.listdir(problems) if n.endswith(".py")), 1):
             with open(os.path.join(problems, name), encoding="utf-8") as f:
@@ -173,8 +180,9 @@ def main():
                 index.write(f"{number}\t{kept}\t{name}\t{what}\n")
                 kept += 1
             total += kept
+            twenty += kept >= 20
             print(f"{name}: {kept} wrong mutants")
-    print(f"{total} in all")
+    print(f"{total} in all, 20 or more of {twenty} problems")
 
 
 if __name__ == "__main__":
