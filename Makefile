@@ -144,7 +144,8 @@ test-cuda: $(CUDA_TEST) $(BIN) $(CUDA_TESTED) ## every CUDA op against the CPU's
 doctor: build ## what this machine can do
 	@$(BIN) doctor
 fmt: ## format the sources
-	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'tests/*.c' 'tools/*.c' 'bench/*.c')
+	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'tests/*.c' \
+	    'tests/*.h' 'tools/*.c' 'bench/*.c')
 tidy: ## style, include direction, banned calls
 	@tools/tidy
 fuzz: fuzz-bin ## build the fuzz targets and run each for a minute

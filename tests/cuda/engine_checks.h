@@ -174,4 +174,56 @@ static bool steps_ahead_same(struct backend *gpu, struct err *e) {
     return ok;
 }
 
+static struct {
+    enum status (*collect)(struct backend *be, struct err *e);
+    int left; /* the last of so many fails */
+} collects;
+static enum status failing_collect(struct backend *be, struct err *e) {
+    if (--collects.left == 0) return FAIL(e, ST_DEVICE, "the device is gone");
+    return collects.collect(be, e);
+}
+
+/* A device that fails while steps are under way: the run says so and gives nothing out, no step stays open, and the
+ * same engine's next run gives the samples of the one before. At the first collect, in the middle, and at the last. */
+static bool steps_ahead_fail(struct backend *gpu, struct err *e) {
+    enum { SAMPLES = 3, NEW = 9 };
+    static const int32_t prompt[] = {3, 60, 17};
+    const struct model_options mo = {.dtype = "bf16", .frozen = true};
+    const struct request r = {.prompt = prompt,
+                              .n_prompt = (int)ARRAY_LEN(prompt),
+                              .n_samples = SAMPLES,
+                              .params = {.temperature = 1, .top_p = 1, .max_tokens = NEW, .seed = 4}};
+    struct model *m = NULL;
+    struct engine *en = NULL;
+    struct sample right[SAMPLES] = {{0}}, out[SAMPLES] = {{0}};
+    bool ok = model_init(few_layers, 5, &mo, gpu, &m, e) == ST_OK &&
+              engine_open(m, &(struct engine_options){.max_batch = SAMPLES}, &en, e) == ST_OK;
+    collects.collect = gpu->collect;
+    collects.left = 0;
+    gpu->collect = failing_collect;
+    ok = ok && engine_run(en, &r, 1, right, NULL, NULL, e) == ST_OK;
+    const int all = -collects.left;
+    ok = ok && all > 2;
+    for (int k = 0; ok && k < 3; k++) {
+        struct err told = {0};
+        collects.left = k == 0 ? 1 : k == 1 ? all / 2 : all;
+        ok = engine_run(en, &r, 1, out, NULL, NULL, &told) == ST_DEVICE &&
+             strcmp(told.msg, "the device is gone") == 0 && model_steps_begun(m) == 0;
+        for (int i = 0; ok && i < SAMPLES; i++) ok = out[i].n == 0 && !out[i].ids;
+        collects.left = 0;
+        ok = ok && engine_run(en, &r, 1, out, NULL, NULL, e) == ST_OK;
+        for (int i = 0; ok && i < SAMPLES; i++)
+            ok = out[i].n == right[i].n &&
+                 memcmp(out[i].ids, right[i].ids, (size_t)out[i].n * sizeof *out[i].ids) == 0 &&
+                 memcmp(out[i].logp, right[i].logp, (size_t)out[i].n * sizeof *out[i].logp) == 0;
+        if (!ok) printf("  failure %d of %d collects: %s\n", k, all, told.msg);
+        for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+    }
+    for (int i = 0; i < SAMPLES; i++) sample_free(&right[i]);
+    gpu->collect = collects.collect;
+    engine_close(en);
+    model_free(m);
+    return ok;
+}
+
 #endif

@@ -980,6 +980,8 @@ int main(int argc, char **argv) {
     if (e.msg[0]) printf("  %s\n", e.msg);
     report("steps ahead of their results: the samples of steps one by one", steps_ahead_same(gpu, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
+    report("steps ahead of their results: a device that fails among them", steps_ahead_fail(gpu, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
     report("training LoRA: layers kept, computed again, and without the ops that join steps", trains(gpu, true, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
     report("training all: layers kept, computed again, and without the ops that join steps", trains(gpu, false, &e));
