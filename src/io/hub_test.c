@@ -602,7 +602,7 @@ static void killed_and_resumed(void **state) {
     (void)state;
     char *dir = NULL;
     put_model("models/org/model", COMMIT_A);
-    faults("{\"path\": \"/blobs/\", \"method\": \"GET\", \"do\": \"slow\", \"seconds\": 0.05}");
+    faults("{\"path\": \"/blobs/\", \"method\": \"GET\", \"do\": \"slow\", \"seconds\": 0.2}");
     const pid_t pid = open_in_child("org/model");
     int64_t had = 0;
     for (const double until = clock_now_s() + 60; clock_now_s() < until && had < 300000;) {

@@ -249,8 +249,8 @@ static void background_changes_nothing(void **state) {
 
 enum { ANSWERS = 10 };
 
-/* Seconds that a step of ten answers takes, sampled one after the other. */
-static double step_s(double verdict_s, bool background) {
+/* Seconds that a step of ten answers takes, sampled one after the other, and those of them that sampling waited. */
+static double step_s(double verdict_s, bool background, double *wait_s) {
     struct script script = {.by_turn = {{.outcome = OUTCOME_CORRECT, .speedup = 1}}, .seconds = verdict_s};
     struct scene s;
     open_scene(&s, &script, background, 1);
@@ -263,6 +263,7 @@ static double step_s(double verdict_s, bool background) {
     CHECK(rollout_run(&s.actor, both, 1, &p, &r, NULL, &err));
     const double seconds = clock_now_s() - from;
     assert_int_equal(script.given, ANSWERS);
+    *wait_s = judging_stats(s.actor.judging).wait_s;
     rollout_free(&r);
     close_scene(&s);
     return seconds;
@@ -273,18 +274,19 @@ static double step_s(double verdict_s, bool background) {
 static void overlap_is_near_the_ideal(void **state) {
     (void)state;
     const double verdict = 0.1;
-    double got = 0, ideal = 0, apart = 0;
-    for (int attempt = 0; attempt < 4; attempt++) { /* others may use this machine */
-        const double sampling = step_s(0, false), each = sampling / ANSWERS;
+    double got = 0, ideal = 0, apart = 0, wait = 0, none;
+    bool near = false;
+    for (int attempt = 0; attempt < 10 && !near; attempt++) { /* others may use this machine */
+        const double sampling = step_s(0, false, &none), each = sampling / ANSWERS;
         ideal = 0;
         for (int i = 0; i < ANSWERS; i++) ideal = fmax(ideal, (i + 1) * each) + verdict;
         apart = sampling + ANSWERS * verdict;
-        got = step_s(verdict, true);
-        if (got < 1.15 * ideal) break;
+        got = step_s(verdict, true, &wait);
+        near = got < 1.15 * ideal && wait < ideal - sampling + 0.3;
     }
-    print_message("a step of %d answers: %.2f s, ideal %.2f s, one after the other %.2f s\n", ANSWERS, got, ideal,
-                  apart);
-    if (got >= 1.15 * ideal) fail_msg("%.3f s, the ideal schedule takes %.3f s", got, ideal);
+    print_message("a step of %d answers: %.2f s, %.2f s of them waiting; ideal %.2f s, one after the other %.2f s\n",
+                  ANSWERS, got, wait, ideal, apart);
+    assert_true(near);
     assert_true(ideal < apart);
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "verify/reference.h"
+#include "verify/spent.h"
 #include "verify/verify.h"
 
 static struct verifier *verifier;
@@ -31,7 +32,7 @@ static int open_verifier(void **state) {
     (void)state;
     struct err e = {0};
     struct verify_options o = {
-        .run_timeout_s = 2, .compile_timeout_s = 3, .threads = 2, .seed = 42, .measure = true, .memory_bytes = 1 << 30};
+        .run_timeout_s = 2, .compile_timeout_s = 8, .threads = 2, .seed = 42, .measure = true, .memory_bytes = 1 << 30};
     enum status st = verifier_open(&o, &verifier, &e);
     if (st == ST_WORKER || st == ST_SANDBOX)
         snprintf(skip_reason, sizeof skip_reason, "%.590s", e.msg);
@@ -211,9 +212,11 @@ static void test_dedup_cache_and_cancel(void **state) {
     assert_int_equal(items[1].verdict.outcome, OUTCOME_NO_KERNEL);
     assert_int_equal(items[2].verdict.outcome, OUTCOME_UNWRITTEN);
     assert_true(items[2].verdict.cached);
-    double t0 = clock_now_s();
+    CLEANUP_STR struct str before = STR_INIT, spent = STR_INIT;
+    spent_take(&before);
     assert_true(judge(&p, source).cached);
-    assert_true(clock_now_s() - t0 < 0.05);
+    spent_take(&spent);
+    assert_string_equal(str_c(&spent), "{}"); /* nobody was asked, no process was started */
     free(code);
 }
 
@@ -228,7 +231,7 @@ static void test_clock(void **state) {
                                  "  struct t d = {0, 5000000};\n  nanosleep(&d, 0);\n"
                                  "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;\n}\n");
     if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
-    assert_true(v.kernel_ms >= 5 && v.kernel_ms < 20);
+    assert_true(v.kernel_ms >= 5 && v.kernel_ms < 50);
     free(code);
 }
 

@@ -19,6 +19,7 @@ for path in sys.argv[2:]:
             continue
         end = next(k for k in range(i + 1, len(lines)) if lines[k] == m.group(1) + "```")
         text = "\n".join(l[len(m.group(1)):] for l in lines[i + 1:end]) + "\n"
+        text = text.replace("/tmp/kernelrl-", tmp + "/kernelrl-")
         if "<!-- not run: " not in lines[i - 1]:
             n += 1
             open("%s/%03d.%s" % (tmp, n, m.group(2)), "w").write(text)
@@ -50,8 +51,6 @@ assert not missing, missing
 there = [f for d in ("", "gpu/", "native/", "c/") for f in glob.glob("tests/cheats/" + d + "*.*") if not f.endswith("tsv")]
 assert not set(there) - named, sorted(set(there) - named)
 PY
-remove_outputs() { rm -rf /tmp/kernelrl-quick.* /tmp/kernelrl-index /tmp/kernelrl-eval-* /tmp/kernelrl-generated; }
-remove_outputs
 cp /dev/null "$tmp/out"
 check "there are commands to run" test -s "$tmp/001.name"
 if [ "$KRL" != build/kernelrl ]; then echo "# the documents say build/kernelrl, which is another program than $KRL"; fi
@@ -67,7 +66,6 @@ for block in "$tmp"/[0-9]*.c; do
     check "$(cat "${block%.c}.name") compiles" gcc -std=gnu11 -D_GNU_SOURCE -Isrc -Wall -Wextra -Werror -Wstrict-prototypes \
         -fsyntax-only "$block"
 done
-remove_outputs
 
 # What is made from the tables.
 says() { # NAME REGEX COMMAND...

@@ -91,7 +91,7 @@ if [ ! -f models/tiny/model.safetensors ]; then
 fi
 small=(model_name=models/tiny lora_rank=0 max_tokens=100 dataset_builder.batch_size=1 dataset_builder.group_size=2
     dataset_builder.measure_performance=false dataset_builder.num_correct_trials=1 reward_speed_weight=0)
-printf 'max_steps: 400\n' >"$tmp/c.yaml"
+printf 'max_steps: 100000\n' >"$tmp/c.yaml"
 wait_until() { # COMMAND...: within a minute
     for _ in $(seq 600); do
         "$@" >/dev/null 2>&1 && return

@@ -48,9 +48,9 @@ check "is left as it is" cmp "$tmp/first" "$tmp/lora/adapter_model.safetensors"
 # Interrupted and resumed: the same adapter, bit for bit.
 "${sft[@]}" "${lora[@]}" output="$tmp/cut" >"$tmp/out" 2>&1 &
 pid=$!
-for _ in $(seq 600); do
+for _ in $(seq 6000); do
     grep -q 'sft step 2/' "$tmp/out" && break
-    sleep 0.05
+    sleep 0.01
 done
 kill -INT $pid
 wait $pid
