@@ -472,6 +472,21 @@ static void discard(struct fy_diag *diag, void *user, const char *buf, size_t le
     (void)len;
 }
 
+/* A parser that keeps its errors to itself. The caller destroys both, the parser first. */
+static struct fy_parser *quiet_parser(struct fy_diag **diag) {
+    struct fy_diag_cfg dcfg;
+    fy_diag_cfg_default(&dcfg);
+    dcfg.output_fn = discard;
+    dcfg.fp = NULL;
+    *diag = fy_diag_create(&dcfg);
+    ASSERT(*diag);
+    fy_diag_set_collect_errors(*diag, true);
+    struct fy_parse_cfg cfg = {.flags = FYPCF_JSON_NONE, .diag = *diag};
+    struct fy_parser *parser = fy_parser_create(&cfg);
+    ASSERT(parser);
+    return parser;
+}
+
 /* libfyaml is kept from bytes that are no text: some make it loop for ever (version 0.7.12, in a directive line). */
 static enum status check_text(const struct yaml *y, struct err *e) {
     size_t good = js_utf8_prefix(y->text, y->len), i = 0;
@@ -494,21 +509,15 @@ static enum status check_text(const struct yaml *y, struct err *e) {
 static enum status check_quotes(const struct yaml *y, struct err *e) {
     static const char pairs[] = "''''";
     if (!memmem(y->text, y->len, pairs, strlen(pairs))) return ST_OK;
-    struct fy_diag_cfg dcfg;
-    fy_diag_cfg_default(&dcfg);
-    dcfg.output_fn = discard;
-    dcfg.fp = NULL;
-    struct fy_diag *diag = fy_diag_create(&dcfg);
-    ASSERT(diag);
-    struct fy_parse_cfg cfg = {.flags = FYPCF_JSON_NONE, .diag = diag};
-    struct fy_parser *parser = fy_parser_create(&cfg);
-    ASSERT(parser);
+    struct fy_diag *diag;
+    struct fy_parser *parser = quiet_parser(&diag);
     enum status st = ST_OK;
     const bool given = fy_parser_set_string(parser, y->text, y->len) == 0;
     for (struct fy_event *event; given && st == ST_OK && (event = fy_parser_parse(parser));) {
         struct fy_token *t = event->type == FYET_SCALAR ? event->scalar.value : NULL;
         const struct fy_mark *from = t ? fy_token_start_mark(t) : NULL, *to = t ? fy_token_end_mark(t) : NULL;
         if (from && to && fy_scalar_token_get_style(t) == FYSS_SINGLE_QUOTED && from->input_pos <= to->input_pos &&
+            to->input_pos <= y->len &&
             memmem(y->text + from->input_pos, to->input_pos - from->input_pos, pairs, strlen(pairs))) {
             const int column = from->column > 0 ? from->column - 1 : 0; /* it begins behind its quote */
             (void)FAIL(e, ST_CONFIG, "%s:%d:%d: several quotes side by side within single quotes: use double quotes",
@@ -527,16 +536,8 @@ enum status config_load_text(struct config *c, const char *name, const char *tex
     y.seen = arena_array(&c->arena, bool, c->schema->count + 1);
     TRY(check_text(&y, e));
     TRY(check_quotes(&y, e));
-    struct fy_diag_cfg dcfg;
-    fy_diag_cfg_default(&dcfg);
-    dcfg.output_fn = discard;
-    dcfg.fp = NULL;
-    struct fy_diag *diag = fy_diag_create(&dcfg);
-    ASSERT(diag);
-    fy_diag_set_collect_errors(diag, true);
-    struct fy_parse_cfg cfg = {.flags = FYPCF_JSON_NONE, .diag = diag};
-    struct fy_parser *parser = fy_parser_create(&cfg);
-    ASSERT(parser);
+    struct fy_diag *diag;
+    struct fy_parser *parser = quiet_parser(&diag);
     enum status st = ST_OK;
     struct fy_document *doc = NULL;
     if (len > 0 && fy_parser_set_string(parser, text, len) == 0) doc = fy_parse_load_document(parser);
