@@ -276,7 +276,7 @@ static void overlap_is_near_the_ideal(void **state) {
     const double verdict = 0.1;
     double got = 0, ideal = 0, apart = 0, wait = 0, none;
     bool near = false;
-    for (int attempt = 0; attempt < 10 && !near; attempt++) { /* others may use this machine */
+    for (int attempt = 0; attempt < 4 && !near; attempt++) { /* others may use this machine */
         const double sampling = step_s(0, false, &none), each = sampling / ANSWERS;
         ideal = 0;
         for (int i = 0; i < ANSWERS; i++) ideal = fmax(ideal, (i + 1) * each) + verdict;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -214,7 +215,9 @@ static void test_dedup_cache_and_cancel(void **state) {
     assert_true(items[2].verdict.cached);
     CLEANUP_STR struct str before = STR_INIT, spent = STR_INIT;
     spent_take(&before);
+    const clock_t from = clock();
     assert_true(judge(&p, source).cached);
+    assert_true((double)(clock() - from) / CLOCKS_PER_SEC < 0.05);
     spent_take(&spent);
     assert_string_equal(str_c(&spent), "{}"); /* nobody was asked, no process was started */
     free(code);
@@ -231,7 +234,7 @@ static void test_clock(void **state) {
                                  "  struct t d = {0, 5000000};\n  nanosleep(&d, 0);\n"
                                  "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;\n}\n");
     if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
-    assert_true(v.kernel_ms >= 5 && v.kernel_ms < 50);
+    assert_true(v.kernel_ms >= 5 && v.kernel_ms < 20);
     free(code);
 }
 

@@ -49,8 +49,8 @@ check "--json is one object with the verdict" grep -qE \
     '^\{"outcome":"correct",.*"passed_stage":"timed",.*"tests_passed":7,"tests_total":7,.*"speedup":[0-9]' "$tmp/json"
 verify --solution $answers/zeros.c --json >"$tmp/json2" 2>/dev/null
 check "--json of a wrong answer has no speed-up" grep -qE '"class":"W",.*"speedup":null' "$tmp/json2"
-# Our processes are known by an odd thread count in their environment.
-threads=$((31 + $$ % 97))
+# Our processes are known by an unusual thread count in their environment.
+threads=$((29 + $$ % 16))
 left() { grep -lsaz "^OMP_NUM_THREADS=$threads\$" /proc/[0-9]*/environ; }
 "$KRL" verify --problem tests/verify/relu.py --solution $answers/infinite_loop.c --threads $threads --timeout 60 >/dev/null 2>&1 &
 running() { cat /dev/null $(left | sed 's/environ$/comm/') 2>/dev/null | grep -q runner; }

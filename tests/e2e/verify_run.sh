@@ -16,7 +16,7 @@ put 1_sample_2 cheats/g_fork_bomb.py
 put 1_sample_3 honest/relu_load_inline.py
 put 2_sample_0 honest/matmul_mm.py
 put 2_sample_1 cheats/f13_hang.py
-threads=$((31 + $$ % 97)) # our processes are known by this odd count in their environment
+threads=$((29 + $$ % 16)) # our processes are known by this unusual count in their environment
 arguments=(verify --run-dir "$tmp/run" --level 1 --source "$tmp/problems" --backend torch_cpu --timeout 3 --budget 1
     --timed-calls 10 --pass-k 1,2 --threads $threads --cache "$tmp/cache")
 run() { "$KRL" "${arguments[@]}" >"$tmp/said" 2>&1; }
