@@ -504,11 +504,30 @@ static enum status check_text(const struct yaml *y, struct err *e) {
                 (unsigned char)y->text[i]);
 }
 
+/* Whether two quotes of single-quoted text ('' each) meet: nothing between them, or only the end of a line. */
+static bool quotes_meet(const char *p, size_t n) {
+    bool one = false, space = false, line = false; /* behind one, with this since */
+    for (size_t i = 0; i < n; i++) {
+        if (i + 1 < n && p[i] == '\'' && p[i + 1] == '\'') {
+            if (one && (line || !space)) return true;
+            one = true;
+            space = line = false;
+            i++;
+        } else if (p[i] == '\n' || p[i] == '\r') {
+            line = true;
+        } else if (p[i] == ' ' || p[i] == '\t') {
+            space = true;
+        } else {
+            one = false;
+        }
+    }
+    return false;
+}
+
 /* And from quotes side by side within single quotes, 'a''''b': version 0.7.12 makes one more of them, for which the
  * text behind them is cut, and leaks. Errors of the text are found later, by whoever reads it whole. */
 static enum status check_quotes(const struct yaml *y, struct err *e) {
-    static const char pairs[] = "''''";
-    if (!memmem(y->text, y->len, pairs, strlen(pairs))) return ST_OK;
+    if (!memmem(y->text, y->len, "''", 2)) return ST_OK;
     struct fy_diag *diag;
     struct fy_parser *parser = quiet_parser(&diag);
     enum status st = ST_OK;
@@ -517,8 +536,7 @@ static enum status check_quotes(const struct yaml *y, struct err *e) {
         struct fy_token *t = event->type == FYET_SCALAR ? event->scalar.value : NULL;
         const struct fy_mark *from = t ? fy_token_start_mark(t) : NULL, *to = t ? fy_token_end_mark(t) : NULL;
         if (from && to && fy_scalar_token_get_style(t) == FYSS_SINGLE_QUOTED && from->input_pos <= to->input_pos &&
-            to->input_pos <= y->len &&
-            memmem(y->text + from->input_pos, to->input_pos - from->input_pos, pairs, strlen(pairs))) {
+            to->input_pos <= y->len && quotes_meet(y->text + from->input_pos, to->input_pos - from->input_pos)) {
             const int column = from->column > 0 ? from->column - 1 : 0; /* it begins behind its quote */
             (void)FAIL(e, ST_CONFIG, "%s:%d:%d: several quotes side by side within single quotes: use double quotes",
                        y->name, from->line + 1, column + 1);

@@ -134,8 +134,8 @@ static void loads_yaml(void **state) {
     assert_int_equal(load("limit: null\nnote:\ndataset_builder:\n"), ST_OK);
     assert_true(v.limit == CONFIG_UNSET_INT);
     assert_null(v.note);
-    assert_int_equal(load("# ''''\nnote: 'it''s ''it'''\ntags: ['''', \"''''\"]\n"), ST_OK);
-    assert_string_equal(v.note, "it's 'it'");
+    assert_int_equal(load("# ''''\nnote: 'it''s '' ''it'''\ntags: ['''', \"''''\"]\n"), ST_OK);
+    assert_string_equal(v.note, "it's ' 'it'");
     assert_string_equal(v.tags.item[0], "'");
     assert_string_equal(v.tags.item[1], "''''");
     assert_int_equal(load("# nothing\n"), ST_OK);
@@ -184,6 +184,7 @@ static void yaml_errors(void **state) {
         {"loss: ppo\nnote: 'a''''b'\n",
          "x.yaml:2:7: several quotes side by side within single quotes: use double quotes\n"
          "     2 | note: 'a''''b'\n       |       ^"},
+        {"note: 'a''\n  ''b'\n", "x.yaml:1:7: several quotes side by side within single quotes: use double quotes"},
         {"note: \"a\\0b\"\n", "x.yaml:1:7: note: expected text, or null, got text with a NUL byte"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
