@@ -96,9 +96,23 @@ static void signal_runner(const struct candidate *c, int number) {
 }
 
 /* All its threads. */
-static void stop_runner(const struct candidate *c) {
+static void stop_runner(struct candidate *c) {
     signal_runner(c, SIGSTOP);
     process_stop_threads(c->runner);
+    c->cpu_ns = process_cpu_ns(c->runner);
+}
+
+static void note_moved(struct candidate *c) {
+    const int64_t now = process_cpu_ns(c->runner);
+    if (now > c->cpu_ns) c->moved_ns += now - c->cpu_ns;
+    c->cpu_ns = now;
+}
+
+double candidate_moved_s(struct candidate *c) {
+    note_moved(c);
+    const double s = (double)c->moved_ns * 1e-9;
+    c->moved_ns = 0;
+    return s;
 }
 
 static enum status launch(struct candidate *c, const struct jail *jail, const struct sets *sets, const void *object,
@@ -182,6 +196,7 @@ enum call_result candidate_call(struct candidate *c, enum wire_op op, int count,
      * was prepared earlier cannot. */
     c->nonce = rng_u64(c->nonce_key, 7, ++c->asked);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
+    note_moved(c);
     c->asked_ns = clock_now_ns();
     signal_runner(c, SIGCONT);
     if (send(c->socket, &q, sizeof q, MSG_NOSIGNAL) != (ssize_t)sizeof q) return CALL_DIED;

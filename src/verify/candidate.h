@@ -13,6 +13,8 @@ struct candidate {
     int socket, stderr_fd;
     uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
     int64_t asked_ns;                 /* when the request now answered was sent */
+    int64_t cpu_ns;                   /* its processor time when it was last looked at while it stood still */
+    int64_t moved_ns;                 /* what it has used since it was last told to stand still */
     bool has_prepare;
     enum wire_fault fault;
 };
@@ -41,6 +43,9 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns);
 enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *ns);
+/* Processor time in seconds that it has used, since this was last asked, while it should have stood still: threads that
+ * went on behind a reply, long system calls, whatever lets it go on. */
+double candidate_moved_s(struct candidate *c);
 /* Kills it with all it started. *signal and *exit_code: how it had ended by itself (0 and -1 when it had to be killed);
  * text: what it wrote to standard error, cut to size. NULL: not wanted. */
 void candidate_end(struct candidate *c, int *signal, int *exit_code, char *text, size_t text_size);

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +44,6 @@ static const int run_allowed[] = {
     SCMP_SYS(munmap),
     SCMP_SYS(mprotect),
     SCMP_SYS(mremap),
-    SCMP_SYS(madvise),
     SCMP_SYS(brk),
     SCMP_SYS(futex),
     SCMP_SYS(rseq),
@@ -58,7 +59,6 @@ static const int run_allowed[] = {
     SCMP_SYS(rt_sigprocmask),
     SCMP_SYS(rt_sigreturn),
     SCMP_SYS(sigaltstack),
-    SCMP_SYS(tgkill),
     SCMP_SYS(exit),
     SCMP_SYS(exit_group),
     SCMP_SYS(gettid),
@@ -81,6 +81,9 @@ static const int run_allowed[] = {
     SCMP_SYS(arch_prctl),
     SCMP_SYS(restart_syscall),
 };
+static const unsigned advice_allowed = 1u << MADV_NORMAL | 1u << MADV_RANDOM | 1u << MADV_SEQUENTIAL |
+                                       1u << MADV_DONTNEED | 1u << MADV_FREE | 1u << MADV_HUGEPAGE |
+                                       1u << MADV_NOHUGEPAGE;
 /* Refused without a fuss: libraries try these and go on. */
 static const int run_refused[] = {SCMP_SYS(ioctl),      SCMP_SYS(prctl), SCMP_SYS(prlimit64),
                                   SCMP_SYS(membarrier), SCMP_SYS(fcntl), SCMP_SYS(open)};
@@ -135,6 +138,15 @@ static int build_run_filter(scmp_filter_ctx c) {
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                              SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    /* Signals: abort()'s own. Any other could continue a process that has been stopped. */
+    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A2(SCMP_CMP_EQ, SIGABRT));
+    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 1, SCMP_A2(SCMP_CMP_NE, SIGABRT));
+    /* Advice about memory: what allocators give. The rest may make the kernel work later, in somebody else's turn. */
+    for (unsigned advice = 0; r == 0 && advice <= MADV_NOHUGEPAGE; advice++)
+        r = seccomp_rule_add(c, 1u << advice & advice_allowed ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EINVAL),
+                             SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_EQ, advice));
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_GT, MADV_NOHUGEPAGE));
     /* Files: only to read. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,

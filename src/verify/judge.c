@@ -24,6 +24,19 @@ enum { WARM_CALLS = 8 };
 static const double believable_ratio = 10;
 /* An answer so slow that all rounds would take longer is timed in fewer. */
 static const double timing_budget_s = 0.7;
+/* An answer is loaded within this time: nothing of it should run then. */
+static const double load_timeout_s = 3;
+/* All requests of one measurement together may take so many times what the tests together may: an answer that passes
+ * those needs less. */
+static const double timed_share = 1.5;
+/* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
+static const double most_moved_s = 60e-6;
+/* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
+ * by one. */
+static const double most_slowed = 1.1;
+/* An interval this wide says nothing about an answer, where its times spread by this many times the square of what the
+ * reference's do in the same turns: a machine that is busy with something else spreads both. */
+static const double widest_interval = 4, most_spread = 4;
 
 /* ---- messages ---- */
 
@@ -127,12 +140,14 @@ struct run {
     struct reference *ref;
     struct compile_batch *beside; /* compilers that may run at the same time; NULL: none */
     struct verdict *out;
-    int lane; /* of the reference's sets */
+    struct judge_timed *timed; /* once its tests are behind it */
+    int lane;                  /* of the reference's sets */
     struct candidate c;
     bool prepared[SETS_PARAM_SETS];
     double deadline_since_s; /* the tests' time is counted from here */
     int64_t fastest_ns;      /* of the correctness calls */
     int64_t empty_ns;        /* the time of an empty request */
+    double left_s;           /* of the time that all requests of a measurement may take together */
     int count;               /* calls in a timed request; 0: decided, no more to time */
     double call_s;           /* the time of a call, as estimated */
     double mine[ROUNDS];     /* as measured */
@@ -148,14 +163,16 @@ static bool start_answer(struct run *r, const struct compile_job *job) {
         .threads = j->o->threads,
         .memory_bytes = j->o->memory_bytes,
         .lane = r->lane,
-        .cpu_s = (uint64_t)((j->o->run_timeout_s * 2 + timing_budget_s * ROUNDS) * j->o->threads) + 5,
+        .cpu_s = (uint64_t)((1 + timed_share) * j->o->run_timeout_s * j->o->threads) + 5,
     };
     char text[300];
+    const double limit_s = fmin(load_timeout_s, j->o->run_timeout_s);
     enum call_result result = CALL_DONE;
     enum status st = ST_FAILED;
+    r->left_s = timed_share * j->o->run_timeout_s;
     for (int attempt = 0; attempt < 2 && st != ST_OK; attempt++)
         st = candidate_start(&r->c, j->jail, &r->ref->sets, job->object, job->object_bytes, &o,
-                             rng_u64(j->o->seed, 3, ++j->serial), j->o->run_timeout_s, &result, text, sizeof text, &e);
+                             rng_u64(j->o->seed, 3, ++j->serial), limit_s, &result, text, sizeof text, &e);
     if (st != ST_OK) {
         out->outcome = OUTCOME_INFRASTRUCTURE;
         SAY(out, "%s", e.msg);
@@ -168,7 +185,7 @@ static bool start_answer(struct run *r, const struct compile_job *job) {
         SAY(out, "cannot be loaded: %s", text);
         return false;
     }
-    judge_call(out, &r->c, result, "while loading", j->o->run_timeout_s);
+    judge_call(out, &r->c, result, "while loading", limit_s);
     return result == CALL_DONE;
 }
 
@@ -270,16 +287,24 @@ static bool run_tests(struct run *r) {
 static const int64_t most_empty_ns = 20000;
 static const double most_empty_share = 0.01;
 
+/* One request of a measurement, within what is left for all of them. False: decided, it is gone. */
+static bool measured_call(struct run *r, int count, const char *where, int64_t *ns) {
+    const double limit_s = fmin(r->left_s, r->j->o->run_timeout_s);
+    enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, fmax(limit_s, 0), ns);
+    r->left_s -= (double)*ns * 1e-9;
+    judge_call(r->out, &r->c, result, where, limit_s);
+    return result == CALL_DONE;
+}
+
 /* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
-static enum call_result empty_request(struct run *r) {
+static bool empty_request(struct run *r) {
     r->empty_ns = most_empty_ns;
     for (int i = 0; i < 5; i++) {
         int64_t one = 0;
-        enum call_result result = candidate_call(&r->c, WIRE_CALL, 0, 0, r->j->o->run_timeout_s, &one);
-        if (result != CALL_DONE) return result;
+        if (!measured_call(r, 0, "between calls", &one)) return false;
         if (one < r->empty_ns) r->empty_ns = one;
     }
-    return CALL_DONE;
+    return true;
 }
 
 /* The most calls in a request, so that the sets suffice for all rounds. */
@@ -295,11 +320,7 @@ static bool timed_request(struct run *r, int first, int count, double *seconds) 
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
     for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
-    enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, r->j->o->run_timeout_s, &ns);
-    if (result != CALL_DONE) {
-        judge_call(r->out, &r->c, result, "in a timed call", r->j->o->run_timeout_s);
-        return false;
-    }
+    if (!measured_call(r, count, "in a timed call", &ns)) return false;
     bool good = true;
     for (int i = 0; i < count && good; i++)
         good = check_slot(r, i, reference_timed_set(r->j->references, first + i), "in a timed call");
@@ -308,6 +329,8 @@ static bool timed_request(struct run *r, int first, int count, double *seconds) 
         candidate_end(&r->c, NULL, NULL, NULL, 0);
         return false;
     }
+    /* What it did since its last turn, and behind this reply while its outputs were looked at, is its time too. */
+    ns += (int64_t)(fmax(candidate_moved_s(&r->c) - most_moved_s, 0) * 1e9);
     /* Of a request that could have had more calls, and is short because they were slow when their number was decided,
      * next to nothing is taken off. At least a nanosecond per call: a ratio of anything is then defined. */
     const bool full = count >= request_limit(r->j, r->ref);
@@ -341,17 +364,16 @@ static enum status estimate_eager(struct references *refs, struct reference *ref
 
 /* How long a call takes, and with it how many go into a request. */
 static enum status warm_up(struct run *r, struct err *e) {
-    enum call_result result = empty_request(r);
-    if (result != CALL_DONE) {
-        judge_call(r->out, &r->c, result, "between calls", r->j->o->run_timeout_s);
-        return ST_OK;
-    }
+    if (!empty_request(r)) return ST_OK;
     int limit = request_limit(r->j, r->ref);
     int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
     TRY(reference_make_timed(r->j->references, r->ref, calls, e));
     if (timed_request(r, 0, calls, &r->call_s)) r->count = calls_per_request(r->call_s, limit);
     return ST_OK;
 }
+
+/* The largest value over the smallest. */
+static double spread(const double *x, int n) { return timing_quantile(x, n, 1) / timing_quantile(x, n, 0); }
 
 static void note_times(struct run *r, const double *eager, int rounds) {
     struct verdict *out = r->out;
@@ -361,6 +383,8 @@ static void note_times(struct run *r, const double *eager, int rounds) {
     out->speedup_high = ratio.high;
     out->eager_ms = timing_median(eager, rounds) * 1e3;
     out->kernel_ms = timing_median(r->mine, rounds) * 1e3;
+    const double its = spread(eager, rounds);
+    r->timed->erratic = ratio.high > widest_interval * ratio.low && spread(r->mine, rounds) > most_spread * its * its;
 }
 
 /* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
@@ -429,15 +453,55 @@ void judge_trouble(struct verdict *v, enum status st, const struct err *e) {
     SAY(v, "%s", e->msg);
 }
 
+/* Whether an answer's measurement had a reference that is slower than what it takes alone. */
+static bool is_slowed(const struct verdict *v, double alone_s) {
+    return v->outcome == OUTCOME_CORRECT && v->speedup > 0 && v->eager_ms * 1e-3 > most_slowed * alone_s;
+}
+
+static bool any_slowed(const struct run *runs, int n, double alone_s) {
+    bool any = false;
+    for (int k = 0; k < n; k++) any |= is_slowed(runs[k].out, alone_s);
+    return any;
+}
+
+/* An answer stands still in the reference's turns, but the kernel may be at work for it: timers, queues, what it does
+ * about memory. So the reference is timed with none alive: once for a problem, and again where its turns took longer
+ * than that. What it takes alone counts then, unless a second measurement shows that it was somebody else's doing. */
+static enum status control(struct judge *j, struct reference *ref, struct run *runs, int n, struct err *e) {
+    enum { MOST = 15 };
+    double took[MOST];
+    const int filled = ref->n_timed;
+    bool timed = false;
+    for (int k = 0; k < n; k++) timed |= runs[k].out->outcome == OUTCOME_CORRECT && runs[k].out->speedup > 0;
+    if (!timed || (ref->alone_s > 0 && !any_slowed(runs, n, ref->alone_s))) return ST_OK;
+    const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
+    for (int i = 0; i < MOST && (i < FEW_ROUNDS || any_slowed(runs, n, ref->alone_s)); i++) {
+        TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took[i], e));
+        took[i] /= count;
+        ref->alone_s = timing_median(took, i + 1);
+    }
+    for (int k = 0; k < n; k++) {
+        struct verdict *v = runs[k].out;
+        if (!is_slowed(v, ref->alone_s)) continue;
+        const double part = ref->alone_s * 1e3 / v->eager_ms;
+        log_debug("the reference took %.4g ms beside an answer, %.4g ms alone", v->eager_ms, ref->alone_s * 1e3);
+        v->eager_ms *= part;
+        v->speedup *= part;
+        v->speedup_low *= part;
+        v->speedup_high *= part;
+        runs[k].timed->slowed = true;
+    }
+    return ST_OK;
+}
+
 static void measure_all(struct judge *j, struct reference *ref, struct run *runs, int n) {
     struct err e = {0};
     enum status st = measure(j, ref, runs, n, &e);
-    for (int k = 0; k < n; k++) {
-        /* Only those that neither have their times nor failed by themselves. */
-        if (st != ST_OK && runs[k].out->outcome == OUTCOME_CORRECT && !(runs[k].out->speedup > 0))
-            judge_trouble(runs[k].out, st, &e);
-        candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
-    }
+    for (int k = 0; k < n; k++) candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
+    if (st == ST_OK) st = control(j, ref, runs, n, &e);
+    /* Only those that neither have their times nor failed by themselves. */
+    for (int k = 0; k < n && st != ST_OK; k++)
+        if (runs[k].out->outcome == OUTCOME_CORRECT && !(runs[k].out->speedup > 0)) judge_trouble(runs[k].out, st, &e);
 }
 
 static void quiet(const struct judge *j, bool on) {
@@ -453,8 +517,7 @@ static int lanes(const struct judge *j) {
 }
 
 /* At most SETS_LANES of judge_timing(). */
-static enum status time_some(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n,
-                             struct err *e) {
+static enum status time_some(struct judge *j, struct reference *ref, struct judge_timed *timed, int n, struct err *e) {
     struct run runs[SETS_LANES];
     int up = 0;
     TRY(reference_make_tests(j->references, ref, e)); /* its sets may have been dropped meanwhile */
@@ -465,6 +528,7 @@ static enum status time_some(struct judge *j, struct reference *ref, const struc
         *r = (struct run){.j = j,
                           .ref = ref,
                           .out = timed[k].out,
+                          .timed = &timed[k],
                           .lane = k,
                           .deadline_since_s = clock_now_s(),
                           .fastest_ns = timed[k].fastest_ns};
@@ -483,16 +547,47 @@ static enum status time_some(struct judge *j, struct reference *ref, const struc
     return ST_OK;
 }
 
-/* What is hard to believe is timed once more, in a fresh process; the slower of both measurements counts. */
-static void doubt(struct judge *j, struct reference *ref, const struct judge_timed *t) {
-    struct verdict before = *t->out;
+/* Whether the reference works with no answer alive. */
+static bool works_alone(struct judge *j, struct reference *ref) {
+    struct err ignored = {0};
+    double seconds;
+    return reference_make_timed(j->references, ref, 1, &ignored) == ST_OK &&
+           reference_time(j->references, ref, 0, 1, 1, 0, &seconds, &ignored) == ST_OK;
+}
+
+static void refuse_times(struct verdict *v, enum outcome o) {
+    v->outcome = o;
+    v->speedup = v->speedup_low = v->speedup_high = v->eager_ms = v->kernel_ms = 0;
+}
+
+/* What is hard to believe is timed once more, in a fresh process and alone; the slower of both measurements counts.
+ * Trouble of ours is not believed either: an answer that brings it about twice, while the reference works when the
+ * answer is gone, has done so itself. */
+static void doubt(struct judge *j, struct reference *ref, struct judge_timed *t) {
+    const struct verdict before = *t->out;
+    const bool spoilt = outcome_class(before.outcome) == 'I', erratic = t->erratic, slowed = t->slowed;
     struct err e = {0};
-    if (before.outcome != OUTCOME_CORRECT || before.speedup <= believable_ratio) return;
+    if (!spoilt && before.outcome != OUTCOME_CORRECT) return;
+    if (!spoilt && !erratic && !slowed && before.speedup <= believable_ratio) return;
+    t->out->outcome = OUTCOME_CORRECT;
+    t->out->message[0] = 0;
     t->out->speedup = 0;
+    t->erratic = t->slowed = false;
     enum status st = time_some(j, ref, t, 1, &e);
     if (st != ST_OK) judge_trouble(t->out, st, &e);
-    if (t->out->outcome == OUTCOME_CORRECT && t->out->speedup > before.speedup) *t->out = before;
     t->out->remeasured = true;
+    if (spoilt) {
+        if (outcome_class(t->out->outcome) != 'I' || !works_alone(j, ref)) return;
+        refuse_times(t->out, OUTCOME_HIDDEN_WORK);
+        SAY(t->out, "the reference fails while the answer lives, and only then");
+    } else if (t->out->outcome == OUTCOME_CORRECT && erratic && t->erratic) {
+        SAY(t->out, "in a timed call: twice its times were between %.3g and %.3g of the reference's, which is steady",
+            1 / t->out->speedup_high, 1 / t->out->speedup_low);
+        refuse_times(t->out, OUTCOME_UNSTABLE);
+    } else if (t->out->outcome == OUTCOME_CORRECT && t->out->speedup > before.speedup && (!slowed || t->slowed)) {
+        *t->out = before;
+        t->out->remeasured = true;
+    }
 }
 
 bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
@@ -514,9 +609,11 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
     out->outcome = OUTCOME_CORRECT;
     *fastest_ns = r.fastest_ns;
     if (j->o->measure && compile_idle(beside)) {
+        struct judge_timed t = {.job = job, .fastest_ns = r.fastest_ns, .out = out};
+        r.timed = &t;
         quiet(j, true);
         measure_all(j, ref, &r, 1);
-        doubt(j, ref, &(struct judge_timed){job, *fastest_ns, out});
+        doubt(j, ref, &t);
         quiet(j, false);
         out->time_s = clock_now_s() - t1;
         return false;
@@ -526,7 +623,7 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
     return j->o->measure;
 }
 
-void judge_timing(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n) {
+void judge_timing(struct judge *j, struct reference *ref, struct judge_timed *timed, int n) {
     int at_once = lanes(j), parts = (n + at_once - 1) / at_once;
     for (int p = 0, from = 0; p < parts; p++) {
         int m = (n - from) / (parts - p); /* parts of about the same size */

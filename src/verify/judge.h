@@ -22,13 +22,18 @@ struct judge {
 bool judge_tests(struct judge *j, struct reference *ref, const struct compile_job *job, struct compile_batch *beside,
                  struct verdict *out, int64_t *fastest_ns) MUST_USE;
 /* Times n correct answers to one problem, each in a new process, and adds to their verdicts; time_s is the share of
- * each. A ratio above 10 is measured a second time, and the slower one counts. Nothing else of the verifier may run. */
+ * each. A ratio above 10, one whose times differ widely, one beside which the reference was slow, and one whose
+ * measurement failed on our side, is measured a second time; the slower one counts. Nothing else of the verifier may
+ * run. */
 struct judge_timed {
     const struct compile_job *job;
     int64_t fastest_ns; /* from judge_tests() */
     struct verdict *out;
+    /* out */
+    bool erratic; /* its times differ widely in turns in which the reference's do not */
+    bool slowed;  /* the reference took longer in its turns than with no answer alive; what it took then counts */
 };
-void judge_timing(struct judge *j, struct reference *ref, const struct judge_timed *timed, int n);
+void judge_timing(struct judge *j, struct reference *ref, struct judge_timed *timed, int n);
 /* The verdict for trouble on our side: the problem's fault, or ours. */
 void judge_trouble(struct verdict *v, enum status st, const struct err *e);
 

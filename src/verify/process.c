@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -132,6 +133,13 @@ void process_stop_threads(pid_t pid) {
         if (thread > 0 && thread != (long)pid) syscall(SYS_tgkill, pid, thread, SIGSTOP);
     }
     if (threads) closedir(threads);
+}
+
+int64_t process_cpu_ns(pid_t pid) {
+    clockid_t id;
+    struct timespec t;
+    if (pid <= 0 || clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &t) != 0) return 0;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 int process_shared(const char *name, int64_t bytes) {

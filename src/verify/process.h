@@ -35,6 +35,8 @@ void process_kill(struct process *p);
  * for its first thread to be given a processor, which may take milliseconds while others spin. A thread that is told so
  * itself stops at once, and all the others with it. Nothing happens where there is no such process. */
 void process_stop_threads(pid_t pid);
+/* Processor time in nanoseconds of all threads of a process, those that have ended too; 0: there is no such process. */
+int64_t process_cpu_ns(pid_t pid);
 
 /* Absolute path of a program: searched in PATH, then /usr/bin and /bin. False when there is none. */
 bool process_find(const char *name, char *path, size_t size);

@@ -28,6 +28,7 @@ struct reference {
         double noise;
     } is_signed, touched;
     double eager_s; /* seconds of one eager call, as last measured; 0 unknown */
+    double alone_s; /* the same, with no answer alive */
     uint64_t used;  /* for eviction */
 };
 

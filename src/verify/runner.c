@@ -48,8 +48,8 @@ static void reply(uint32_t op, uint32_t value, uint64_t nonce, const char *text)
     while (write(WIRE_FD_SOCKET, &r, sizeof r) < 0 && errno == EINTR) {}
 }
 
-/* Says what kind of crash it was, then dies of the same signal. Runs in a process that is broken already: only system
- * calls, on its own stack. */
+/* Says what kind of crash it was. The process then dies of the same signal: the handler is gone, and what failed is
+ * tried once more. Runs in a process that is broken already: only system calls, on its own stack. */
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     uint32_t kind = WIRE_FAULT_OTHER;
     const unsigned char *at = info->si_addr;
@@ -67,8 +67,6 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
             kind = WIRE_FAULT_STACK;
     }
     reply(WIRE_FAULT, kind, 0, NULL);
-    signal(signal_number, SIG_DFL);
-    raise(signal_number);
 }
 
 static void catch_faults(void) {

@@ -287,7 +287,8 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
         if (!all[i].untimed) continue;
         for (size_t k = i; k < n; k++) {
             if (!all[k].untimed || all[k].ref != all[i].ref) continue;
-            timed[m++] = (struct judge_timed){&all[k].job, all[k].fastest_ns, &all[k].item->verdict};
+            timed[m++] =
+                (struct judge_timed){.job = &all[k].job, .fastest_ns = all[k].fastest_ns, .out = &all[k].item->verdict};
             all[k].untimed = false;
         }
         if (cancel && *cancel)
