@@ -47,7 +47,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle cuda setup demo test test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -136,6 +136,8 @@ demo: ## set up, build, then train the embedded model and show it learning; DEVI
 	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
 test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
+test-cheats: build $(BUILD)/test/verify/cheats_test ## every cheat 20 times, on an idle and on a busy machine: hours
+	@tests/cheats/run
 test-fast: build ## unit tests only
 	@tests/run --fast
 CUDA_TESTED   := $(if $(wildcard /dev/nvidiactl),$(CUDA_LIB),$(CUDA_EMULATED))

@@ -16,8 +16,8 @@
 #include "verify/verify.h"
 
 static const char usage[] =
-    "bench verify [--device cpu|cuda:N] [--backend cuda,triton,cuda_native] [--answers N] [--threads N] [--rows N] "
-    "[--allow-weaker]";
+    "bench verify [--device cpu|cuda:N] [--backend LIST] [--answers N] [--threads N] [--rows N] [--allow-weaker]\n"
+    "       LIST: of c,torch_cpu (--device cpu) or of cuda,triton,cuda_native";
 
 static const char problem_text[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
                                    "    def forward(self, x):\n        return %s\n\n\n"
@@ -42,6 +42,9 @@ enum { N_FUNCTIONS = 8 };
 static const char c_text[] =
     "/* %d */\nvoid kernel(const float *restrict x, float *restrict out) {\n"
     "#pragma omp parallel for\n    for (long i = 0; i < X_N; i++) out[i] = x[i] > 0 ? x[i] : 0;\n}\n";
+
+static const char torch_text[] = "# %d\nimport torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n"
+                                 "    def forward(self, x):\n        return torch.clamp_min(x, 0)\n";
 
 static const char cuda_text[] =
     "# %d\nimport torch\nimport torch.nn as nn\nfrom torch.utils.cpp_extension import load_inline\n\nCUDA = \"\"\"\n"
@@ -154,28 +157,24 @@ static enum status timed_batch(struct verifier *v, struct verify_item *items, si
     return ST_OK;
 }
 
-static enum status bench_cpu(struct verify_options o, int answers, struct err *e) {
+/* Distinct answers to one problem, timed or not. The problem is loaded by one more answer, which is not counted. */
+static enum status bench_batch(struct verify_options o, const char *text, const char *what, int answers,
+                               struct err *e) {
     char code[800];
     struct str *sources = xcalloc((size_t)answers + 1, sizeof *sources);
     struct verify_item *items = xcalloc((size_t)answers, sizeof *items);
     snprintf(code, sizeof code, problem_text, "torch.relu(x)", 256, 1024);
     struct problem p = {.key = "relu", .name = "relu", .code = code};
-    enum status st = ST_OK;
-    for (int timed = 0; timed < 2 && st == ST_OK; timed++) {
-        struct verifier *v = NULL;
-        o.measure = timed;
-        st = verifier_open(&o, &v, e);
-        /* The problem is loaded by one more answer, which is not counted. */
-        for (int i = 0; i <= answers; i++) {
-            str_clear(&sources[i]);
-            str_addf(&sources[i], c_text, 1000 * timed + i);
-            if (i < answers) items[i] = (struct verify_item){.problem = &p, .source = str_c(&sources[i])};
-        }
-        struct verify_item first = {.problem = &p, .source = str_c(&sources[answers])};
-        if (st == ST_OK) st = verify_batch(v, &first, 1, NULL, e);
-        if (st == ST_OK) st = timed_batch(v, items, (size_t)answers, timed ? "c, timed" : "c, not timed", "cpu", e);
-        verifier_close(v);
+    struct verifier *v = NULL;
+    enum status st = verifier_open(&o, &v, e);
+    for (int i = 0; i <= answers; i++) {
+        str_addf(&sources[i], text, 5000 * o.measure + i);
+        if (i < answers) items[i] = (struct verify_item){.problem = &p, .source = str_c(&sources[i])};
     }
+    struct verify_item first = {.problem = &p, .source = str_c(&sources[answers])};
+    if (st == ST_OK) st = verify_batch(v, &first, 1, NULL, e);
+    if (st == ST_OK) st = timed_batch(v, items, (size_t)answers, what, "cpu", e);
+    verifier_close(v);
     for (int i = 0; i <= answers; i++) str_free(&sources[i]);
     free(sources);
     free(items);
@@ -344,6 +343,41 @@ static enum status bench_gpu(struct verify_options o, const char *backends, int 
     return st;
 }
 
+static enum status bench_cpu(struct verify_options o, const char *backends, int answers, struct err *e) {
+    static const struct {
+        enum verify_backend backend;
+        bool timed;
+        const char *text, *what;
+    } parts[] = {{BACKEND_c, false, c_text, "c, not timed"},
+                 {BACKEND_c, true, c_text, "c, timed"},
+                 {BACKEND_torch_cpu, false, torch_text, "torch_cpu, not timed"},
+                 {BACKEND_torch_cpu, true, torch_text, "torch_cpu, timed"}};
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        if (!is_among(backends, backend_name(parts[i].backend))) continue;
+        o.backend = parts[i].backend;
+        o.measure = parts[i].timed;
+        /* A ModelNew answer has a process and a Python of its own, and takes so many times as long. */
+        const int n = parts[i].backend == BACKEND_c ? answers : (answers + 7) / 8;
+        TRY(bench_batch(o, parts[i].text, parts[i].what, n, e));
+    }
+    return ST_OK;
+}
+
+/* Whether all of a list "a,b" can be judged there. */
+static bool are_judged(const char *list, bool on_cpu) {
+    const char *p = list;
+    for (; *p; p += strcspn(p, ","), p += *p == ',') {
+        char name[40];
+        enum verify_backend known;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
+        if (!backend_from_name(name, &known)) return false;
+        const bool cpu = known == BACKEND_c || known == BACKEND_torch_cpu;
+        if (cpu != on_cpu || (!cpu && known != BACKEND_cuda && known != BACKEND_triton && known != BACKEND_cuda_native))
+            return false;
+    }
+    return p > list;
+}
+
 int bench_verify(int argc, char **argv) {
     enum { DEVICE = 256, BACKEND, ANSWERS, THREADS, ROWS, WEAKER };
     static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
@@ -357,22 +391,13 @@ int bench_verify(int argc, char **argv) {
     struct err e = {0};
     int64_t answers = 64, threads = 0, rows = 4096;
     const char *backend = NULL;
-    enum verify_backend known;
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         bool good = true;
         switch (c) {
         case DEVICE: o.device = optarg; break;
-        case BACKEND:
-            for (const char *p = backend = optarg; good && *p; p += strcspn(p, ","), p += *p == ',') {
-                char name[40];
-                snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
-                good = backend_from_name(name, &known) &&
-                       (known == BACKEND_cuda || known == BACKEND_triton || known == BACKEND_cuda_native);
-            }
-            good = good && *backend;
-            break;
+        case BACKEND: backend = optarg; break;
         case ANSWERS: good = parse_i64(optarg, &answers) && answers >= 0 && answers <= 4096; break;
         case THREADS: good = parse_i64(optarg, &threads) && threads >= 1 && threads <= 1024; break;
         case ROWS: good = parse_i64(optarg, &rows) && rows >= 0 && rows <= 65536; break;
@@ -382,12 +407,12 @@ int bench_verify(int argc, char **argv) {
         if (!good) return cli_usage(usage);
     }
     const bool cpu = strcmp(o.device, "cpu") == 0;
-    if (optind < argc || (cpu && (backend || answers < 2))) return cli_usage(usage);
+    if (optind < argc || (cpu && answers < 2) || (backend && !are_judged(backend, cpu))) return cli_usage(usage);
     o.threads = (int)threads;
     char cache[] = "/tmp/kernelrl-bench-XXXXXX";
     if (!mkdtemp(cache)) return cli_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
     o.cache_dir = cache; /* new: what is called cold is cold */
-    enum status st = cpu ? bench_cpu(o, (int)answers, &e) : bench_gpu(o, backend, (int)answers, (int)rows, &e);
+    enum status st = cpu ? bench_cpu(o, backend, (int)answers, &e) : bench_gpu(o, backend, (int)answers, (int)rows, &e);
     struct err ignored;
     if (fs_remove(cache, &ignored) != ST_OK) fprintf(stderr, "%s: %s\n", cache, ignored.msg);
     return st == ST_OK ? 0 : cli_report(&e);
