@@ -26,8 +26,8 @@ static const double believable_ratio = 10;
 static const double timing_budget_s = 0.7;
 /* An answer is loaded within this time: nothing of it should run then. */
 static const double load_timeout_s = 3;
-/* All requests of one measurement together may take so many times what the tests together may: an answer that passes
- * those needs less. */
+/* One measurement, from loading to the last request, may take so many times what the tests together may: an answer that
+ * passes those needs less. */
 static const double timed_share = 1.5;
 /* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
 static const double most_moved_s = 60e-6;
@@ -147,7 +147,7 @@ struct run {
     double deadline_since_s; /* the tests' time is counted from here */
     int64_t fastest_ns;      /* of the correctness calls */
     int64_t empty_ns;        /* the time of an empty request */
-    double left_s;           /* of the time that all requests of a measurement may take together */
+    double left_s;           /* of the time that a measurement may take of the answer's doing */
     int count;               /* calls in a timed request; 0: decided, no more to time */
     double call_s;           /* the time of a call, as estimated */
     double mine[ROUNDS];     /* as measured */
@@ -169,7 +169,6 @@ static bool start_answer(struct run *r, const struct compile_job *job) {
     const double limit_s = fmin(load_timeout_s, j->o->run_timeout_s);
     enum call_result result = CALL_DONE;
     enum status st = ST_FAILED;
-    r->left_s = timed_share * j->o->run_timeout_s;
     for (int attempt = 0; attempt < 2 && st != ST_OK; attempt++)
         st = candidate_start(&r->c, j->jail, &r->ref->sets, job->object, job->object_bytes, &o,
                              rng_u64(j->o->seed, 3, ++j->serial), limit_s, &result, text, sizeof text, &e);
@@ -536,6 +535,7 @@ static enum status time_some(struct judge *j, struct reference *ref, struct judg
         sets_wipe(&ref->sets, k);
         /* A first call starts the answer's threads; it is checked like any other. */
         if (!start_answer(r, timed[k].job) || !run_test(r, 0, "in a second process", &passed)) continue;
+        r->left_s = timed_share * j->o->run_timeout_s - (clock_now_s() - r->deadline_since_s);
         if (passed) {
             up++;
             continue;
@@ -611,6 +611,7 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
     if (j->o->measure && compile_idle(beside)) {
         struct judge_timed t = {.job = job, .fastest_ns = r.fastest_ns, .out = out};
         r.timed = &t;
+        r.left_s = timed_share * j->o->run_timeout_s;
         quiet(j, true);
         measure_all(j, ref, &r, 1);
         doubt(j, ref, &t);
