@@ -1,5 +1,7 @@
 /* The whole verifier on the table of hostile, broken and good answers in tests/verify. One batch: each gets its own
  * outcome and none disturbs the next. Needs PyTorch and bubblewrap; says so and skips where they are missing. */
+#include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/pool.h"
 #include "verify/reference.h"
 #include "verify/spent.h"
 #include "verify/verify.h"
@@ -281,6 +284,66 @@ static void test_turns(void **state) {
     free(code);
 }
 
+/* ---- somebody is at work while the answer stands still ---- */
+
+enum { MAX_BURNERS = 128 };
+static volatile bool burning, over;
+
+/* Whether a process called "runner" is stopped. */
+static bool runner_stopped(void) {
+    bool stopped = false;
+    DIR *all = opendir("/proc");
+    for (const struct dirent *one; all && !stopped && (one = readdir(all));) {
+        char path[300], text[256] = "";
+        if (one->d_name[0] < '1' || one->d_name[0] > '9') continue;
+        snprintf(path, sizeof path, "/proc/%s/stat", one->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        text[fread(text, 1, sizeof text - 1, f)] = 0;
+        fclose(f);
+        stopped = strstr(text, "(runner) T") != NULL;
+    }
+    if (all) closedir(all);
+    return stopped;
+}
+
+static void *watch(void *ignored) {
+    while (!over) burning = runner_stopped();
+    return ignored;
+}
+
+static void *burn(void *ignored) {
+    const struct timespec moment = {.tv_nsec = 100000};
+    while (!over)
+        if (!burning) nanosleep(&moment, NULL);
+    return ignored;
+}
+
+/* Whatever slows the reference down while an answer stands still, the ratio is that of the reference alone. */
+static void test_slowed_reference(void **state) {
+    (void)state;
+    need_verifier();
+    static const char *const sources[] = {
+        "void kernel(const float *restrict x, float *restrict out) {\n"
+        "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* alone */\n}\n",
+        "void kernel(const float *restrict x, float *restrict out) {\n"
+        "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* with company */\n}\n"};
+    char *code = read_fixture("relu.py");
+    struct problem p = {.key = "relu", .name = "relu", .code = code};
+    pthread_t threads[MAX_BURNERS + 1];
+    const int n = (int)i64_min(6 * pool_cpu_count(), MAX_BURNERS);
+    const struct verdict before = judge(&p, sources[0]);
+    over = false;
+    for (int i = 0; i <= n; i++) assert_int_equal(pthread_create(&threads[i], NULL, i ? burn : watch, NULL), 0);
+    const struct verdict v = judge(&p, sources[1]);
+    over = true;
+    for (int i = 0; i <= n; i++) pthread_join(threads[i], NULL);
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+    printf("ratio %.2f, with company in the reference's turns %.2f\n", before.speedup, v.speedup);
+    assert_true(v.speedup < 2.5 * before.speedup);
+    free(code);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -338,6 +401,7 @@ int main(void) {
         cmocka_unit_test(test_dedup_cache_and_cancel),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_slowed_reference),
         cmocka_unit_test(test_worker_lost),
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
