@@ -34,9 +34,10 @@ static const double most_moved_s = 60e-6;
 /* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
  * by one. */
 static const double most_slowed = 1.1;
-/* An interval this wide says nothing about an answer, where its times spread by this many times the square of what the
- * reference's do in the same turns: a machine that is busy with something else spreads both. */
-static const double widest_interval = 4, most_spread = 4;
+/* Of an interval this wide, high over low, means count in the place of medians: slow requests do. The answer is
+ * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
+ * machine that is busy with something else spreads both), and the clock was held for so long. */
+static const double widest_interval = 4, most_spread = 4, held_s = 0.05;
 
 /* ---- messages ---- */
 
@@ -377,13 +378,16 @@ static double spread(const double *x, int n) { return timing_quantile(x, n, 1) /
 static void note_times(struct run *r, const double *eager, int rounds) {
     struct verdict *out = r->out;
     struct timing_ratio ratio = timing_compare(eager, r->mine, rounds, 0.5);
+    const double its = spread(eager, rounds), middle_s = timing_median(r->mine, rounds);
+    const double more_s = (timing_centre(r->mine, rounds, 0) - middle_s) * rounds * r->count;
+    const bool wide = ratio.high > widest_interval * ratio.low;
+    if (wide) ratio = timing_compare(eager, r->mine, rounds, 0);
+    r->timed->erratic = wide && spread(r->mine, rounds) > most_spread * its * its && more_s > held_s;
     out->speedup = ratio.ratio;
     out->speedup_low = ratio.low;
     out->speedup_high = ratio.high;
-    out->eager_ms = timing_median(eager, rounds) * 1e3;
-    out->kernel_ms = timing_median(r->mine, rounds) * 1e3;
-    const double its = spread(eager, rounds);
-    r->timed->erratic = ratio.high > widest_interval * ratio.low && spread(r->mine, rounds) > most_spread * its * its;
+    out->eager_ms = timing_centre(eager, rounds, wide ? 0 : 0.5) * 1e3;
+    out->kernel_ms = timing_centre(r->mine, rounds, wide ? 0 : 0.5) * 1e3;
 }
 
 /* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
