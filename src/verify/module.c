@@ -812,7 +812,7 @@ static bool sane(const json_t *shape, const json_t *stride) {
         return false;
     for (size_t d = 0; d < json_array_size(shape); d++) {
         int64_t n = json_integer_value(json_array_get(shape, d)), s = json_integer_value(json_array_get(stride, d));
-        if (n < 0 || s < 0) return false;
+        if (n < 0 || s < 0 || !json_is_integer(json_array_get(stride, d))) return false;
         if (n > 1) span += (double)(n - 1) * (double)s;
     }
     return span < 1e12;

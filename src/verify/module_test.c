@@ -59,10 +59,17 @@ static void test_no_room(void **state) {
         struct verdict got = judge(v, code, answer);
         if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
     }
+    /* Room for the reference in the answer's place, and none in any of the answer's tries: the answer is at fault. That
+     * it is not here, nobody can tell. */
+    snprintf(code, sizeof code, greedy, 6, 6, 6, 6);
+    struct verdict got = judge(v, code, answer);
+    assert_string_equal(outcome_name(got.outcome), "crash");
+    assert_non_null(strstr(got.message, "the reference in its place can"));
+    assert_non_null(strstr(got.message, "out of memory"));
     /* Never enough, for the reference in the answer's place either: neither the answer's fault nor the problem's, which
      * may be asked for again. */
     snprintf(code, sizeof code, greedy, 8, 8, 8, 8);
-    struct verdict got = judge(v, code, answer);
+    got = judge(v, code, answer);
     assert_string_equal(outcome_name(got.outcome), "infrastructure");
     assert_non_null(strstr(got.message, "out of memory"));
     got = judge(v, code, answer);

@@ -4,6 +4,4 @@
 #define C(x) B(B(x))
 #define D(x) C(C(x))
 #define E(x) D(C(x))
-void kernel(const float *restrict x, float *restrict out) {
-    E(out[0] = x[0];)
-}
+void kernel(const float *restrict x, float *restrict out) { E(out[0] = x[0];) }
