@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "rl/runs.h"
 #include "rl/test_util.h"
 
 enum { TASKS = 3, SAMPLES = 8 };
@@ -105,11 +106,27 @@ static void goes_on_from_a_checkpoint(void **state) {
     missing_free(&parts);
 }
 
+/* Who looks at the run from outside finds the problems, the one with the largest share first. */
+static void is_told_by_problem(void **state) {
+    (void)state;
+    struct run_last l;
+    write_file(in_tmp("metrics.jsonl"), "{\"step\":0,\"missing/share\":0.5,\"missing/problem/a/1\":0.9}\n"
+                                        "{\"step\":1,\"missing/problem/b/2\":0.25,\"reward/mean\":1}\n"
+                                        "{\"step\":2,\"missing/problem/a/1\":0.125,\"missing/problem/c/3\":null}\n");
+    CHECK(run_last_read(tmp_dir, "missing/problem/", &l, &err));
+    assert_int_equal(l.n, 2);
+    assert_string_equal(l.item[0].name, "b/2");
+    assert_string_equal(l.item[1].name, "a/1");
+    assert_true(l.item[0].value == 0.25 && l.item[1].value == 0.125);
+    run_last_free(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drops_what_repeats),
         cmocka_unit_test(failure_of_the_machine),
         cmocka_unit_test(goes_on_from_a_checkpoint),
+        cmocka_unit_test(is_told_by_problem),
     };
     return cmocka_run_group_tests_name("missing", tests, make_tmp_dir, remove_tmp_dir);
 }
