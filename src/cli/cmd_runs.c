@@ -237,6 +237,24 @@ static enum status logs(const struct args *a, struct run_info *r, struct err *e)
     return ST_OK;
 }
 
+/* Answers without a verdict, where there were any: of all, and of which problems. */
+static enum status missing(const struct run_info *r, struct err *e) {
+    enum { MOST = 5 };
+    static const char *const names[] = {"kernel/missing", "batch/samples", "missing/groups_dropped"};
+    struct run_series s;
+    struct run_last of;
+    TRY(run_series_read(r->dir, names, (int)ARRAY_LEN(names), false, &s, e));
+    const double without = series_sum(&s, 0), all = series_sum(&s, 1), dropped = series_sum(&s, 2);
+    run_series_free(&s);
+    if (!(without > 0)) return ST_OK;
+    TRY(run_last_read(r->dir, "missing/problem/", &of, e));
+    printf("no verdict: %.0f of %.0f answers; not learned from: %.0f groups\n", without, all,
+           isnan(dropped) ? 0 : dropped);
+    for (int i = 0; i < of.n && i < MOST; i++) printf("%9.1f %%  %s\n", percent(of.item[i].value), of.item[i].name);
+    run_last_free(&of);
+    return ST_OK;
+}
+
 /* Single and several turns alike. */
 static enum status metrics(const struct args *a, struct run_info *r, struct err *e) {
     static const char *const names[] = {"reward/mean",         "reward/std",         "kernel/compile_rate",
@@ -257,7 +275,7 @@ static enum status metrics(const struct args *a, struct run_info *r, struct err 
         printf(" %8.3f %6.1f s\n", s.value[6][i], s.value[7][i]);
     }
     run_series_free(&s);
-    return ST_OK;
+    return missing(r, e);
 }
 
 static enum status uniform(const struct args *a, struct run_info *r, struct err *e) {

@@ -16,6 +16,7 @@
 #include "rl/eval.h"
 #include "rl/journal.h"
 #include "rl/metrics.h"
+#include "rl/missing.h"
 #include "rl/pipeline.h"
 #include "rl/roles.h"
 #include "rl/run.h"
@@ -33,6 +34,7 @@ struct trainer {
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
+    struct missing missing;
     struct pipeline ahead; /* this step's batch and those sampled for later steps */
     struct roles roles;
     int64_t step, steps, opt_step;
@@ -158,6 +160,7 @@ static int constant_tasks(struct trainer *t, const struct rollout *r) {
 
 static enum status save_ahead(void *ctx, const char *dir, struct err *e) {
     const struct trainer *t = ctx;
+    TRY(missing_save(&t->missing, dir, e));
     return pipeline_save(&t->ahead, t->step, dir, e);
 }
 
@@ -184,6 +187,7 @@ static void keep_state(struct trainer *t, int64_t opt_step_before, double baseli
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
     if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
     t->baseline = baseline_before;
+    missing_count_back(&t->missing, &t->ahead.batch[0]->r);
     if (save(t, NULL, &e) == ST_OK)
         log_info("the state before step %lld is saved", (long long)t->step + 1);
     else
@@ -263,6 +267,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
     }
     metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
     if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
+    missing_metrics(&t->missing, r, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -284,6 +289,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     struct rollout *r = &t->ahead.batch[0]->r;
     TRY_GOTO(judge(t, r, &times.rollout, e), out);
     times.staleness = pipeline_age(&t->ahead, t->opt_step);
+    missing_count(&t->missing, r);
     const double t1 = clock_now_s();
     const int constant = assign_advantages(t, r);
     const double t2 = clock_now_s();
@@ -387,6 +393,7 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
     if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
     if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
+    TRY(missing_load(&t->missing, c->path, e));
     t->step = t->saved_step = c->next_step;
     t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
@@ -447,6 +454,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
              t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
              (long long)t.steps);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
+    if (st == ST_OK) missing_log(&t.missing);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:
     /* For who looks at the run afterwards: a process in the background has no one to tell. */
@@ -458,6 +466,7 @@ out:
     adamw_free(t.opt);
     update_space_free(&t.space);
     curriculum_free(&t.curriculum);
+    missing_free(&t.missing);
     free(t.train);
     free(t.test);
     session_close(&t.s);

@@ -180,17 +180,14 @@ static void push(struct run_series *s, int64_t step, const json_t *row, const ch
     s->n++;
 }
 
-enum status run_series_read(const char *dir, const char *const *names, int n_names, bool evals, struct run_series *out,
-                            struct err *e) {
+/* Told of each line of a run's metrics, but for one that is being written just now. */
+typedef void line_fn(void *ctx, int64_t step, const json_t *row);
+static enum status each_line(const char *dir, line_fn *told, void *ctx, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, "metrics.jsonl");
     struct jsonl_reader *r;
-    *out = (struct run_series){.value = xcalloc((size_t)n_names + 1, sizeof(double *)), .n_names = n_names};
     if (!fs_is_file(path)) return ST_OK;
-    enum status st = jsonl_open(path, LINE_MAX_BYTES, &r, e);
-    if (st != ST_OK) {
-        run_series_free(out);
-        return st;
-    }
+    TRY(jsonl_open(path, LINE_MAX_BYTES, &r, e));
+    enum status st;
     for (;;) {
         const char *line;
         size_t n;
@@ -204,11 +201,77 @@ enum status run_series_read(const char *dir, const char *const *names, int n_nam
             break;
         }
         if ((st = js_get_i64(row, path, "step", &step, e)) != ST_OK) break;
-        if (is_evaluation(row) == evals) push(out, step, row, names);
+        told(ctx, step, row);
     }
     jsonl_close(r);
+    return st;
+}
+
+struct columns {
+    struct run_series *s;
+    const char *const *names;
+    bool evals;
+};
+
+static void push_line(void *ctx, int64_t step, const json_t *row) {
+    const struct columns *c = ctx;
+    if (is_evaluation(row) == c->evals) push(c->s, step, row, c->names);
+}
+
+enum status run_series_read(const char *dir, const char *const *names, int n_names, bool evals, struct run_series *out,
+                            struct err *e) {
+    struct columns c = {out, names, evals};
+    *out = (struct run_series){.value = xcalloc((size_t)n_names + 1, sizeof(double *)), .n_names = n_names};
+    const enum status st = each_line(dir, push_line, &c, e);
     if (st != ST_OK) run_series_free(out);
     return st;
+}
+
+struct last_of {
+    struct run_last *l;
+    const char *prefix;
+};
+
+static void note_last(void *ctx, int64_t step, const json_t *row) {
+    const struct last_of *o = ctx;
+    struct run_last *l = o->l;
+    const size_t skip = strlen(o->prefix);
+    const char *key;
+    json_t *v;
+    (void)step;
+    json_object_foreach((json_t *)(uintptr_t)row, key, v) {
+        if (!str_has_prefix(key, o->prefix) || !json_is_number(v)) continue;
+        int i = 0;
+        while (i < l->n && strcmp(l->item[i].name, key + skip) != 0) i++;
+        if (i == l->n) {
+            l->item = xrealloc(l->item, (size_t)(l->n + 1) * sizeof *l->item);
+            l->item[l->n++].name = xstrdup(key + skip);
+        }
+        l->item[i].value = json_number_value(v);
+    }
+}
+
+static int largest_first(const void *pa, const void *pb) {
+    const struct run_last_value *a = pa, *b = pb;
+    if (a->value != b->value) return a->value < b->value ? 1 : -1;
+    return strcmp(a->name, b->name);
+}
+
+enum status run_last_read(const char *dir, const char *prefix, struct run_last *out, struct err *e) {
+    struct last_of o = {out, prefix};
+    *out = (struct run_last){0};
+    const enum status st = each_line(dir, note_last, &o, e);
+    if (st != ST_OK)
+        run_last_free(out);
+    else if (out->n > 1)
+        qsort(out->item, (size_t)out->n, sizeof *out->item, largest_first);
+    return st;
+}
+
+void run_last_free(struct run_last *l) {
+    for (int i = 0; i < l->n; i++) free(l->item[i].name);
+    free(l->item);
+    *l = (struct run_last){0};
 }
 
 void run_series_free(struct run_series *s) {

@@ -44,6 +44,16 @@ struct run_series {
 enum status run_series_read(const char *dir, const char *const *names, int n_names, bool evals, struct run_series *out,
                             struct err *e) MUST_USE;
 void run_series_free(struct run_series *s);
+/* All names of steps' lines that begin with `prefix`, as text behind it, with their last values, the largest first. */
+struct run_last {
+    struct run_last_value {
+        char *name;
+        double value;
+    } * item;
+    int n;
+};
+enum status run_last_read(const char *dir, const char *prefix, struct run_last *out, struct err *e) MUST_USE;
+void run_last_free(struct run_last *l);
 /* Of what is there: the last value, the sum, the mean of the last `last` values; NaN when there is none. */
 double series_last(const struct run_series *s, int k);
 double series_sum(const struct run_series *s, int k);

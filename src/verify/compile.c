@@ -17,6 +17,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "verify/unit.h"
+#include "verify/wire.h"
 
 /* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). Linking
  * against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So it is
@@ -171,7 +172,21 @@ static bool read_object(int fd, struct compile_job *job) {
     return false;
 }
 
-static void run_compiler(struct shell *shell, struct compile_job *job, const char *tmp_dir) {
+/* What is left open by a run of the compiler: whether the job or this machine is at fault. */
+enum blame { BLAME_KNOWN, BLAME_OPEN };
+
+/* Whether a script and its arguments, some of which answers choose, fit into a request to the shell. */
+static bool fits(const char *script, char *const *args) {
+    size_t bytes = strlen(script) + 1;
+    int n = 0;
+    for (; args[n]; n++) bytes += strlen(args[n]) + 1;
+    return n <= WIRE_SHELL_ARGS && bytes < WIRE_SHELL_BYTES;
+}
+
+/* Runs the job's script and fills in its result. Nothing that a compiler says, or leaves unsaid, makes COMPILE_BROKEN:
+ * that is for what failed before the script began. BLAME_OPEN: the script ended, or its jail did, in a way that a
+ * machine in trouble brings about as well; the result is COMPILE_FAILED for now. */
+static enum blame run_compiler(struct shell *shell, struct compile_job *job, const char *tmp_dir) {
     char *args[] = {
 #define X(s) (char[]){s},
         FLAGS(X)
@@ -185,28 +200,67 @@ static void run_compiler(struct shell *shell, struct compile_job *job, const cha
     job->result = COMPILE_BROKEN;
     if (src < 0 || out < 0 || text < 0) {
         snprintf(job->message, sizeof job->message, "memfd_create: %s", strerror(errno));
-        return;
+        return BLAME_KNOWN;
     }
     int fds[3] = {src, out, text};
     const char *script = job->script ? job->script : compile_script;
-    switch (shell_run(shell, script, job->script ? job->args : args, tmp_dir, fds, &status, &e)) {
+    char *const *words = job->script ? job->args : args;
+    if (!fits(script, words)) {
+        job->result = COMPILE_FAILED;
+        snprintf(job->message, sizeof job->message, "the compiler's options are too long");
+        return BLAME_KNOWN;
+    }
+    switch (shell_run(shell, script, words, tmp_dir, fds, &status, &e)) {
     case SHELL_ENDED: break;
-    case SHELL_BROKEN: snprintf(job->message, sizeof job->message, "%s", e.msg); return;
+    case SHELL_BROKEN: snprintf(job->message, sizeof job->message, "%s", e.msg); return BLAME_KNOWN;
     case SHELL_SLOW:
         job->result = COMPILE_SLOW;
         snprintf(job->message, sizeof job->message, "the compiler did not finish within %.0f s", shell->timeout_s);
-        return;
+        return BLAME_KNOWN;
+    case SHELL_DIED:
+        job->result = COMPILE_FAILED;
+        snprintf(job->message, sizeof job->message, "compiling it ended the compiler's jail, twice");
+        return BLAME_OPEN;
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && read_object(out, job)) {
         job->result = COMPILE_OK;
-        return;
+        return BLAME_KNOWN;
     }
+    job->result = COMPILE_FAILED;
     read_text(text, job->message, sizeof job->message);
-    /* bubblewrap and a killed shell are our trouble; whatever gcc says is the answer's. */
-    if (!str_has_prefix(job->message, "bwrap:") && job->message[0])
-        job->result = COMPILE_FAILED;
-    else if (!job->message[0])
-        snprintf(job->message, sizeof job->message, "the compiler ended with wait status 0x%x and no message", status);
+    const bool silent = !job->message[0];
+    if (silent && WIFSIGNALED(status))
+        snprintf(job->message, sizeof job->message, "the compiler was ended by signal %d and said nothing",
+                 WTERMSIG(status));
+    else if (silent)
+        snprintf(job->message, sizeof job->message, "the compiler ended with status %d, no object and no message",
+                 WEXITSTATUS(status));
+    /* Without a shell that stays up, what was said may be bubblewrap's. */
+    return silent || WIFSIGNALED(status) || !shell->runner ? BLAME_OPEN : BLAME_KNOWN;
+}
+
+/* The control: whether this machine compiles a unit that has nothing wrong, in a jail of its own. */
+static bool compiles_at_all(const struct compiler *c, const char *tmp_dir) {
+    static const char unit[] = "__attribute__((visibility(\"default\"))) int works(void) { return 7; }\n";
+    struct compile_job job = {.unit = unit, .unit_bytes = sizeof unit - 1};
+    struct shell shell;
+    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
+    run_compiler(&shell, &job, tmp_dir);
+    shell_close(&shell);
+    free(job.object);
+    return job.result == COMPILE_OK;
+}
+
+/* Runs the compiler, and where it is open whose fault it was that it did not work, the control decides. */
+static void compile_judged(const struct compiler *c, struct shell *shell, struct compile_job *job,
+                           const char *tmp_dir) {
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (run_compiler(shell, job, tmp_dir) == BLAME_OPEN) {
+            shell_close(shell);
+            if (!compiles_at_all(c, tmp_dir)) job->result = COMPILE_BROKEN;
+        }
+        if (job->result != COMPILE_BROKEN) break;
+    }
 }
 
 static void compile_in(struct compiler *c, struct shell *shell, struct compile_job *job) {
@@ -224,10 +278,7 @@ static void compile_in(struct compiler *c, struct shell *shell, struct compile_j
         snprintf(job->message, sizeof job->message, "%s: %s", tmp_dir, strerror(errno));
         return;
     }
-    for (int attempt = 0; attempt < 2; attempt++) {
-        run_compiler(shell, job, tmp_dir);
-        if (job->result != COMPILE_BROKEN) break;
-    }
+    compile_judged(c, shell, job, tmp_dir);
     struct err ignored;
     if (c->jail->weak && fs_remove(tmp_dir, &ignored) != ST_OK) { /* leftovers in /tmp harm nobody */
     }

@@ -25,6 +25,8 @@ enum status compiler_open(struct compiler *c, const struct jail *jail, const cha
                           double timeout_s, int jobs, struct err *e) MUST_USE;
 void compiler_close(struct compiler *c);
 
+/* COMPILE_BROKEN: no compiler was run, or none works on this machine, as a control in a jail of its own has shown; it
+ * is never what a unit, its options or what is said about them brings about. */
 enum compile_result { COMPILE_OK, COMPILE_FAILED, COMPILE_SLOW, COMPILE_BROKEN };
 struct compile_job {
     const char *unit;

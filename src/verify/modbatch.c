@@ -57,7 +57,7 @@ static void fork_and_load(struct run *r, const char *source) {
     struct err e = {0};
     enum status st = run_fork(r, &e);
     if (st != ST_OK) judge_trouble(r->out, st, &e);
-    if (st == ST_OK && !run_load(r, source, true) && r->up) {
+    if (st == ST_OK && !run_load(r, source, !r->control) && r->up) {
         modrun_end(&r->r, NULL, NULL, NULL, 0);
         r->up = false;
     }
@@ -248,24 +248,77 @@ static int drop_ahead(struct loading *l, size_t i) {
     return n;
 }
 
-/* Our own trouble (a worker that was lost), and want of memory that others may have, are worth a second try, from the
- * start. */
-static void try_again(struct loading *l, size_t i) {
-    struct run *r = &l->runs[i];
-    log_warn("%s; judging the answer again", r->out->message);
-    if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
-    init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-    r->second = true;
+/* Whether something of an answer's lives, as far as this thread knows, be it item i's or one that is loaded ahead. */
+static bool any_lives(struct loading *l, size_t i) {
+    bool any = false;
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i; k < l->n && !any; k++) any = l->loaded[k] ? l->runs[k].up : k < l->next;
+    pthread_mutex_unlock(&l->lock);
+    return any;
+}
+
+/* What came of prepare_case(): a problem that fails while something of an answer's lives may fail for that, and is
+ * asked again. */
+static void note_fault(struct loading *l, size_t i, struct run *r, enum status st) {
+    if (st != ST_INVALID) return;
+    r->certain = r->c->certain || r->control || !any_lives(l, i);
+    if (r->c->broken) r->c->broken = r->c->certain = r->certain;
+}
+
+/* The verdict says that we are at fault, or the problem is, and something of an answer's may have brought that about.
+ */
+static bool is_doubtful(const struct run *r) {
+    const enum outcome o = r->out->outcome;
+    return o == OUTCOME_INFRASTRUCTURE || (o == OUTCOME_PROBLEM_ERROR && !r->certain);
+}
+
+/* The answer, or the reference in its place, from the start, and to the end of its process. */
+static void judge_anew(struct loading *l, size_t i, struct run *r, const char *source) {
     struct err e = {0};
     enum status st = prepare_case(r, l->items[i].problem, &e);
+    note_fault(l, i, r, st);
     if (st != ST_OK)
         judge_trouble(r->out, st, &e);
     else {
-        fork_and_load(r, l->items[i].source);
+        fork_and_load(r, source);
         if (r->up) run_judge(r);
     }
     settle_error(r->out);
     run_finish(r);
+}
+
+/* The control: whether the problem's own reference gets a verdict in the answer's place, with nothing of an answer's
+ * alive. Whatever that says, it says that we, the machine and the problem are well. */
+static bool control_passes(struct loading *l, size_t i) {
+    struct verdict v = {0};
+    struct run control;
+    drop_ahead(l, i);
+    module_drop_reference(l->j);
+    init_run(&control, l->j, l->items[i].problem->code, &v);
+    control.own = control.control = true;
+    judge_anew(l, i, &control, l->items[i].problem->code);
+    log_debug("the reference as an answer: %s; %s", outcome_name(v.outcome), v.message);
+    return outcome_class(v.outcome) != 'I';
+}
+
+/* Our own trouble (a worker that was lost), and want of memory that others may have, are worth further tries, from the
+ * start. Who brings about such trouble every time, where the reference does not, has a verdict of his own. */
+static void try_again(struct loading *l, size_t i) {
+    enum { TRIES = 3 };
+    struct run *r = &l->runs[i];
+    for (int n = 2; n <= TRIES && (n == 2 || is_doubtful(r)); n++) {
+        log_warn("%s; judging the answer again", r->out->message);
+        if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
+        init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+        r->last = n == TRIES;
+        judge_anew(l, i, r, l->items[i].source);
+    }
+    if (!is_doubtful(r) || !control_passes(l, i)) return;
+    char why[sizeof r->out->message];
+    memcpy(why, r->out->message, sizeof why);
+    r->out->outcome = OUTCOME_CRASH;
+    r->out->speedup = 0;
+    SAY(r->out, "it cannot be judged, while the reference in its place can; after %d tries: %.1000s", TRIES, why);
 }
 
 static void judge_next(struct loading *l, size_t i, bool threads) {
@@ -273,6 +326,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     /* The problem first: the reference runs while compilers do. */
     struct err e = {0};
     enum status st = prepare_case(r, l->items[i].problem, &e);
+    note_fault(l, i, r, st);
     if (threads && !l->known[i]) announce(l, i, st == ST_OK ? r->c : NULL);
     const bool ahead = threads && st == ST_OK && r->interface;
     if (ahead) look_ahead(l, i);
@@ -287,6 +341,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         pthread_mutex_unlock(&l->lock);
     }
     if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
+    if (ahead) note_fault(l, i, r, st);
     const bool known = st == ST_OK;
     /* What it lacked when it was loaded ahead it may have in its turn. */
     const bool lacked = threads && !r->up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
@@ -297,15 +352,16 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         json_decref(r->interface);
         init_run(r, l->j, l->items[i].source, l->items[i].verdict);
         st = prepare_case(r, l->items[i].problem, &e);
+        note_fault(l, i, r, st);
     }
     if ((!threads || late) && st == ST_OK) fork_and_load(r, l->items[i].source);
     /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
     if (!known || st != ST_OK) judge_trouble(r->out, st, &e);
     if (known && r->up) run_judge(r);
-    const bool crowded = blame(r);
+    const bool crowded = blame(r) || (r->out->outcome == OUTCOME_PROBLEM_ERROR && !r->certain);
     settle_error(r->out);
     const bool dropped = crowded && drop_ahead(l, i) > 0;
-    const bool again = r->out->outcome == OUTCOME_INFRASTRUCTURE || dropped;
+    const bool again = is_doubtful(r) || dropped;
     if (i + 1 == l->n && on_gpu(l->j) && !again) {
         l->j->last = xmalloc(sizeof *r);
         *l->j->last = *r;

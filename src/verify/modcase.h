@@ -25,6 +25,7 @@ struct modcase {
     int id, generation; /* its number in the worker, and the worker's life it was loaded in; 0: not loaded */
     uint64_t seed;      /* secret */
     bool broken;
+    bool certain; /* and was so when nothing of an answer's lived */
     char error[1000];
 
     json_t *loaded; /* the referee's description: init, values, inputs, params, outputs, structure */

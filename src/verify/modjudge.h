@@ -22,7 +22,9 @@ struct run {
     bool up;
     /* It takes no process that waits: those are for references, and answers that nothing is loaded in front of. */
     bool own;
-    bool second;                 /* our own trouble has ended a first try */
+    bool last;                   /* our own trouble has ended earlier tries, and there will be no other */
+    bool control;                /* it is the problem's own reference, in an answer's place */
+    bool certain;                /* a fault found in the problem is one: nothing of an answer's had a part in it */
     json_t *interface;           /* cuda_native: its problem's "spec" and "structure"; else NULL */
     struct kernel_names kernels; /* of its sources */
     json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
@@ -56,8 +58,8 @@ bool run_build(struct run *r, int param_set);
 /* An open request of this name, and one whose reply says nothing more. */
 void run_open_request(struct str *q, const char *op);
 bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const char *where);
-/* The same for what a process does before its answer is called: a busy machine may be late with it, so that the first
- * time it is our trouble. */
+/* The same for what a process does before its answer is called: a busy machine may be late with it, so that but for the
+ * last try it is our trouble. */
 bool run_starting(struct run *r, struct str *q, int fd);
 /* Tensor objects for n slots, on one side or, at once, on both. */
 bool run_ready(struct run *r, const int *slots, int n, const char *where);

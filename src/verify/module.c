@@ -306,18 +306,55 @@ static void judge_loss(struct run *r, enum modrun_result result, const char *whe
     }
 }
 
+/* A request without content, whose reply says nothing. */
+static bool obeys(struct modrun *m, const char *text, double timeout_s) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    str_adds(&q, text); /* an open object: the call closes it */
+    return modrun_call(m, &q, -1, timeout_s, &reply, NULL) == MODRUN_OK;
+}
+
+/* The control of an answer whose kernels cannot be listed, as it says: whether those of a process can that has run
+ * nothing of an answer's. The answer's own has ended. */
+static bool lists_kernels(struct run *r) {
+    struct module_judge *j = r->j;
+    if (atomic_load(&j->lists_kernels)) return true;
+    static const char *const requests[] = {"{\"op\":\"warm\",\"triton\":false", "{\"op\":\"record\",\"on\":true",
+                                           "{\"op\":\"record\",\"on\":false"};
+    struct run control = {.j = j, .own = true, .random = rng_u64(r->random, 12, 0)};
+    struct err e = {0};
+    bool good = run_fork(&control, &e) == ST_OK;
+    for (size_t i = 0; i < ARRAY_LEN(requests) && good; i++) good = obeys(&control.r, requests[i], j->o->run_timeout_s);
+    if (control.up) modrun_end(&control.r, NULL, NULL, NULL, 0);
+    if (good) atomic_store(&j->lists_kernels, true);
+    return good;
+}
+
+/* What a process says of its failure that has run an answer's code, and may say anything: nothing here makes it our
+ * trouble but what a process without an answer says as well. */
 static void judge_failure(struct run *r, const json_t *reply, const char *where) {
     const char *kind = json_string_value(json_object_get(reply, "kind"));
     const char *error = json_string_value(json_object_get(reply, "error"));
     struct verdict *v = r->out;
-    v->outcome = !kind                              ? OUTCOME_SANDBOX_VIOLATION
-                 : strcmp(kind, "compile") == 0     ? OUTCOME_COMPILE_ERROR
-                 : strcmp(kind, "slow") == 0        ? OUTCOME_COMPILE_TIMEOUT
-                 : strcmp(kind, "memory") == 0      ? OUTCOME_MEMORY_LIMIT
-                 : strcmp(kind, "unavailable") == 0 ? OUTCOME_BACKEND_UNAVAILABLE
-                 : strcmp(kind, "trouble") == 0     ? OUTCOME_INFRASTRUCTURE
-                                                    : OUTCOME_EXCEPTION;
+    v->outcome = !kind                          ? OUTCOME_SANDBOX_VIOLATION
+                 : strcmp(kind, "compile") == 0 ? OUTCOME_COMPILE_ERROR
+                 : strcmp(kind, "slow") == 0    ? OUTCOME_COMPILE_TIMEOUT
+                 : strcmp(kind, "memory") == 0  ? OUTCOME_MEMORY_LIMIT
+                                                : OUTCOME_EXCEPTION;
     SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
+    if (!kind || strcmp(kind, "trouble") != 0 || !on_gpu(r->j)) return;
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    v->outcome = lists_kernels(r) ? OUTCOME_NO_KERNEL_RAN : OUTCOME_INFRASTRUCTURE;
+}
+
+/* Our own trouble, as this process has seen it: the answer's is ended. Always false. */
+static bool our_trouble(struct run *r, const char *what) {
+    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    r->out->outcome = OUTCOME_INFRASTRUCTURE;
+    SAY(r->out, "%s", what);
+    return false;
 }
 
 /* What came of a request; false: a verdict is there. */
@@ -351,6 +388,7 @@ static bool request(struct run *r, struct str *q, int fd, double timeout_s, cons
                               "asked for one more object to be compiled");
         r->deadline_s += clock_now_s() - begun;
         r->out->compile_s += clock_now_s() - begun;
+        if (!r->up) return false; /* a verdict is there */
         result = served ? modrun_go_on(&r->r, timeout_s, reply, ns) : MODRUN_DEAD;
     }
     return conclude(r, result, timeout_s, where, reply);
@@ -366,7 +404,7 @@ bool run_simple(struct run *r, struct str *q, int fd, double timeout_s, const ch
 bool run_starting(struct run *r, struct str *q, int fd) {
     static const char where[] = "when it was started";
     if (run_simple(r, q, fd, r->j->o->run_timeout_s, where)) return true;
-    if (r->out->outcome == OUTCOME_TIMEOUT && !r->second) r->out->outcome = OUTCOME_INFRASTRUCTURE;
+    if (r->out->outcome == OUTCOME_TIMEOUT && !r->last) r->out->outcome = OUTCOME_INFRASTRUCTURE;
     return false;
 }
 
@@ -388,7 +426,29 @@ static void put_load(struct str *q, const struct module_judge *j, const char *co
     js_put_i64(q, "seed", 42);
 }
 
-/* Compiles what an answer asks for, and hands it the object. */
+/* Whether there is what the backend needs: asked of this process before it runs anything of an answer's, until one has
+ * said yes. False: a verdict is there. */
+static bool is_available(struct run *r) {
+    struct module_judge *j = r->j;
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    if (atomic_load(&j->available)) return true;
+    run_open_request(&q, "available");
+    js_put_str(&q, "backend", backend_name(j->o->backend));
+    if (modrun_call(&r->r, &q, -1, j->o->compile_timeout_s, &reply, NULL) != MODRUN_OK)
+        return our_trouble(r, "a process without an answer does not say whether the backend is there");
+    const char *lacking = json_string_value(json_object_get(reply, "lacking"));
+    if (lacking && !*lacking) {
+        atomic_store(&j->available, true);
+        return true;
+    }
+    r->out->outcome = OUTCOME_BACKEND_UNAVAILABLE;
+    SAY(r->out, "backend %s: %s", backend_name(j->o->backend), lacking ? lacking : "?");
+    return false;
+}
+
+/* Compiles what an answer asks for, and hands it the object. False: the answer has gone; where that is for our own
+ * trouble, which it does not get to hear of, the verdict is there and r->up is false. */
 static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     struct compile_job job;
     bool standin;
@@ -401,6 +461,8 @@ static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
     CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
     free(job.object);
+    if (job.result == COMPILE_BROKEN) return our_trouble(r, job.message);
+    if (job.result == COMPILE_OK && fd < 0) return our_trouble(r, "no memory for an object");
     js_begin(&q, NULL, '{');
     js_put_bool(&q, "ok", fd >= 0);
     js_put_bool(&q, "standin", standin);
@@ -417,6 +479,7 @@ static bool compile_native(struct run *r, const char *source, int *fd, struct st
     struct compile_job job;
     if (r->c->spec.n_args == 0) {
         r->out->outcome = OUTCOME_PROBLEM_ERROR;
+        r->certain = true;
         SAY(r->out, "the native ABI has no place for this problem's arguments");
         return false;
     }
@@ -443,7 +506,9 @@ bool run_load(struct run *r, const char *code, bool is_answer) {
     if (is_answer) kernel_names_note(&r->kernels, code);
     put_load(&q, r->j, code, is_answer);
     CLEANUP_FD int object = -1;
-    if (is_answer && r->j->o->backend == BACKEND_cuda_native && !compile_native(r, code, &object, &q)) return false;
+    const bool native = r->j->o->backend == BACKEND_cuda_native;
+    if (is_answer && native && !compile_native(r, code, &object, &q)) return false;
+    if (is_answer && !native && !is_available(r)) return false;
     enum modrun_result result = modrun_call(&r->r, &q, object, timeout_s, &reply, NULL);
     for (int builds = 0; result == MODRUN_OK; builds++) {
         double left = t0 + timeout_s - clock_now_s();
@@ -451,6 +516,7 @@ bool run_load(struct run *r, const char *code, bool is_answer) {
         bool sent = builds < MOST_BUILDS && left > 0 && serve_build(r, reply, left);
         json_decref(reply);
         reply = NULL;
+        if (!r->up) return false; /* a verdict is there */
         left = t0 + timeout_s - clock_now_s();
         result = !sent ? MODRUN_LATE : modrun_receive(&r->r, left > 0.1 ? left : 0.1, &reply);
     }
@@ -746,7 +812,7 @@ static bool sane(const json_t *shape, const json_t *stride) {
         return false;
     for (size_t d = 0; d < json_array_size(shape); d++) {
         int64_t n = json_integer_value(json_array_get(shape, d)), s = json_integer_value(json_array_get(stride, d));
-        if (n < 0 || s < 0) return false;
+        if (n < 0 || s < 0 || !json_is_integer(json_array_get(stride, d))) return false;
         if (n > 1) span += (double)(n - 1) * (double)s;
     }
     return span < 1e12;
@@ -990,7 +1056,7 @@ bool run_account(struct run *r, const json_t *recorded) {
     }
     const double share = all > 0 ? mine / all : 0;
     r->out->own_share = r->timed ? fmin(r->out->own_share, share) : share;
-    if (r->j->o->allow_library || mine > least_share * all) return true;
+    if (r->j->o->allow_library || r->control || mine > least_share * all) return true;
     r->out->outcome = OUTCOME_NO_KERNEL_RAN;
     SAY(r->out, "%s%.0f kernels ran, %.2f %% of the device time in kernels of the answer's own",
         r->timed ? "in a timed call: " : "", times, 100 * share);

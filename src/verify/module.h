@@ -4,6 +4,8 @@
 #ifndef KERNELRL_MODULE_H
 #define KERNELRL_MODULE_H
 
+#include <stdatomic.h>
+
 #include "verify/compile.h"
 #include "verify/extension.h"
 #include "verify/modcase.h"
@@ -36,6 +38,9 @@ struct module_judge {
     uint64_t seed;
     bool referee_open;
     struct refworker referee;
+    /* Found to hold, of a process that has run nothing of an answer's: the backend can be used; kernels can be listed.
+     */
+    atomic_bool available, lists_kernels;
     /* the GPU */
     char gpu_name[128], capability[16];
     int64_t l2_bytes;

@@ -53,15 +53,23 @@ static void test_no_room(void **state) {
                                  "        return torch.clamp(x, min=0)\n";
     struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
     char code[1000];
-    /* Room is made, and it is tried again: by the referee, then with the answer from the start. */
-    for (int refusals = 1; refusals <= 3; refusals += 2) {
+    /* Room is made, and it is tried again: by the referee, then with the answer from the start, twice. */
+    for (int refusals = 1; refusals <= 5; refusals += 2) {
         snprintf(code, sizeof code, greedy, refusals, refusals, refusals, refusals);
         struct verdict got = judge(v, code, answer);
         if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
     }
-    /* Never enough: neither the answer's fault nor the problem's, which may be asked for again. */
-    snprintf(code, sizeof code, greedy, 4, 4, 4, 4);
+    /* Room for the reference in the answer's place, and none in any of the answer's tries: the answer is at fault. That
+     * it is not here, nobody can tell. */
+    snprintf(code, sizeof code, greedy, 6, 6, 6, 6);
     struct verdict got = judge(v, code, answer);
+    assert_string_equal(outcome_name(got.outcome), "crash");
+    assert_non_null(strstr(got.message, "the reference in its place can"));
+    assert_non_null(strstr(got.message, "out of memory"));
+    /* Never enough, for the reference in the answer's place either: neither the answer's fault nor the problem's, which
+     * may be asked for again. */
+    snprintf(code, sizeof code, greedy, 8, 8, 8, 8);
+    got = judge(v, code, answer);
     assert_string_equal(outcome_name(got.outcome), "infrastructure");
     assert_non_null(strstr(got.message, "out of memory"));
     got = judge(v, code, answer);
@@ -233,7 +241,8 @@ static void test_loaded_once(void **state) {
     verifier_close(v);
 }
 
-/* A process that is late before its answer has been called is our trouble once, and the answer's when it happens again.
+/* A process that is late before its answer has been called is our trouble twice, and the answer's when it happens
+ * again.
  */
 static void test_late_start(void **state) {
     (void)state;
@@ -248,7 +257,7 @@ static void test_late_start(void **state) {
     struct verdict got = judge(v, code, source);
     assert_string_equal(outcome_name(got.outcome), "timeout");
     assert_non_null(strstr(got.message, "when it was started"));
-    assert_true(clock_now_s() - from >= 2 * 0.5);
+    assert_true(clock_now_s() - from >= 3 * 0.5);
     verifier_close(v);
 }
 

@@ -158,12 +158,24 @@ static enum status ask(struct references *r, struct reference *p, const struct s
     return st;
 }
 
+/* ST_PARSE: the worker described something outside the ABI; that is the problem's doing as well. */
+static bool is_fault(enum status st) { return st == ST_INVALID || st == ST_PARSE; }
+
+/* For the verifier's life: only with nothing of an answer's alive, and after a second look. */
 static enum status mark_broken(struct reference *p, enum status st, const struct err *e) {
-    /* ST_PARSE: the worker described something outside the ABI; that is the problem's doing as well. */
-    if (st != ST_INVALID && st != ST_PARSE) return st;
+    if (!is_fault(st)) return st;
     p->broken = true;
     memcpy(p->error, e->msg, sizeof p->error);
     return ST_INVALID;
+}
+
+/* Loads the problem and, where it has memory, attaches that. What it holds for other problems, or has been through with
+ * them, may be what a worker fails for: a problem that is at fault fails in a new one, too. */
+static enum status connect(struct references *r, struct reference *p, struct err *e) {
+    enum status st = ask(r, p, NULL, 0, NULL, e);
+    if (!is_fault(st)) return st;
+    TRY(refworker_restart(r->worker, e));
+    return ask(r, p, NULL, 0, NULL, e);
 }
 
 enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) {
@@ -187,7 +199,7 @@ enum status reference_get(struct references *r, const char *code, struct referen
     *out = p;
     if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
     if (p->spec.n_args > 0) return ST_OK;
-    return mark_broken(p, ask(r, p, NULL, 0, NULL, e), e);
+    return mark_broken(p, connect(r, p, e), e);
 }
 
 /* ---- sets ---- */
@@ -268,7 +280,7 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
         if (st != ST_OK) return mark_broken(p, st, e);
         p->has_sets = true;
         evict(r, p);
-        st = ask(r, p, NULL, 0, NULL, e); /* attaches: the worker writes the parameters */
+        st = connect(r, p, e); /* attaches: the worker writes the parameters */
         if (st != ST_OK) return mark_broken(p, st, e);
         sets_stage_params(&p->sets);
     }

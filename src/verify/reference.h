@@ -16,7 +16,7 @@ struct reference {
     uint64_t seed;                              /* secret */
     struct arena arena;
     struct spec spec;
-    bool broken; /* the problem itself is at fault; error says why */
+    bool broken; /* the problem itself is at fault, in a new worker as well; error says why */
     char error[1000];
 
     bool has_sets;

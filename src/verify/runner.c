@@ -21,6 +21,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -219,12 +220,35 @@ static void gather(void **a, uint32_t slot, uint32_t param_set, bool for_prepare
 
 /* ---- the runner as a shell ---- */
 
-/* Removes what lies in /tmp. Compilers make no directories there; one that is there all the same stays. */
-static void empty_tmp(void) {
-    DIR *d = opendir("/tmp");
-    if (!d) _exit(124);
-    for (const struct dirent *f; (f = readdir(d));) unlinkat(dirfd(d), f->d_name, 0);
-    closedir(d);
+/* Entries that a script may leave behind; compilers leave a handful. Folders within folders are as many at most. */
+enum { MOST_LEFT = 20000, DEEPEST_LEFT = 64 };
+
+/* Removes what lies in a folder, whose descriptor it takes over, and follows no links. Whatever their modes, folders
+ * can be opened: they belong to this user. False: something stays. */
+static bool empty_folder(int fd, int depth, int *left) {
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    bool empty = d != NULL;
+    if (!d && fd >= 0) close(fd);
+    for (const struct dirent *f; empty && (f = readdir(d));) {
+        if (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0) continue;
+        if (--*left < 0)
+            empty = false;
+        else if (unlinkat(dirfd(d), f->d_name, 0) != 0) {
+            fchmodat(dirfd(d), f->d_name, 0700, 0); /* of a folder: a link has just been removed */
+            empty = depth < DEEPEST_LEFT &&
+                    empty_folder(openat(dirfd(d), f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                                 depth + 1, left) &&
+                    unlinkat(dirfd(d), f->d_name, AT_REMOVEDIR) == 0;
+        }
+    }
+    if (d) closedir(d);
+    return empty;
+}
+
+/* False: something stays in /tmp, or may. */
+static bool empty_tmp(void) {
+    int left = MOST_LEFT;
+    return chmod("/tmp", 0755) == 0 && empty_folder(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, &left);
 }
 
 /* The next script, split into argv behind "sh -c", and its descriptors. False: the verifier has gone. */
@@ -256,11 +280,13 @@ static bool next_script(char *text, char **argv, int fds[3]) {
 static int serve_scripts(void) {
     static char text[WIRE_SHELL_BYTES];
     char *argv[WIRE_SHELL_ARGS + 5];
-    int fds[3];
+    int fds[3], up = WIRE_SHELL_UP;
     /* Everything is killed after each script: that must be the jail's processes and nobody else's. */
     if (getppid() != 1 || getpid() > 9) return 125;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 125; /* what a script leaves behind is waited for here */
-    while (next_script(text, argv, fds)) {
+    if (prctl(PR_SET_DUMPABLE, 0) != 0) return 125;        /* no script takes a descriptor of this process */
+    if (send(WIRE_FD_SOCKET, &up, sizeof up, MSG_NOSIGNAL) != (ssize_t)sizeof up) return 125;
+    for (bool clean = true; clean && next_script(text, argv, fds);) {
         int status = 0;
         pid_t pid = fork();
         if (pid == 0) {
@@ -275,7 +301,7 @@ static int serve_scripts(void) {
         kill(-1, SIGKILL);
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
         for (int i = 0; i < 3; i++) close(fds[i]);
-        empty_tmp();
+        clean = empty_tmp(); /* else the next script gets a new jail */
         if (send(WIRE_FD_SOCKET, &status, sizeof status, MSG_NOSIGNAL) != (ssize_t)sizeof status) break;
     }
     return 0;

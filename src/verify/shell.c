@@ -25,13 +25,29 @@ void shell_close(struct shell *s) {
     process_kill(&s->process); /* the first process of the jail's namespace goes with it, and so all others */
 }
 
+/* True: there is something to read, or the other side has gone. */
+static bool wait_readable(int fd, double deadline_s) {
+    for (;;) {
+        double left = deadline_s - clock_now_s();
+        struct pollfd pf = {.fd = fd, .events = POLLIN};
+        int r = poll(&pf, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
+        if (r > 0) return true;
+        if (r == 0 && left <= 0) return false;
+    }
+}
+
+/* Returns once the jail is up: what ends it from then on is a script, or the machine. */
 static enum status start(struct shell *s, struct err *e) {
-    int pair[2];
+    static const double most_s = 20;
+    int pair[2], up = 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return FAIL(e, ST_SANDBOX, "socketpair: %s", strerror(errno));
     enum status st = jail_start_shell(s->jail, s->runner, pair[1], s->extra, s->timeout_s, &s->process, e);
     close(pair[1]);
     s->socket = pair[0];
+    if (st == ST_OK && (!wait_readable(s->socket, clock_now_s() + most_s) ||
+                        recv(s->socket, &up, sizeof up, 0) != (ssize_t)sizeof up || up != WIRE_SHELL_UP))
+        st = FAIL(e, ST_SANDBOX, "the compiler's jail did not come up");
     if (st != ST_OK) shell_close(s);
     return st;
 }
@@ -62,17 +78,6 @@ static bool ask(struct shell *s, const char *script, char *const *args, const in
     return sendmsg(s->socket, &m, MSG_NOSIGNAL) == (ssize_t)n;
 }
 
-/* 1: there is something to read; 0: not in time. */
-static bool wait_readable(int fd, double deadline_s) {
-    for (;;) {
-        double left = deadline_s - clock_now_s();
-        struct pollfd pf = {.fd = fd, .events = POLLIN};
-        int r = poll(&pf, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-        if (r > 0) return true;
-        if (r == 0 && left <= 0) return false;
-    }
-}
-
 /* A jail of its own for this script. */
 static enum shell_result run_once(struct shell *s, const char *script, char *const *args, const char *tmp_dir,
                                   const int fds[3], int *status, struct err *e) {
@@ -86,8 +91,9 @@ static enum shell_result run_once(struct shell *s, const char *script, char *con
 enum shell_result shell_run(struct shell *s, const char *script, char *const *args, const char *tmp_dir,
                             const int fds[3], int *status, struct err *e) {
     if (!s->runner) return run_once(s, script, args, tmp_dir, fds, status, e);
-    for (int attempt = 0; attempt < 2; attempt++) {
-        if (s->socket < 0 && start(s, e) != ST_OK) return SHELL_BROKEN;
+    for (int deaths = 0; deaths < 2;) {
+        const bool fresh = s->socket < 0;
+        if (fresh && start(s, e) != ST_OK) return SHELL_BROKEN;
         if (ask(s, script, args, fds)) {
             if (!wait_readable(s->socket, clock_now_s() + s->timeout_s)) {
                 shell_close(s);
@@ -95,9 +101,9 @@ enum shell_result shell_run(struct shell *s, const char *script, char *const *ar
             }
             if (recv(s->socket, status, sizeof *status, 0) == (ssize_t)sizeof *status) return SHELL_ENDED;
         }
-        /* The jail has gone, or never came up: once more with a new one. */
+        /* The jail has gone, perhaps before it had the script: once more with a new one. */
         shell_close(s);
+        deaths += fresh;
     }
-    FAIL(e, ST_SANDBOX, "the compiler's jail ended by itself");
-    return SHELL_BROKEN;
+    return SHELL_DIED;
 }

@@ -1,4 +1,5 @@
 /* The compiler's shell: scripts one after the other in one jail, and what must not pass from one to the next. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,6 +53,7 @@ static enum shell_result run(struct shell *s, const char *script, const char *ar
     struct err e = {0};
     enum shell_result r = shell_run(s, script, args, "/tmp", fds, status, &e);
     if (r == SHELL_BROKEN) fail_msg("%s", e.msg);
+    if (r == SHELL_DIED) *status = 0;
     ssize_t n = pread(said, out, size - 1, 0);
     out[n > 0 ? n : 0] = 0;
     return r;
@@ -85,6 +87,60 @@ static void test_scripts(void **state) {
     assert_non_null(strstr(out, "/usr/bin/x: Read-only"));
     assert_non_null(strstr(out, "/extra/x: Read-only"));
     assert_null(strstr(out, "home"));
+    shell_close(&s);
+}
+
+/* Whatever lies in /tmp when a script ends, the next one finds nothing; what cannot be removed costs a new jail, and no
+ * more. */
+static void test_leftovers(void **state) {
+    (void)state;
+    if (!have_jail) skip();
+    static const struct {
+        const char *script;
+        bool same_jail; /* next */
+    } cases[] = {
+        {"mkdir -p /tmp/a/b/c; echo x >/tmp/a/b/c/f; ln -s / /tmp/a/root; ln -s a /tmp/again; mkfifo /tmp/p", true},
+        {"mkdir -p /tmp/a/b; echo x >/tmp/a/b/f; chmod 0 /tmp/a/b /tmp/a; chmod 0 /tmp", true},
+        {"cd /tmp; i=0; while test $i -lt 200; do mkdir d; cd d; i=$((i+1)); done", false},
+        {"cd /tmp; seq 1 30000 | xargs mkdir", false},
+    };
+    struct shell s;
+    char out[200];
+    int status;
+    shell_init(&s, &jail, runner, none, 30);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(run(&s, cases[i].script, NULL, "", out, sizeof out, &status), SHELL_ENDED);
+        pid_t before = s.process.pid;
+        assert_int_equal(run(&s, "ls -A /tmp; ls -ld /usr | cut -c1; echo done", NULL, "", out, sizeof out, &status),
+                         SHELL_ENDED);
+        assert_string_equal(out, "d\ndone\n");
+        if ((s.process.pid == before) != cases[i].same_jail) fail_msg("%zu: pid %d, %d", i, before, s.process.pid);
+    }
+    shell_close(&s);
+}
+
+/* A script that ends its jail is told apart from a jail that does not come up; the one behind it is none the worse. */
+static void test_died_or_broken(void **state) {
+    (void)state;
+    if (!have_jail) skip();
+    struct shell s;
+    char out[200];
+    int status;
+    shell_init(&s, &jail, runner, none, 30);
+    for (int i = 0; i < 2; i++) { /* in a fresh jail, and in one that has run scripts */
+        assert_int_equal(run(&s, "kill -9 -1; sleep 60", NULL, "", out, sizeof out, &status), SHELL_DIED);
+        assert_int_equal(run(&s, "echo more", NULL, "", out, sizeof out, &status), SHELL_ENDED);
+        assert_string_equal(out, "more\n");
+    }
+    shell_close(&s);
+    char *args[] = {NULL};
+    int fds[3] = {-1, -1, -1};
+    struct err e = {0};
+    CLEANUP_FD int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int i = 0; i < 3; i++) fds[i] = null_fd;
+    shell_init(&s, &jail, "/bin/true", none, 30); /* is no runner: ends at once */
+    assert_int_equal(shell_run(&s, "exit 0", args, "/tmp", fds, &status, &e), SHELL_BROKEN);
+    assert_non_null(strstr(e.msg, "did not come up"));
     shell_close(&s);
 }
 
@@ -170,11 +226,67 @@ static void test_stubs(void **state) {
     compiler_close(&c);
 }
 
+/* What a unit, a script or an option says or leaves unsaid never makes it the machine's fault; only a jail or a
+ * compiler that fails a unit that has nothing wrong does. */
+static void test_whose_fault(void **state) {
+    (void)state;
+    if (!have_jail) skip();
+    static char long_option[20000] = "-D";
+    memset(long_option + 2, 'A', sizeof long_option - 3);
+    static const struct {
+        const char *unit, *script, *option;
+        const char *says; /* in the message */
+    } cases[] = {
+        {"#line 1 \"bwrap:\"\nint f(void) { return }", NULL, NULL, "bwrap:"},
+        {"# 1 \"bwrap: \"\nint f(void) { return }", NULL, NULL, "bwrap:"},
+        {"#error bwrap: no namespaces", NULL, NULL, "bwrap: no namespaces"},
+        {"#line 1 \"\"\n#error", NULL, NULL, NULL},
+        {"", "echo bwrap: it is the sandbox >&2; exit 1", NULL, "bwrap: it is the sandbox"},
+        {"", "exit 1", NULL, "status 1, no object and no message"},
+        {"", "exit 0", NULL, "no object and no message"},
+        {"", "exit 127", NULL, "no object and no message"},
+        {"", "echo short", NULL, "no object and no message"},
+        {"", "kill -9 $$", NULL, NULL},
+        {"", "echo bwrap: >&2; kill -9 $$", NULL, "bwrap:"},
+        {"", "kill -9 -1; sleep 60", NULL, "ended the compiler's jail"},
+        {"", "exit 1", long_option, "options are too long"},
+    };
+    struct compiler c;
+    struct err e = {0};
+    for (int with_runner = 0; with_runner < 2; with_runner++) {
+        if (compiler_open(&c, &jail, with_runner ? runner : NULL, NULL, 20, 1, &e) != ST_OK) fail_msg("%s", e.msg);
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+            char *args[] = {(char *)(uintptr_t)cases[i].option, NULL};
+            struct compile_job job = {
+                .unit = cases[i].unit, .unit_bytes = strlen(cases[i].unit), .script = cases[i].script, .args = args};
+            if (!with_runner && cases[i].says && strstr(cases[i].says, "jail")) continue; /* sh has the jail's end */
+            compile_one(&c, &job);
+            if (job.result != COMPILE_FAILED)
+                fail_msg("%d, %zu: result %d: %s", with_runner, i, job.result, job.message);
+            if (cases[i].says && !strstr(job.message, cases[i].says)) fail_msg("%zu: %s", i, job.message);
+        }
+        compiler_close(&c);
+    }
+    /* With a compiler that compiles nothing the same ends are the machine's. */
+    if (compiler_open(&c, &jail, runner, NULL, 20, 1, &e) != ST_OK) fail_msg("%s", e.msg);
+    c.runner = "/bin/true";
+    struct compile_job job = {.unit = "int f(void) { return 1; }", .unit_bytes = 25};
+    compile_one(&c, &job);
+    assert_int_equal(job.result, COMPILE_BROKEN);
+    c.runner = runner;
+    c.timeout_s = 1e-4; /* of the control */
+    char *none_more[] = {NULL};
+    job = (struct compile_job){.unit = "", .script = "kill -9 $$", .args = none_more, .timeout_s = 20};
+    compile_one(&c, &job);
+    assert_int_equal(job.result, COMPILE_BROKEN);
+    compiler_close(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scripts),
-        cmocka_unit_test(test_slow_and_killed),
-        cmocka_unit_test(test_stubs),
+        cmocka_unit_test(test_scripts),        cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_died_or_broken), cmocka_unit_test(test_slow_and_killed),
+        cmocka_unit_test(test_whose_fault),    cmocka_unit_test(test_stubs),
     };
     return cmocka_run_group_tests_name("shell", tests, open_jail, close_jail);
 }

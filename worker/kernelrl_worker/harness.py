@@ -24,7 +24,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_PERTURB = -1, -2, -3, -6
 ANSWER = "/tmp/answer.py"
 MAX_OUTPUTS = 64
 OPERATIONS = (
-    "warm", "load", "rehearse", "attach", "build", "poison", "ready", "call", "describe", "rest", "threads", "record",
+    "warm", "available", "load", "rehearse", "attach", "build", "poison", "ready", "call", "describe", "rest", "threads", "record",
 )  # fmt: skip
 
 
@@ -85,6 +85,10 @@ class Harness:
                 pass
         return {}
 
+    def available(self, request, _):
+        """What is lacking for answers of a backend; nothing: "". Believed of a process that has run nothing of one."""
+        return {"lacking": build.missing(request["backend"], self.gpu) or ""}
+
     # ---- loading ----
 
     def load(self, request, _):
@@ -95,9 +99,6 @@ class Harness:
             path = f"/proc/self/fd/{self.channel.take_fd()}"
             self.cls = build.native_class(path, request["spec"], request["structure"], self.device)
             return {}
-        lacking = build.missing(request["backend"], self.gpu)
-        if lacking:
-            return {"ok": False, "kind": "unavailable", "error": f"backend {request['backend']}: {lacking}"}
         build.intercept(self.channel)
         with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
             f.write(request["code"])

@@ -1,0 +1,2 @@
+# 1 "bwrap: "
+void kernel(const float *restrict x, float *restrict out) { return 1 + ; }
