@@ -1,7 +1,7 @@
-/* hash: three hashes, for three purposes. digest_of (SHA-256) names content: nobody can make two texts of one digest, so
- * it keys caches and files. hash_bytes and hash_str (XXH3, 64 bits) are quick, and who wants two texts of one value has
- * them at once: for tables that compare the whole key, checksums, and streams of random numbers that need not be secret.
- * hmac_u64 makes numbers that are secret from all who do not hold the key. */
+/* hash: three hashes, for three purposes. digest_of (SHA-256) names content: nobody can make two texts of one digest,
+ * so it keys caches and files. hash_bytes and hash_str (XXH3, 64 bits) are quick, and who wants two texts of one value
+ * has them at once: for tables that compare the whole key, checksums, and streams of random numbers that need not be
+ * secret. hmac_u64 makes numbers that are secret from all who do not hold the key. */
 #ifndef KERNELRL_HASH_H
 #define KERNELRL_HASH_H
 

@@ -18,7 +18,7 @@ enum { LINE_MAX_BYTES = 1 << 16 }; /* a message has at most 2,000 bytes, escaped
 struct entry {
     struct place place;
     struct digest answer; /* as written: files of older versions have shorter keys */
-    int64_t at, bytes; /* of the line, without its newline */
+    int64_t at, bytes;    /* of the line, without its newline */
 };
 
 struct journal {

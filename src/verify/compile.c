@@ -34,21 +34,21 @@ static const char compile_script[] =
     " -Wl,--defsym=__dso_handle=kernelrl_call " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
     "fi\n"
     "exec cat answer.so";
-#define FLAGS(X)                               \
-    X("-x")                                    \
-    X("c")                                     \
-    X("-pipe")                                 \
-    X("-std=gnu11")                            \
-    X("-O3")                                   \
-    X("-march=native")                         \
-    X("-fopenmp")                              \
-    X("-fno-math-errno")                       \
-    X("-fPIC")                                 \
-    X("-fvisibility=hidden")                   \
-    X("-Werror=implicit-function-declaration") \
-    X("-fmax-errors=8")                        \
-    X("-fno-diagnostics-show-option")          \
-    X("-fdiagnostics-color=never")             \
+#define FLAGS(X)                                                                      \
+    X("-x")                                                                           \
+    X("c")                                                                            \
+    X("-pipe")                                                                        \
+    X("-std=gnu11")                                                                   \
+    X("-O3")                                                                          \
+    X("-march=native")                                                                \
+    X("-fopenmp")                                                                     \
+    X("-fno-math-errno")                                                              \
+    X("-fPIC")                                                                        \
+    X("-fvisibility=hidden")                                                          \
+    X("-Werror=implicit-function-declaration")                                        \
+    X("-fmax-errors=8")                                                               \
+    X("-fno-diagnostics-show-option")                                                 \
+    X("-fdiagnostics-color=never")                                                    \
     X("-D__builtin_cpu_supports(x)=(__builtin_cpu_init(),__builtin_cpu_supports(x))") \
     X("-D__builtin_cpu_is(x)=(__builtin_cpu_init(),__builtin_cpu_is(x))")
 static const char flags_text[] =
@@ -60,8 +60,8 @@ static const char flags_text[] =
 enum { MAX_OBJECT_BYTES = 64 << 20 };
 static const int64_t max_cache_bytes = (int64_t)512 << 20;
 
-/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object. The sum tells torn files from whole ones; that
- * an object belongs to its text is the name's word: no answer can write to the folder. ---- */
+/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object. The sum tells torn files from whole ones;
+ * that an object belongs to its text is the name's word: no answer can write to the folder. ---- */
 
 /* One of the texts that decide what comes out, its length in front: where it ends cannot be misread. */
 static void key_part(struct str *key, const char *text, size_t n) {

@@ -88,8 +88,8 @@ static void put_set(struct str *q, const struct modcase *c, const struct modset 
 /* ---- loading ---- */
 
 static uint64_t secret(const struct modcase *c, uint64_t stream, uint64_t i) {
-    /* An answer is told some of these, sees what is drawn from others, and must not find the rest. 53 bits: positive, and
-     * exact for every JSON reader. */
+    /* An answer is told some of these, sees what is drawn from others, and must not find the rest. 53 bits: positive,
+     * and exact for every JSON reader. */
     return hmac_u64(c->seed, "set", i, &stream, sizeof stream) >> 11;
 }
 

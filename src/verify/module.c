@@ -509,8 +509,7 @@ enum status run_fork(struct run *r, struct err *e) {
     enum status st = ST_OK;
     if (r->own || !take_spare(r->j, &r->r, nonce_key(r))) {
         st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
-        if (st == ST_SANDBOX || st == ST_WORKER)
-            st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
+        if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
     }
     r->up = st == ST_OK;
     /* Where there are processors enough that neither the answer nor the system misses this one. */
@@ -943,7 +942,8 @@ static bool run_trial(struct run *r, int t) {
     CLEANUP_JSON json_t *reply = NULL;
     snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
     /* The inputs come last, with the process standing still: a trial is no easier to tell from a timed call. */
-    if (!poison(r, 1 + (int)(hmac_u64(r->random, "poison", ++r->random_step, NULL, 0) % 254)) || !run_ready(r, &slot, 1, where))
+    if (!poison(r, 1 + (int)(hmac_u64(r->random, "poison", ++r->random_step, NULL, 0) % 254)) ||
+        !run_ready(r, &slot, 1, where))
         return false;
     modrun_pause(&r->r);
     enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
