@@ -1,3 +1,4 @@
+// clang-format off: it would undo what this shows
 %\
 :include <stdio.h>
 void kernel(const float *restrict x, float *restrict out) {
