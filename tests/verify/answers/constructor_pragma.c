@@ -1,4 +1,3 @@
-// clang-format off: it would undo what this shows
 #define PASTE(a, b) a##b
 #define EARLY PASTE(constr, uctor)
 _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")") static volatile int seen;

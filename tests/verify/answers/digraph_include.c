@@ -1,4 +1,4 @@
-// clang-format off: it would undo what this shows
+/* clang-format off */
 %\
 :include <stdio.h>
 void kernel(const float *restrict x, float *restrict out) {

@@ -1,4 +1,4 @@
-// clang-format off: it would undo what this shows
+/* clang-format off */
 /* The name of a header may hold what looks like the beginning of a comment. */
 #define HAS __has_##include
 #if HAS(<a/*b>) || 1

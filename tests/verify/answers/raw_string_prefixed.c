@@ -1,4 +1,4 @@
-// clang-format off: it would undo what this shows
+/* clang-format off */
 #include <stddef.h>
 const void *hides = u8\
 R"x(" // )" )x"; static void *volatile seen; __attribute__((constructor)) static void early(void) { seen = &seen; }

@@ -1,4 +1,4 @@
-// clang-format off: it would undo what this shows
+/* clang-format off */
 static void early(void) {}
 __attribute__((const\ 
 ructor)) static void late(void) { early(); }
