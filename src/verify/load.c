@@ -54,8 +54,8 @@ static bool segments_plain(const struct view *v) {
     for (int i = 0; i < v->n_segments; i++) {
         const Elf64_Phdr *s = &v->segment[i];
         if (s->p_type != PT_LOAD) continue;
-        if (s->p_vaddr > most || s->p_memsz > most || s->p_offset > v->n || s->p_filesz > v->n - s->p_offset ||
-            s->p_filesz > s->p_memsz || (s->p_vaddr - s->p_offset) % PAGE != 0)
+        if (s->p_vaddr > most || s->p_memsz > most || s->p_memsz == 0 || s->p_offset > v->n ||
+            s->p_filesz > v->n - s->p_offset || s->p_filesz > s->p_memsz || (s->p_vaddr - s->p_offset) % PAGE != 0)
             return false;
         if (last && (s->p_vaddr < last->p_vaddr || pages_overlap(last, s))) return false;
         last = s;

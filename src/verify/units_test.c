@@ -102,6 +102,7 @@ static void test_load_refuses_what_it_cannot_read(void **state) {
     WITH(o.header.e_phoff = sizeof o - 2 * sizeof(Elf64_Phdr));
     WITH(o.header.e_phoff = UINT64_MAX - 8);
     WITH(o.segment[0].p_filesz = sizeof o + 1);
+    WITH(o.segment[0].p_filesz = o.segment[0].p_memsz = 0);
     WITH(o.segment[0].p_memsz = 511); /* more in the file than in memory */
     WITH(o.segment[0].p_offset = 8);  /* not mapped in pages */
     WITH(o.segment[1].p_offset = UINT64_MAX & ~4095ul);
