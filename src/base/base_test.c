@@ -115,10 +115,59 @@ static void rng_known_answers(void **state) {
     assert_int_equal(total, 31);
 }
 
-static void hash_is_stable(void **state) {
+static void hash_differs(void **state) {
     (void)state;
-    assert_string_equal(hash_hex("", 0).hex, "99aa06d3014798d86001c324468d497f");
     assert_true(hash_str("a") != hash_str("b"));
+}
+
+static void digests(void **state) {
+    (void)state;
+    static char million[1000000];
+    memset(million, 'a', sizeof million);
+    const char *two = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+    /* FIPS 180-4 */
+    assert_string_equal(digest_of("", 0).hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    assert_string_equal(digest_of("abc", 3).hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_string_equal(digest_of(two, strlen(two)).hex,
+                        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    assert_string_equal(digest_of(million, sizeof million).hex,
+                        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    const struct digest a = digest_of("a", 1), b = digest_of("b", 1), again = digest_of("a", 1);
+    assert_true(digest_equal(&a, &again) && !digest_equal(&a, &b));
+    assert_true(digest_matches(a.hex, "a", 1) && !digest_matches(a.hex, "b", 1));
+    assert_true(digest_readable(a.hex) && !digest_readable(a.hex + 1) && !digest_readable("") && !digest_readable("x"));
+}
+
+/* Two texts of one XXH3-128: in the first two stripes the upper halves of a number equal those of its secret, which
+ * makes its product 0, and what is left of the two numbers is their sum. */
+static void colliding_texts_have_digests_of_their_own(void **state) {
+    (void)state;
+    unsigned char a[512], b[512];
+    memset(a, 'x', sizeof a);
+    memcpy(a + 4, "\x23\xa4\x4b\xbe", 4);
+    memcpy(a + 68, "\xf7\x21\xad\x1c", 4);
+    memcpy(b, a, sizeof b);
+    b[0]++;
+    b[64]--;
+    static const char old[] = "be8d77e6e75e298121992b9006d1f819";
+    assert_true(digest_readable(old) && digest_matches(old, a, sizeof a) && digest_matches(old, b, sizeof b));
+    assert_false(digest_matches(old, "", 0));
+    assert_true(digest_matches("99aa06d3014798d86001c324468d497f", "", 0));
+    assert_string_not_equal(digest_of(a, sizeof a).hex, digest_of(b, sizeof b).hex);
+}
+
+static void keyed_numbers(void **state) {
+    (void)state;
+    /* HMAC-SHA-256 by Python's hmac: key 08 07 .. 01, text "nonce\0", 07 00 .. 00, "abc". */
+    const uint64_t key = 0x0102030405060708, x = hmac_u64(key, "nonce", 7, "abc", 3);
+    assert_true(x == 0xa2de8b4db7d861aa);
+    assert_true(hmac_u64(key + 1, "nonce", 7, "abc", 3) != x && hmac_u64(key, "nonces", 7, "abc", 3) != x);
+    assert_true(hmac_u64(key, "nonce", 8, "abc", 3) != x && hmac_u64(key, "nonce", 7, "abd", 3) != x);
+    char large[5000]; /* the texts of answers */
+    memset(large, 'y', sizeof large);
+    const uint64_t y = hmac_u64(key, "run", 1, large, sizeof large);
+    large[4999]++;
+    assert_true(hmac_u64(key, "run", 1, large, sizeof large) != y);
 }
 
 static void count_range(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -225,7 +274,10 @@ int main(void) {
         cmocka_unit_test(str_edits_and_near_names),
         cmocka_unit_test(err_context),
         cmocka_unit_test(rng_known_answers),
-        cmocka_unit_test(hash_is_stable),
+        cmocka_unit_test(hash_differs),
+        cmocka_unit_test(digests),
+        cmocka_unit_test(colliding_texts_have_digests_of_their_own),
+        cmocka_unit_test(keyed_numbers),
         cmocka_unit_test(pool_covers_each_item_once),
         cmocka_unit_test(files),
     };

@@ -20,7 +20,7 @@ struct sample {
     const struct problem *problem;
     char name[80];
     char *source;
-    struct hash128 key;
+    struct digest key;
     bool judged;
     struct verdict verdict;
 };
@@ -123,7 +123,8 @@ static enum status read_known(const struct verify_run *r, struct folder *f, cons
             verdict_from_json(json_object_get(o, "verdict"), path, &v, &ignored) != ST_OK)
             continue;
         for (size_t i = 0; i < f->n; i++)
-            if (strcmp(f->items[i].name, name) == 0 && strcmp(f->items[i].key.hex, answer) == 0) {
+            if (strcmp(f->items[i].name, name) == 0 &&
+                verify_key_matches(answer, f->items[i].problem, f->items[i].source)) {
                 f->items[i].verdict = v;
                 f->items[i].judged = true;
             }

@@ -199,6 +199,7 @@ static enum status write_pending(struct rag_builder *b, struct err *e) {
 enum status rag_builder_add(void *builder, const struct rag_record *r, struct err *e) {
     struct rag_builder *b = builder;
     ASSERT(b->fd >= 0);
+    /* Two records of one value: the later is missing from the index, no more. */
     const uint64_t h = hash_bytes(r->kernel_code, strlen(r->kernel_code), hash_str(r->pytorch_code));
     if (remember(b, h)) {
         b->n.duplicates++;

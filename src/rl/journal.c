@@ -17,8 +17,8 @@ enum { LINE_MAX_BYTES = 1 << 16 }; /* a message has at most 2,000 bytes, escaped
  */
 struct entry {
     struct place place;
-    struct hash128 answer;
-    int64_t at, bytes; /* of the line, without its newline */
+    struct digest answer; /* as written: files of older versions have shorter keys */
+    int64_t at, bytes;    /* of the line, without its newline */
 };
 
 struct journal {
@@ -72,18 +72,18 @@ static enum status parse_row(const char *line, size_t n, const char *where, stru
     char *end;
     out->settings = strtoull(settings, &end, 16);
     if (group < 0 || group > INT32_MAX || sample < 0 || sample > INT32_MAX || turn < 0 || turn > INT32_MAX || *end ||
-        !*settings || strlen(answer) != sizeof out->entry.answer.hex - 1)
+        !*settings || !digest_readable(answer))
         return FAIL(e, ST_PARSE, "%s: group, sample, turn, answer or settings: not what a run writes", where);
     out->entry.place.group = (int)group;
     out->entry.place.sample = (int)sample;
     out->entry.place.turn = (int)turn;
-    memcpy(out->entry.answer.hex, answer, sizeof out->entry.answer.hex);
+    snprintf(out->entry.answer.hex, sizeof out->entry.answer.hex, "%s", answer);
     return verdict_from_json(verdict, where, &out->verdict, e);
 }
 
 static void render_row(const struct journal *j, const struct place *at, const struct verify_item *item,
                        struct str *line) {
-    struct hash128 answer = verify_key(item->problem, item->source);
+    const struct digest answer = verify_key(item->problem, item->source);
     char settings[17];
     snprintf(settings, sizeof settings, "%016llx", (unsigned long long)j->settings);
     js_begin(line, NULL, '{');
@@ -181,7 +181,6 @@ static enum status read_again(const struct journal *j, const struct entry *x, st
 enum status journal_find(struct journal *j, const struct place *at, const struct verify_item *item, struct verdict *out,
                          bool *found, struct err *e) {
     const struct entry want = {.place = *at};
-    struct hash128 answer = {0};
     *found = false;
     size_t low = 0, high = j->n; /* the first entry at this place */
     while (low < high) {
@@ -193,8 +192,7 @@ enum status journal_find(struct journal *j, const struct place *at, const struct
     }
     const struct entry *last = NULL;
     for (size_t i = low; i < j->n && by_place(&j->entry[i], &want) == 0; i++) {
-        if (!answer.hex[0]) answer = verify_key(item->problem, item->source);
-        if (memcmp(j->entry[i].answer.hex, answer.hex, sizeof answer.hex) == 0) last = &j->entry[i];
+        if (verify_key_matches(j->entry[i].answer.hex, item->problem, item->source)) last = &j->entry[i];
     }
     if (!last) return ST_OK;
     TRY(read_again(j, last, out, e));
@@ -284,7 +282,7 @@ enum status journal_judge(struct journal *j, const struct judge *judge, struct v
         bool found = false;
         if (j) TRY(journal_find(j, &at[i], &items[i], &items[i].verdict, &found, e));
         if (found) {
-            const struct hash128 key = verify_key(items[i].problem, items[i].source);
+            const struct digest key = verify_key(items[i].problem, items[i].source);
             if (judge->verifier) verifier_recall(judge->verifier, &key, &items[i].verdict);
             j->replayed++;
         }

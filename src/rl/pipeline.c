@@ -55,6 +55,7 @@ static const enum st_dtype tensor_dtypes[TENSORS] = {ST_DTYPE_I64, ST_DTYPE_I64,
                                                      ST_DTYPE_I32, ST_DTYPE_F32, ST_DTYPE_F32};
 static const int64_t tensor_columns[TENSORS] = {BATCH_COLUMNS, GROUP_COLUMNS, SAMPLE_COLUMNS, 1, 1, 1, 1};
 
+/* Tells a source of problems that has changed, not one that somebody has forged. */
 static int64_t problem_hash(const struct problem *p) {
     return (int64_t)hash_bytes(p->code, strlen(p->code), hash_str(p->key));
 }

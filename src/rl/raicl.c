@@ -11,7 +11,7 @@
 #include "tensor/backend.h"
 
 struct choice { /* of one problem */
-    struct hash128 key;
+    struct digest key;
     struct prompt_example example[PROMPT_EXAMPLES_MAX];
     int n;
 };
@@ -121,10 +121,10 @@ static enum status look_up(struct raicl *r, const struct problem *p, struct choi
 
 enum status raicl_examples(struct raicl *r, const struct problem *p, const struct prompt_example **out, int *n,
                            struct err *e) {
-    const struct hash128 key = hash_hex(p->code, strlen(p->code));
+    const struct digest key = digest_of(p->code, strlen(p->code));
     struct choice *c = NULL;
     for (size_t i = 0; i < r->n && !c; i++)
-        if (strcmp(r->choice[i]->key.hex, key.hex) == 0) c = r->choice[i];
+        if (digest_equal(&r->choice[i]->key, &key)) c = r->choice[i];
     if (!c) {
         c = xcalloc(1, sizeof *c);
         c->key = key;

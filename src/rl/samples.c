@@ -11,15 +11,13 @@
 
 enum { LINE_MAX_BYTES = 64 << 20 };
 
-static struct hash128 code_hash(const struct problem *p) { return hash_hex(p->code, strlen(p->code)); }
-
 static void put_sample(const struct eval_samples *s, const struct eval_sample *x, struct str *out) {
     struct str verdict = STR_INIT;
     const struct problem *p = s->problems[x->problem];
     verdict_to_json(&x->verdict, &verdict);
     js_begin(out, NULL, '{');
     js_put_str(out, "problem", p->key);
-    js_put_str(out, "code", code_hash(p).hex);
+    js_put_str(out, "code", digest_of(p->code, strlen(p->code)).hex);
     js_put_i64(out, "sample", x->sample);
     js_put_i64(out, "turn", x->turn);
     js_put_i64(out, "tokens", x->tokens);
@@ -60,7 +58,8 @@ static enum status read_sample(struct eval_samples *s, const json_t *row, const 
     for (int i = 0; i < s->n_problems && x.problem < 0; i++)
         if (strcmp(s->problems[i]->key, key) == 0) x.problem = i;
     if (x.problem < 0) return ST_OK; /* of a larger choice of problems; it stays in the file */
-    if (strcmp(code_hash(s->problems[x.problem]).hex, code) != 0)
+    const char *now = s->problems[x.problem]->code;
+    if (!digest_matches(code, now, strlen(now)))
         return FAIL(
             e, ST_INVALID,
             "%s: problem %s has changed since this evaluation was begun; give another output_path, or remove %s to "

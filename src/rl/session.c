@@ -192,7 +192,7 @@ static enum status open_session(const struct train_options *given, bool training
              vo.precision, vo.device ? vo.device : "", vo.timed_calls);
     str_addf(&settings, " %s %d %a %a %a %d %d", timing_method_name(vo.timing_method), vo.warm_calls, vo.trim,
              vo.interval, vo.timing_budget_s, (int)vo.staged, vo.single_input);
-    s->verify_settings = hash_str(settings.p);
+    s->verify_settings = hash_str(settings.p); /* 64 bits do: who runs this has written the text */
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
     s->actor.model = s->model;

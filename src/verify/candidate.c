@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/rng.h"
+#include "base/hash.h"
 
 /* ---- the socket ---- */
 
@@ -194,7 +194,7 @@ enum call_result candidate_call(struct candidate *c, enum wire_op op, int count,
                                 int64_t *ns) {
     /* A reply must echo a number that did not exist before the request, and does not follow from earlier ones: one that
      * was prepared earlier cannot. */
-    c->nonce = rng_u64(c->nonce_key, 7, ++c->asked);
+    c->nonce = hmac_u64(c->nonce_key, "nonce", ++c->asked, NULL, 0);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
     note_moved(c);
     c->asked_ns = clock_now_ns();

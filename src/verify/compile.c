@@ -22,29 +22,36 @@
 /* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). Linking
  * against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So it is
  * tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve is
- * linked in full, and what is said then is what the answer's author hears. */
+ * linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
+ * object is loaded, so that all there is of it is the answer's (load.h): no start files, whose only use here is
+ * __dso_handle, a name for atexit(); and libgcc's look at the processor waits until it is asked for (FLAGS). The
+ * linker's plugin would run what an answer has put into sections of LTO. */
 static const char compile_script[] =
     "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
     "if test ! -e /extra/libm || ! ld -shared --hash-style=gnu --eh-frame-hdr --as-needed -z defs -z now -o answer.so "
     "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
-    "    gcc -shared -fopenmp -Wl,-z,defs,-z,now " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
+    "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;' >start.ld\n"
+    "    gcc -shared -nostartfiles -fno-use-linker-plugin -fopenmp -Wl,-z,defs,-z,now,-T,start.ld"
+    " -Wl,--defsym=__dso_handle=kernelrl_call " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
     "fi\n"
     "exec cat answer.so";
-#define FLAGS(X)                               \
-    X("-x")                                    \
-    X("c")                                     \
-    X("-pipe")                                 \
-    X("-std=gnu11")                            \
-    X("-O3")                                   \
-    X("-march=native")                         \
-    X("-fopenmp")                              \
-    X("-fno-math-errno")                       \
-    X("-fPIC")                                 \
-    X("-fvisibility=hidden")                   \
-    X("-Werror=implicit-function-declaration") \
-    X("-fmax-errors=8")                        \
-    X("-fno-diagnostics-show-option")          \
-    X("-fdiagnostics-color=never")
+#define FLAGS(X)                                                                      \
+    X("-x")                                                                           \
+    X("c")                                                                            \
+    X("-pipe")                                                                        \
+    X("-std=gnu11")                                                                   \
+    X("-O3")                                                                          \
+    X("-march=native")                                                                \
+    X("-fopenmp")                                                                     \
+    X("-fno-math-errno")                                                              \
+    X("-fPIC")                                                                        \
+    X("-fvisibility=hidden")                                                          \
+    X("-Werror=implicit-function-declaration")                                        \
+    X("-fmax-errors=8")                                                               \
+    X("-fno-diagnostics-show-option")                                                 \
+    X("-fdiagnostics-color=never")                                                    \
+    X("-D__builtin_cpu_supports(x)=(__builtin_cpu_init(),__builtin_cpu_supports(x))") \
+    X("-D__builtin_cpu_is(x)=(__builtin_cpu_init(),__builtin_cpu_is(x))")
 static const char flags_text[] =
 #define X(s) s " "
     FLAGS(X)
@@ -54,20 +61,24 @@ static const char flags_text[] =
 enum { MAX_OBJECT_BYTES = 64 << 20 };
 static const int64_t max_cache_bytes = (int64_t)512 << 20;
 
-/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object ---- */
+/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object. The sum tells torn files from whole ones;
+ * that an object belongs to its text is the name's word: no answer can write to the folder. ---- */
+
+/* One of the texts that decide what comes out, its length in front: where it ends cannot be misread. */
+static void key_part(struct str *key, const char *text, size_t n) {
+    str_addf(key, "%zu:", n);
+    str_add(key, text, n);
+}
 
 static void cache_path(const struct compiler *c, const struct compile_job *job, char *path, size_t size) {
     CLEANUP_STR struct str key = STR_INIT;
-    str_adds(&key, c->version);
-    str_addc(&key, '\n');
-    if (!job->script) str_adds(&key, flags_text);
-    for (size_t i = 0; job->script && job->args[i]; i++) str_addf(&key, "%s\n", job->args[i]);
-    str_addc(&key, '\n');
-    str_adds(&key, job->script ? job->script : compile_script);
-    str_addc(&key, '\n');
-    str_add(&key, job->unit, job->unit_bytes);
-    struct hash128 h = hash_hex(key.p, key.len);
-    snprintf(path, size, "%s/%s.so", c->cache, h.hex);
+    const char *script = job->script ? job->script : compile_script;
+    key_part(&key, c->version, strlen(c->version));
+    key_part(&key, script, strlen(script));
+    key_part(&key, job->unit, job->unit_bytes);
+    if (!job->script) key_part(&key, flags_text, strlen(flags_text));
+    for (size_t i = 0; job->script && job->args[i]; i++) key_part(&key, job->args[i], strlen(job->args[i]));
+    snprintf(path, size, "%s/%s.so", c->cache, digest_of(key.p, key.len).hex);
 }
 
 static bool cache_get(struct compiler *c, struct compile_job *job) {

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "verify/candidate.h"
 #include "verify/timing.h"
 
@@ -172,7 +172,8 @@ static bool start_answer(struct run *r, const struct compile_job *job) {
     enum status st = ST_FAILED;
     for (int attempt = 0; attempt < 2 && st != ST_OK; attempt++)
         st = candidate_start(&r->c, j->jail, &r->ref->sets, job->object, job->object_bytes, &o,
-                             rng_u64(j->o->seed, 3, ++j->serial), limit_s, &result, text, sizeof text, &e);
+                             hmac_u64(j->o->seed, "nonces", ++j->serial, NULL, 0), limit_s, &result, text, sizeof text,
+                             &e);
     if (st != ST_OK) {
         out->outcome = OUTCOME_INFRASTRUCTURE;
         SAY(out, "%s", e.msg);

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "io/json.h"
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
@@ -74,7 +73,7 @@ static enum status ask(struct modcases *m, struct str *q, int fd, json_t **reply
 }
 
 uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s) {
-    return rng_u64(s->seed, c->seed, 9) >> 11;
+    return hmac_u64(c->seed, "forward", s->seed, NULL, 0) >> 11;
 }
 
 static void put_set(struct str *q, const struct modcase *c, const struct modset *s, int slot) {
@@ -89,7 +88,9 @@ static void put_set(struct str *q, const struct modcase *c, const struct modset 
 /* ---- loading ---- */
 
 static uint64_t secret(const struct modcase *c, uint64_t stream, uint64_t i) {
-    return rng_u64(c->seed, stream, i) >> 11; /* 53 bits: positive, and exact for every JSON reader */
+    /* An answer is told some of these, sees what is drawn from others, and must not find the rest. 53 bits: positive,
+     * and exact for every JSON reader. */
+    return hmac_u64(c->seed, "set", i, &stream, sizeof stream) >> 11;
 }
 
 static enum status read_description(struct modcase *c, struct err *e) {
@@ -231,17 +232,17 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
 }
 
 enum status modcase_get(struct modcases *m, const char *code, struct modcase **out, struct err *e) {
-    struct hash128 key = hash_hex(code, strlen(code));
+    const struct digest key = digest_of(code, strlen(code));
     struct modcase *c = NULL;
     for (size_t i = 0; i < m->count && !c; i++)
-        if (memcmp(m->items[i]->key.hex, key.hex, sizeof key.hex) == 0) c = m->items[i];
+        if (digest_equal(&m->items[i]->key, &key)) c = m->items[i];
     if (!c) {
         m->items = xrealloc(m->items, (m->count + 1) * sizeof(struct modcase *));
         c = xcalloc(1, sizeof *c);
         c->key = key;
         c->code = xstrdup(code);
         c->id = (int)m->count;
-        c->seed = rng_u64(m->seed, hash_str(code), 1);
+        c->seed = hmac_u64(m->seed, "problem", 1, code, strlen(code));
         c->init_seeds[0] = m->o->scoring == SCORING_COMPAT ? 42 : secret(c, 1, 0);
         c->init_seeds[1] = secret(c, 1, 1);
         for (int i = 0; i < N_LANES; i++) c->lane_fd[i] = -1;

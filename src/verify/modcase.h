@@ -20,7 +20,7 @@ struct modset {
 };
 
 struct modcase {
-    struct hash128 key;
+    struct digest key;
     char *code;
     int id, generation; /* its number in the worker, and the worker's life it was loaded in; 0: not loaded */
     uint64_t seed;      /* secret */

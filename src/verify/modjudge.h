@@ -39,8 +39,9 @@ struct run {
     double deadline_s;           /* of the correctness trials */
     bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */
     uint64_t next_set;           /* timed sets used so far */
-    uint64_t random;             /* secret, for what is checked */
+    uint64_t random;             /* secret, for what is checked; no two runs have the same */
     uint64_t random_step;
+    uint64_t processes; /* started for it: each has nonces of its own */
 };
 
 static inline bool is_hardened(const struct module_judge *j) { return j->o->scoring == SCORING_HARDENED; }

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "io/json.h"
 #include "verify/channel.h"
 #include "verify/spent.h"
@@ -210,7 +210,7 @@ double modrun_moved_s(struct modrun *r) {
 bool modrun_ask(struct modrun *r, struct str *request, int fd) {
     /* A reply to a call must echo a number that did not exist before, and does not follow from earlier ones: one that
      * was prepared earlier cannot. 53 bits, so that every JSON reader keeps them. */
-    r->nonce = rng_u64(r->nonce_key, 7, ++r->asked) >> 11;
+    r->nonce = hmac_u64(r->nonce_key, "nonce", ++r->asked, NULL, 0) >> 11;
     js_put_i64(request, "nonce", (int64_t)r->nonce);
     js_end(request, '}');
     modrun_resume(r);

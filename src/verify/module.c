@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/rng.h"
@@ -567,13 +568,14 @@ bool run_build(struct run *r, int param_set) {
     return run_simple(r, &q, -1, r->j->o->run_timeout_s, "in __init__()");
 }
 
+static uint64_t nonce_key(struct run *r) { return hmac_u64(r->random, "nonces", ++r->processes, NULL, 0); }
+
 enum status run_fork(struct run *r, struct err *e) {
     struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
-    if (r->own || !take_spare(r->j, &r->r, rng_u64(r->random, 1, 0))) {
-        st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 1, 0), e);
-        if (st == ST_SANDBOX || st == ST_WORKER)
-            st = modrun_start(&r->r, &r->j->zygote, &mo, rng_u64(r->random, 2, 0), e);
+    if (r->own || !take_spare(r->j, &r->r, nonce_key(r))) {
+        st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
+        if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
     }
     r->up = st == ST_OK;
     /* Where there are processors enough that neither the answer nor the system misses this one. */
@@ -997,7 +999,7 @@ bool run_look_again(struct run *r) {
 static bool run_trial(struct run *r, int t) {
     struct modset set = r->c->trials[t];
     /* Another look is one at other inputs: an output that comes a call late is no more right the second time. */
-    if (r->again) set.seed = rng_u64(r->random, 11, ++r->random_step) >> 11;
+    if (r->again) set.seed = hmac_u64(r->random, "again", ++r->random_step, NULL, 0) >> 11;
     r->again = false;
     char where[48];
     struct err e = {0};
@@ -1006,7 +1008,8 @@ static bool run_trial(struct run *r, int t) {
     CLEANUP_JSON json_t *reply = NULL;
     snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
     /* The inputs come last, with the process standing still: a trial is no easier to tell from a timed call. */
-    if (!poison(r, 1 + (int)(rng_u64(r->random, 5, ++r->random_step) % 254)) || !run_ready(r, &slot, 1, where))
+    if (!poison(r, 1 + (int)(hmac_u64(r->random, "poison", ++r->random_step, NULL, 0) % 254)) ||
+        !run_ready(r, &slot, 1, where))
         return false;
     modrun_pause(&r->r);
     enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);

@@ -35,7 +35,7 @@ struct module_judge {
     pthread_t preparing;     /* Triton on a GPU: what rehearsals need */
     bool is_preparing;       /* it has not been joined */
     struct place place;      /* GPU: where answer and reference run while they are timed */
-    uint64_t seed;
+    uint64_t seed, runs;     /* secret; answers begun, those begun again included */
     bool referee_open;
     struct refworker referee;
     /* Found to hold, of a process that has run nothing of an answer's: the backend can be used; kernels can be listed.

@@ -6,7 +6,6 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "io/json.h"
 
 /* A problem that needs longer than this on this machine is no use for training. */
@@ -75,7 +74,9 @@ static void evict(struct references *r, const struct reference *keep) {
 /* ---- requests ---- */
 
 static uint64_t secret(const struct reference *p, uint64_t stream, uint64_t i) {
-    return rng_u64(p->seed, stream, i) >> 1; /* 63 bits: positive in JSON and in PyTorch */
+    /* An answer sees what is drawn from some of these, and must not find the others. 63 bits: positive in JSON and in
+     * PyTorch. */
+    return hmac_u64(p->seed, "set", i, &stream, sizeof stream) >> 1;
 }
 
 static enum status load(struct references *r, struct reference *p, struct err *e) {
@@ -179,20 +180,20 @@ static enum status connect(struct references *r, struct reference *p, struct err
 }
 
 enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) {
-    struct hash128 key = hash_hex(code, strlen(code));
+    const struct digest key = digest_of(code, strlen(code));
     struct reference *p = NULL;
     for (size_t i = 0; i < r->count && !p; i++)
-        if (memcmp(r->items[i]->key.hex, key.hex, sizeof key.hex) == 0) p = r->items[i];
+        if (digest_equal(&r->items[i]->key, &key)) p = r->items[i];
     if (!p) {
         if (r->count == r->cap) {
             r->cap = r->cap ? r->cap * 2 : 64;
             r->items = xrealloc(r->items, r->cap * sizeof(struct reference *));
         }
         p = xcalloc(1, sizeof *p);
-        memcpy(p->key.hex, key.hex, sizeof key.hex);
+        p->key = key;
         p->code = xstrdup(code);
         p->id = (int)r->count;
-        p->seed = rng_u64(r->seed, hash_str(code), 0);
+        p->seed = hmac_u64(r->seed, "problem", 0, code, strlen(code));
         r->items[r->count++] = p;
     }
     p->used = ++r->clock;
@@ -276,7 +277,7 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
     if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
     if (p->n_tests == r->max_tests) return ST_OK;
     if (!p->has_sets) {
-        enum status st = sets_open(&p->sets, &p->spec, r->max_tests, rng_u64(p->seed, 2, 0), e);
+        enum status st = sets_open(&p->sets, &p->spec, r->max_tests, hmac_u64(p->seed, "poison", 0, NULL, 0), e);
         if (st != ST_OK) return mark_broken(p, st, e);
         p->has_sets = true;
         evict(r, p);

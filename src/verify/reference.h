@@ -9,7 +9,7 @@
 #include "verify/sets.h"
 
 struct reference {
-    struct hash128 key;                         /* of the problem's code */
+    struct digest key;                          /* of the problem's code */
     char *code;                                 /* to load it again after the worker was lost */
     int id;                                     /* its number in the worker */
     int loaded_generation, attached_generation; /* of the worker; 0: not */

@@ -1,4 +1,5 @@
 /* The verifier's parts that need no process: lint, spec, compile unit, comparison, memory layout, timing, replies. */
+#include <elf.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,12 +15,116 @@
 #include "io/json.h"
 #include "verify/compare.h"
 #include "verify/lint.h"
+#include "verify/load.h"
 #include "verify/refworker.h"
 #include "verify/sets.h"
 #include "verify/spent.h"
 #include "verify/timing.h"
 #include "verify/unit.h"
 #include "verify/verify.h"
+
+/* ---- what runs when it is loaded ---- */
+
+/* A shared object in little: two segments, the second with the dynamic section. */
+struct object {
+    Elf64_Ehdr header;
+    Elf64_Phdr segment[3];
+    unsigned char code[256];
+    _Alignas(4096) Elf64_Dyn dynamic[4];
+};
+
+static struct object small_object(void) {
+    struct object o = {.header = {.e_type = ET_DYN,
+                                  .e_machine = EM_X86_64,
+                                  .e_phoff = offsetof(struct object, segment),
+                                  .e_phentsize = sizeof(Elf64_Phdr),
+                                  .e_phnum = 3}};
+    memcpy(o.header.e_ident, ELFMAG, SELFMAG);
+    o.header.e_ident[EI_CLASS] = ELFCLASS64;
+    o.header.e_ident[EI_DATA] = ELFDATA2LSB;
+    const size_t at = offsetof(struct object, dynamic), size = sizeof o.dynamic;
+    o.segment[0] = (Elf64_Phdr){.p_type = PT_LOAD, .p_filesz = 512, .p_memsz = 512};
+    o.segment[1] =
+        (Elf64_Phdr){.p_type = PT_LOAD, .p_offset = at, .p_vaddr = at + 0x10000, .p_filesz = size, .p_memsz = size};
+    /* The loader looks at the address, not at the offset. */
+    o.segment[2] = (Elf64_Phdr){.p_type = PT_DYNAMIC, .p_offset = 0, .p_vaddr = at + 0x10000, .p_memsz = 1};
+    for (int i = 0; i < 4; i++) o.dynamic[i].d_tag = i < 3 ? DT_STRTAB : DT_NULL;
+    return o;
+}
+
+static enum load_finding check_object(const struct object *o) {
+    const char *tag = "";
+    const enum load_finding found = load_check(o, sizeof *o, &tag);
+    assert_true((tag != NULL) == (found == LOAD_RUNS));
+    return found;
+}
+
+static void test_load_finds_what_runs(void **state) {
+    (void)state;
+    static const struct {
+        Elf64_Sxword tag;
+        const char *name;
+    } runs[] = {{DT_INIT, "DT_INIT"},
+                {DT_FINI, "DT_FINI"},
+                {DT_INIT_ARRAY, "DT_INIT_ARRAY"},
+                {DT_FINI_ARRAY, "DT_FINI_ARRAY"},
+                {DT_PREINIT_ARRAY, "DT_PREINIT_ARRAY"},
+                {DT_AUDIT, "DT_AUDIT"},
+                {DT_DEPAUDIT, "DT_DEPAUDIT"},
+                {DT_AUXILIARY, "DT_AUXILIARY"},
+                {DT_FILTER, "DT_FILTER"}};
+    struct object o = small_object();
+    assert_int_equal(check_object(&o), LOAD_CLEAN);
+    for (size_t i = 0; i < ARRAY_LEN(runs); i++)
+        for (int at = 0; at < 3; at++) {
+            const char *tag = NULL;
+            o = small_object();
+            o.dynamic[at].d_tag = runs[i].tag;
+            assert_int_equal(load_check(&o, sizeof o, &tag), LOAD_RUNS);
+            assert_string_equal(tag, runs[i].name);
+        }
+    o.dynamic[0].d_tag = DT_NULL; /* what follows the end is not read by anybody */
+    assert_int_equal(check_object(&o), LOAD_CLEAN);
+}
+
+static void test_load_refuses_what_it_cannot_read(void **state) {
+    (void)state;
+    const struct object good = small_object();
+    struct object o;
+#define WITH(what) (o = good, (what), assert_int_equal(check_object(&o), LOAD_UNREADABLE))
+    WITH(o.header.e_ident[0] = 0);
+    WITH(o.header.e_ident[EI_CLASS] = ELFCLASS32);
+    WITH(o.header.e_ident[EI_DATA] = ELFDATA2MSB);
+    WITH(o.header.e_type = ET_EXEC);
+    WITH(o.header.e_phentsize = 32);
+    WITH(o.header.e_phnum = 0);
+    WITH(o.header.e_phnum = 65);
+    WITH(o.header.e_phoff = sizeof o - 2 * sizeof(Elf64_Phdr));
+    WITH(o.header.e_phoff = UINT64_MAX - 8);
+    WITH(o.segment[0].p_filesz = sizeof o + 1);
+    WITH(o.segment[0].p_filesz = o.segment[0].p_memsz = 0);
+    WITH(o.segment[0].p_memsz = 511); /* more in the file than in memory */
+    WITH(o.segment[0].p_offset = 8);  /* not mapped in pages */
+    WITH(o.segment[1].p_offset = UINT64_MAX & ~4095ul);
+    WITH(o.segment[1].p_memsz = UINT64_MAX);
+    WITH(o.segment[1].p_vaddr = UINT64_MAX & ~4095ul);
+    WITH(o.segment[0].p_memsz = 0x11000 + 1);            /* two segments at one address */
+    WITH(o.segment[0].p_vaddr = 0x20000);                /* out of order */
+    WITH(o.segment[1].p_filesz = 3 * sizeof(Elf64_Dyn)); /* no end */
+    WITH(o.segment[2].p_type = PT_NULL);
+    WITH(o.segment[0].p_type = PT_DYNAMIC);
+    WITH(o.segment[2].p_vaddr = 0x100000);
+    WITH(o.segment[2].p_vaddr += sizeof o.dynamic);
+#undef WITH
+    for (size_t n = 0; n < offsetof(struct object, dynamic) + sizeof good.dynamic; n++) {
+        const char *tag;
+        unsigned char *cut = malloc(n + 1); /* so that a sanitizer sees what is read behind it */
+        memcpy(cut, &good, n);
+        assert_int_equal(load_check(cut, n, &tag), LOAD_UNREADABLE);
+        free(cut);
+        if (n > 600 && n < offsetof(struct object, dynamic)) n += 255;
+    }
+}
 
 /* ---- lint ---- */
 
@@ -32,6 +137,16 @@ static void test_lint_accepts(void **state) {
         "#include <immin\\\ntrin.h>\nvoid kernel(void) {}",
         "void kernel(void) { char c = '\"'; /* \" */ }",
         "int a = 1 # 2; void kernel(void) {}", /* not a directive: the compiler will say so */
+        /* What only looks like a raw string. */
+        "/* R\"( */ // LR\"(\nstatic const char *s = \"R\\\"(\"; void kernel(void) {}",
+        "#define R \"x\"\nstatic const char *s = R \"(\", *t = u8\"a\" L\"b\"; void kernel(void) {}",
+        "#define FOUR \"4\"\nint VAR, xR, R8; const char *s = xuR\"(\"; void kernel(void) {}",
+        "char c = R'\"'; void kernel(void) {}",
+        /* Comments behind directives. */
+        "#include <math.h> /* expf,\n logf -> fast */\n#if 1 < 2 /* one\n two */\n#endif\nvoid kernel(void) {}",
+        "#if 3 > 2 /* > 1 */ && 1 // a -> b\n#endif\n#define S \"a\" /* one\n two */\nvoid kernel(void) {}",
+        "#if 0\nit's /* not\n#endif\n#error don't /* '\nvoid kernel(void) {}",
+        "int a; // one\r\nint b; /* asm\r\n */\r\nvoid kernel(void) {}\r\n",
     };
     for (size_t i = 0; i < ARRAY_LEN(fine); i++) {
         struct lint_facts f;
@@ -62,6 +177,27 @@ static void test_lint_refuses(void **state) {
         {"/* \n\n */ asm(\"\"); void kernel(void) {}", "line 3: asm"},
         {"'\n asm(\"\"); void kernel(void) {}", "line 2: asm"}, /* an open quote ends with its line */
         {"__attribute__((constructor)) void kernel(void) {}", "line 1: constructor"},
+        /* Raw strings, by all their names, and however they are written. */
+        {"const char *s = R\"(\" /* )\"; void kernel(void) {}", "line 1: raw strings"},
+        {"\nL\\\nR\"x(/*)x\"; void kernel(void) {}", "line 3: raw strings"},
+        {"f(uR\"()\"); void kernel(void) {}", "raw strings"},
+        {"f(\"a\"UR\"()\"); void kernel(void) {}", "raw strings"},
+        {"f(/**/u8R\"()\"); void kernel(void) {}", "raw strings"},
+        {"#if 0\n#error R\"( it's\n#endif\nvoid kernel(void) {}", "line 2: raw strings"},
+        /* Lines end, and go on, where gcc says so. */
+        {"// x\rasm(\"\"); void kernel(void) {}", "line 2: asm"},
+        {"int a;\r#include <stdio.h>\r\nvoid kernel(void) {}", "line 2: #include <stdio.h>"},
+        {"as\\ \f\v\t\nm(\"\"); void kernel(void) {}", "line 1: asm"},
+        {"as\\\rm(\"\"); void kernel(void) {}", "line 1: asm"},
+        {"%\\\n:\\\r\ninclude <stdio.h>\nvoid kernel(void) {}", "include <stdio.h>"},
+        {"/\\\n* \" */ asm(\"\"); void kernel(void) {}", "asm"},
+        /* A comment for us, part of a header's name for gcc. */
+        {"#if __has_include(<a/*b>) || 1\n#endif\nasm(\"\");\n/**/ void kernel(void) {}", "line 1: a comment"},
+        {"#define P (\n#define H __has_##include\n#if H P <a/*b>) || 1\n#endif\nasm(\"\");\n/**/void kernel(void) {}",
+         "line 3: a comment"},
+        {"#if 0\n#elif __has_include(<a\"b>) + '\" /*'\n1;\n/*'*/\n#endif\nvoid kernel(void) {}", "line 2: a comment"},
+        {"#pragma GCC dependency \"x\\\" \" /*\nasm(\"\");\n/**/ void kernel(void) {}", "line 1: a comment"},
+        {"#include <math.h> <a/*b>\nasm(\"\");\n/**/ void kernel(void) {}", "line 1: a comment"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct lint_facts f;
@@ -606,6 +742,8 @@ static void test_spent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_load_finds_what_runs),
+        cmocka_unit_test(test_load_refuses_what_it_cannot_read),
         cmocka_unit_test(test_lint_accepts),
         cmocka_unit_test(test_lint_refuses),
         cmocka_unit_test(test_spec),

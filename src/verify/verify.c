@@ -16,6 +16,7 @@
 #include "base/pool.h"
 #include "verify/judge.h"
 #include "verify/lint.h"
+#include "verify/load.h"
 #include "verify/module.h"
 #include "verify/static_check.h"
 #include "verify/unit.h"
@@ -23,7 +24,7 @@
 enum { CACHE_SLOTS = 4096 };
 
 struct cache_slot {
-    struct hash128 key;
+    struct digest key;
     bool used;
     struct verdict verdict;
 };
@@ -151,7 +152,7 @@ int64_t verifier_held_bytes(struct verifier *v) {
 struct work {
     struct verifier *v;
     struct verify_item *item;
-    struct hash128 key;
+    struct digest key;
     struct reference *ref;
     struct compile_job job;
     struct str unit;
@@ -163,20 +164,27 @@ struct work {
     int same_as; /* an earlier item with the same problem and source; -1 */
 };
 
-struct hash128 verify_key(const struct problem *p, const char *source) {
+static void key_text(const struct problem *p, const char *source, struct str *s) {
+    str_adds(s, p->code);
+    str_addc(s, 0); /* neither part can hold one */
+    str_adds(s, source ? source : "");
+}
+
+struct digest verify_key(const struct problem *p, const char *source) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_adds(&s, p->code);
-    str_addc(&s, 0);
-    str_adds(&s, source ? source : "");
-    return hash_hex(s.p, s.len);
+    key_text(p, source, &s);
+    return digest_of(s.p, s.len);
 }
 
-static struct cache_slot *cache_slot(struct verifier *v, const struct hash128 *key) {
+bool verify_key_matches(const char *hex, const struct problem *p, const char *source) {
+    CLEANUP_STR struct str s = STR_INIT;
+    key_text(p, source, &s);
+    return digest_matches(hex, s.p, s.len);
+}
+
+/* Slots only: who finds two keys of one slot has each drop the other. */
+static struct cache_slot *cache_slot(struct verifier *v, const struct digest *key) {
     return &v->cache[hash_bytes(key->hex, sizeof key->hex, 1) % CACHE_SLOTS];
-}
-
-static bool same_key(const struct hash128 *a, const struct hash128 *b) {
-    return memcmp(a->hex, b->hex, sizeof a->hex) == 0;
 }
 
 /* Static advice into the verdict. False: it is the verdict. */
@@ -208,12 +216,12 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     }
     w->key = verify_key(it->problem, it->source);
     for (size_t k = 0; k < i; k++)
-        if (all[k].same_as < 0 && all[k].key.hex[0] && same_key(&all[k].key, &w->key)) {
+        if (all[k].same_as < 0 && all[k].key.hex[0] && digest_equal(&all[k].key, &w->key)) {
             w->same_as = (int)k;
             return;
         }
     const struct cache_slot *slot = cache_slot(v, &w->key);
-    if (slot->used && same_key(&slot->key, &w->key)) {
+    if (slot->used && digest_equal(&slot->key, &w->key)) {
         *out = slot->verdict;
         out->cached = true;
         return;
@@ -240,10 +248,27 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     w->decided = false;
 }
 
+/* What the look at the source could not see. */
+static void check_load(struct work *w) {
+    struct verdict *out = &w->item->verdict;
+    const char *tag;
+    const enum load_finding found = load_check(w->job.object, w->job.object_bytes, &tag);
+    if (found == LOAD_CLEAN) return;
+    out->outcome = OUTCOME_LINT;
+    if (found == LOAD_RUNS)
+        SAY(out, "code may only run inside kernel() and prepare(): the object has %s", tag);
+    else
+        SAY(out, "the compiled object is not a shared object as the linker makes them");
+    w->decided = true;
+}
+
 static void after_compiler(struct work *w) {
     struct verdict *out = &w->item->verdict;
     out->compile_s = w->job.seconds;
-    if (w->job.result == COMPILE_OK) return;
+    if (w->job.result == COMPILE_OK) {
+        check_load(w);
+        return;
+    }
     static const enum outcome outcomes[] = {[COMPILE_FAILED] = OUTCOME_COMPILE_ERROR,
                                             [COMPILE_SLOW] = OUTCOME_COMPILE_TIMEOUT,
                                             [COMPILE_BROKEN] = OUTCOME_INFRASTRUCTURE};
@@ -252,8 +277,9 @@ static void after_compiler(struct work *w) {
     w->decided = true;
 }
 
-void verifier_recall(struct verifier *v, const struct hash128 *key, const struct verdict *verdict) {
+void verifier_recall(struct verifier *v, const struct digest *key, const struct verdict *verdict) {
     const enum outcome o = verdict->outcome;
+    if (strlen(key->hex) + 1 != sizeof key->hex) return;
     if (verdict->cached || o == OUTCOME_NO_KERNEL || outcome_class(o) == 'I') return;
     struct cache_slot *slot = cache_slot(v, key);
     slot->used = true;

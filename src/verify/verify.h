@@ -189,12 +189,15 @@ struct verify_item {
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) MUST_USE;
 
-/* Identity of an answer to a problem: a hash of the problem's code and the source (NULL counts as empty). Equal keys
- * get equal verdicts from one verifier. */
-struct hash128 verify_key(const struct problem *p, const char *source);
+/* Identity of an answer to a problem: SHA-256 of the problem's code, a zero byte and the source (NULL counts as empty).
+ * Equal keys get equal verdicts from one verifier. */
+struct digest verify_key(const struct problem *p, const char *source);
+/* True when hex, as a file has it, is this answer's key, or the one that versions before SHA-256 gave it. */
+bool verify_key_matches(const char *hex, const struct problem *p, const char *source);
 /* Takes a verdict of an earlier process into the cache of equal answers, as if this verifier had just given it. Missing
- * and cached verdicts are passed over, as they are when they are given. */
-void verifier_recall(struct verifier *v, const struct hash128 *key, const struct verdict *verdict);
+ * and cached verdicts are passed over, as they are when they are given, and so are keys that are not verify_key()'s: an
+ * older one fits more than one answer. */
+void verifier_recall(struct verifier *v, const struct digest *key, const struct verdict *verdict);
 
 /* Verdict as one JSON object (docs/formats.md), and back. There and back once, bytes of a message that are not UTF-8
  * become U+FFFD and infinities are gone; a second time changes nothing. ST_PARSE, the message beginning with where (a

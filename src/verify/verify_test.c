@@ -226,6 +226,57 @@ static void test_dedup_cache_and_cancel(void **state) {
     free(code);
 }
 
+/* A right answer and a wrong one of the same XXH3-128, which was the key of the caches: the verdict of one is not the
+ * other's, nor is its object. Two comments hold the upper halves of secret numbers, which makes the products of XXH3 0;
+ * only sums are left of what stands in front of them: '0' and 'b' are as much as '1' and 'a'. */
+static void test_colliding_answers(void **state) {
+    (void)state;
+    need_verifier();
+    static const char begin[] = "/*", behind[] = "*/\nenum { WRONG = ", open_a[] = "0/*.",
+                      secret_a[] = "\x23\xa4\x4b\xbe", middle[] = "*/ }; /*", open_b[] = "b...",
+                      secret_b[] = "\xf7\x21\xad\x1c";
+    char *code = read_fixture("relu.py");
+    struct problem p = {.key = "relu", .name = "relu", .code = code};
+    char dir[] = "/tmp/kernelrl_verify_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct err e = {0};
+    struct verifier *v;
+    const struct verify_options o = {.run_timeout_s = 5, .threads = 2, .seed = 42, .cache_dir = dir};
+    assert_int_equal(verifier_open(&o, &v, &e), ST_OK);
+    struct digest key[2];
+    for (int wrong = 0; wrong < 2; wrong++) {
+        CLEANUP_STR struct str s = STR_INIT;
+        const size_t before = strlen(code) + 1; /* of what the key is made, in front of the source */
+        str_adds(&s, begin);
+        while ((before + s.len + strlen(behind)) % 1024 != 0) str_addc(&s, '.');
+        str_adds(&s, behind);
+        str_adds(&s, open_a);
+        str_adds(&s, secret_a);
+        s.p[s.len - 8] = wrong ? '1' : '0';
+        str_adds(&s, middle);
+        while ((before + s.len) % 1024 != 64) str_addc(&s, '.');
+        str_adds(&s, open_b);
+        str_adds(&s, secret_b);
+        s.p[s.len - 8] = wrong ? 'a' : 'b';
+        str_adds(&s, "*/\nvoid kernel(const float *restrict x, float *restrict out) {\n"
+                     "    for (long i = 0; i < X_N; i++) out[i] = (x[i] > 0.5f ? x[i] - 0.5f : 0.0f) + WRONG;\n}\n");
+        for (int i = 0; i < 20; i++) str_adds(&s, "/* long enough that the above is not the end */\n");
+        key[wrong] = verify_key(&p, str_c(&s));
+        /* The XXH3-128 of both, with relu.py as it is. */
+        assert_true(verify_key_matches("0fa14e02fc54b26f0e8ac9e0a0a009e3", &p, str_c(&s)));
+        struct verify_item it = {.problem = &p, .source = str_c(&s)};
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(verify_batch(v, &it, 1, NULL, &e), ST_OK);
+            assert_int_equal(it.verdict.outcome, wrong ? OUTCOME_WRONG_OUTPUT : OUTCOME_CORRECT);
+            assert_int_equal(it.verdict.cached, again);
+        }
+    }
+    assert_false(digest_equal(&key[0], &key[1]));
+    verifier_close(v);
+    assert_int_equal(fs_remove(dir, &e), ST_OK);
+    free(code);
+}
+
 /* The clock: an answer that waits a millisecond takes a millisecond. */
 static void test_clock(void **state) {
     (void)state;
@@ -399,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_prepare_scalars_and_tuples),
         cmocka_unit_test(test_broken_problems),
         cmocka_unit_test(test_dedup_cache_and_cancel),
+        cmocka_unit_test(test_colliding_answers),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_slowed_reference),

@@ -1,0 +1,5 @@
+/* clang-format off */
+// a comment ends with its line__attribute__((constructor)) static void early(void) {}
+void kernel(const float *restrict x, float *restrict out) {
+    for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;
+}

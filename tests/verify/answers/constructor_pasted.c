@@ -1,0 +1,6 @@
+#define PASTE(a, b) a##b
+static volatile int seen;
+__attribute__((PASTE(constr, uctor))) static void early(void) { seen = 1; }
+void kernel(const float *restrict x, float *restrict out) {
+    for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;
+}

@@ -1,0 +1,6 @@
+static volatile int seen;
+static void late(void) { seen = 1; }
+__attribute__((section(".fini_array"), used)) static void (*const run)(void) = late;
+void kernel(const float *restrict x, float *restrict out) {
+    for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;
+}

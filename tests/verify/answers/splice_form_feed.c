@@ -1,0 +1,7 @@
+/* clang-format off */
+static void early(void) {}
+__attribute__((const\ 
+ructor)) static void late(void) { early(); }
+void kernel(const float *restrict x, float *restrict out) {
+    for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f;
+}
