@@ -95,6 +95,7 @@ struct duel {
     int rounds;            /* of long requests, once empty ones are known */
     int turns, moved[2];   /* the answer's with calls; those in front of which the reference, it, had not stood still */
     double first_s;        /* what the first call of a request costs beyond an empty one and beyond the others */
+    int asked;             /* requests with calls that the reference has been asked for */
     double begun_waited_s; /* how long the answer had let us wait before it was timed */
     double settling[TIMING_USUAL]; /* CPU: the reference's last: processor time it took to come to rest */
     int n_settling;                /* so far */
@@ -187,6 +188,7 @@ static bool timed_request(struct duel *d, struct run *r, int n, json_t **reply, 
     if (on_gpu(r->j) && !d->flushed && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
     d->flushed = on_gpu(r->j);
     double timeout_s = r->j->o->run_timeout_s;
+    d->asked += r == d->ref && n > 0;
     if (r == d->answer) timeout_s = fmin(timeout_s, fmax(budget_s(d) - waited_s(d), 0.05));
     if (!run_call(r, slots, n, &d->sets[0], timeout_s, "in a timed call", reply, &ns)) return false;
     /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
@@ -765,9 +767,16 @@ static bool is_wild(const struct duel *d, const struct timing_ratio *ratio) {
 
 enum measured { MEASURED, REFERENCE_FAILED, WILD };
 
-/* The times, or another outcome, go into the verdict; of WILD ones too. REFERENCE_FAILED: beside the answer; *e and *st
- * say how. */
-static enum measured measure(struct run *r, struct err *e, enum status *st) {
+/* A reference that failed: what it had been asked for until then, and how it did. */
+struct failure {
+    int requests, calls; /* with calls, and of how many the last ones were; 0: it could not be brought up */
+    struct err e;
+    enum status st;
+};
+
+/* The times, or another outcome, go into the verdict; of WILD ones too. REFERENCE_FAILED: beside the answer; *f says
+ * how. */
+static enum measured measure(struct run *r, struct failure *f) {
     struct module_judge *j = r->j;
     struct verdict ignored = {.max_error = 0}, *v = r->out;
     struct run ref = {.j = j, .c = r->c, .out = &ignored, .random = r->random};
@@ -779,7 +788,8 @@ static enum measured measure(struct run *r, struct err *e, enum status *st) {
     r->unseen = 0;
     ref.apart = r->apart;
     d.begun_waited_s = r->r.waited_s;
-    if (!reference_up(r, &ref, e, st)) return REFERENCE_FAILED;
+    *f = (struct failure){.requests = 0};
+    if (!reference_up(r, &ref, &f->e, &f->st)) return REFERENCE_FAILED;
     if (r->c->control.process != (long)ref.r.pid) r->c->control = (struct modcontrol){.process = (long)ref.r.pid};
     modrun_moved_s(&r->r); /* in its tests nobody's time was taken */
     modrun_moved_s(&ref.r);
@@ -805,7 +815,9 @@ static enum measured measure(struct run *r, struct err *e, enum status *st) {
     if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) module_drop_reference(j);
     if (!good && v->outcome == OUTCOME_CORRECT) { /* the reference failed where it had worked before */
         result = REFERENCE_FAILED;
-        *st = FAIL(e, ST_WORKER, "the reference failed while it was timed: %.600s", ignored.message);
+        f->requests = d.asked;
+        f->calls = d.n;
+        f->st = FAIL(&f->e, ST_WORKER, "the reference failed while it was timed: %.600s", ignored.message);
     }
     const int n = d.samples.n;
     CLEANUP_FREE double *eager = calls_of(&d, false), *mine = calls_of(&d, true);
@@ -841,20 +853,25 @@ static bool start_again(struct run *r) {
     return good;
 }
 
-/* Whether the reference works where no answer is alive: it is brought up and makes a call. */
-static bool works_alone(struct run *r) {
+/* Whether the reference works where no answer is alive, when it is asked for as much. */
+static bool works_alone(struct run *r, const struct failure *f) {
     struct verdict ignored = {.max_error = 0};
     struct run ref = {.j = r->j, .c = r->c, .out = &ignored, .random = r->random};
     struct duel d = {.answer = r, .ref = &ref, .plan = timing_plan_of(r->j->o), .limit = 1};
-    CLEANUP_JSON json_t *reply = NULL;
+    int slots[MAX_CALLS];
     struct err e = {0};
     enum status st;
-    struct taken t;
     module_drop_reference(r->j);
     if (!reference_up(r, &ref, &e, &st)) return false;
-    bool good = run_ready(&ref, &(int){0}, 1, "between calls");
-    if (good) modrun_pause(&ref.r);
-    good = good && stage_both(&d, 1) && timed_request(&d, &ref, 1, &reply, &t);
+    bool good = true;
+    for (int i = 0; i < MAX_CALLS; i++) slots[i] = i;
+    for (int i = 0; i < f->requests && good; i++) {
+        CLEANUP_JSON json_t *reply = NULL;
+        struct taken t;
+        good = run_ready(&ref, slots, f->calls, "between calls");
+        if (good) modrun_pause(&ref.r);
+        good = good && stage_both(&d, f->calls) && timed_request(&d, &ref, f->calls, &reply, &t);
+    }
     r->j->reference = ref.r;
     if (!good) module_drop_reference(r->j);
     json_decref(ref.segments);
@@ -862,29 +879,26 @@ static bool works_alone(struct run *r) {
 }
 
 /* A measurement. A reference that fails beside the answer, works without it, and does both again beside a fresh process
- * of the answer's, is the answer's doing; else it is our trouble, or the problem's. */
+ * of the answer's, fails by the answer's doing; else it is our trouble, or the problem's. */
 static enum measured measure_fairly(struct run *r) {
-    struct err e = {0};
-    enum status st = ST_OK;
-    enum measured result = measure(r, &e, &st);
-    for (int again = 0; result == REFERENCE_FAILED; again++) {
+    struct failure f;
+    enum measured result = measure(r, &f);
+    for (int times = 1; result == REFERENCE_FAILED; times++) {
         end_answer(r);
         if (r->out->outcome != OUTCOME_CORRECT) break; /* it is told already */
-        if (!works_alone(r)) {
-            judge_trouble(r->out, st, &e);
+        const bool works = works_alone(r, &f);
+        if (r->out->outcome != OUTCOME_CORRECT) break; /* the referee was lost */
+        if (!works || (times > 1 && !is_hardened(r->j))) {
+            judge_trouble(r->out, f.st, &f.e);
             break;
         }
-        if (again > 0 && is_hardened(r->j)) {
+        if (times > 1) {
             run_reject(r, "in timed calls", OUTCOME_HIDDEN_WORK, "the reference fails only beside it");
             break;
         }
-        if (again > 0) {
-            judge_trouble(r->out, st, &e);
-            break;
-        }
-        log_debug("%s; it works without the answer: once more", e.msg);
+        log_debug("%s; it works without the answer: once more", f.e.msg);
         if (!start_again(r)) break;
-        result = measure(r, &e, &st);
+        result = measure(r, &f);
     }
     return result;
 }

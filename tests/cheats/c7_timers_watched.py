@@ -7,24 +7,35 @@ import torch.nn as nn
 from kernelrl_worker.harness import Harness
 
 libc = ctypes.CDLL(None)
-EVERY = (ctypes.c_long * 4)(0, 1000000, 0, 300000)
 NEVER = (ctypes.c_long * 4)()
-TIMERS, WATCHES = [], []
+TIMERS, SHOWN, WATCHES = [], [], []
 event = (ctypes.c_char * 12)(1)  # EPOLLIN
 for _ in range(28):
     timer = libc.timerfd_create(1, 0)
     if timer >= 0:
         TIMERS.append(timer)
-for _ in range(300):
+        SHOWN += [timer] + [os.dup(timer) for _ in range(20)]
+for _ in range(120):
     watch = libc.epoll_create1(0)
-    for timer in TIMERS if watch >= 0 else ():
+    for timer in SHOWN if watch >= 0 else ():
         libc.epoll_ctl(watch, 1, timer, event)
     WATCHES.append(watch)
 
 
 def start():
-    for timer in TIMERS:
-        libc.timerfd_settime(timer, 0, EVERY, None)
+    """On each of the processors: a timer's end is worked on where it was set."""
+    cpus = os.sched_getaffinity(0)
+    for cpu in cpus:
+        try:
+            os.sched_setaffinity(0, [cpu])
+        except OSError:
+            pass
+        for i, timer in enumerate(TIMERS[: len(TIMERS) // 2] if cpu % 2 else TIMERS[len(TIMERS) // 2 :]):
+            libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(0, 4000000, 0, 300000 * (i + 1)), None)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        pass
 
 
 def stop():
