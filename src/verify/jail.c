@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -160,45 +162,157 @@ static int build_run_filter(scmp_filter_ctx c) {
     return r;
 }
 
-/* For an answer in Python (selfjail.py): torch and its libraries call too much for a list of what is allowed, so this
- * is one of what is not, on top of the namespaces. Reaching for another process ends it; a network that is not there,
- * and processes of its own, are refused. */
-static int build_python_filter(scmp_filter_ctx c, bool gpu) {
-    static const int hostile[] = {SCMP_SYS(ptrace),           SCMP_SYS(process_vm_writev), SCMP_SYS(bpf),
-                                  SCMP_SYS(kexec_load),       SCMP_SYS(init_module),       SCMP_SYS(finit_module),
-                                  SCMP_SYS(open_by_handle_at)};
-    static const int refused[] = {SCMP_SYS(mount),          SCMP_SYS(umount2),
-                                  SCMP_SYS(pivot_root),     SCMP_SYS(chroot),
-                                  SCMP_SYS(keyctl),         SCMP_SYS(add_key),
-                                  SCMP_SYS(request_key),    SCMP_SYS(perf_event_open),
-                                  SCMP_SYS(userfaultfd),    SCMP_SYS(unshare),
-                                  SCMP_SYS(setns),          SCMP_SYS(io_uring_setup),
-                                  SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register),
-                                  SCMP_SYS(reboot),         SCMP_SYS(swapon),
-                                  SCMP_SYS(quotactl),       SCMP_SYS(acct),
-                                  SCMP_SYS(shmget),         SCMP_SYS(msgget), /* memory that no limit counts */
-                                  SCMP_SYS(semget),         SCMP_SYS(mq_open)};
-    static const int no_gpu[] = {
-        SCMP_SYS(timer_create), /* its signal continues who has been stopped */
-        SCMP_SYS(socket),           SCMP_SYS(socketpair),  SCMP_SYS(connect), SCMP_SYS(bind),   SCMP_SYS(listen),
-        SCMP_SYS(accept),           SCMP_SYS(fork),        SCMP_SYS(vfork),   SCMP_SYS(execve), SCMP_SYS(execveat),
-        SCMP_SYS(process_vm_readv), SCMP_SYS(memfd_create)};
-    int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
+/* What an answer in Python may call on a CPU: what PyTorch, numpy, transformers, threads, the loader and the allocator
+ * do. Nothing of it works on for a process that stands still (timers, descriptors that are watched, notifications,
+ * asynchronous input and output), and what of the kernel's memory it takes has a bound: descriptors and threads by
+ * their limits, files by the size and the inodes of /tmp, mappings by their number (65530) and the address space. */
+static const int python_allowed[] = {
+    /* files and the channel */
+    SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(pread64), SCMP_SYS(pwrite64),
+    SCMP_SYS(preadv), SCMP_SYS(pwritev), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(creat), SCMP_SYS(close),
+    SCMP_SYS(close_range), SCMP_SYS(lseek), SCMP_SYS(dup), SCMP_SYS(dup2), SCMP_SYS(dup3), SCMP_SYS(fstat),
+    SCMP_SYS(newfstatat), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(statx), SCMP_SYS(statfs), SCMP_SYS(fstatfs),
+    SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
+    SCMP_SYS(getcwd), SCMP_SYS(chdir), SCMP_SYS(fchdir), SCMP_SYS(getdents64), SCMP_SYS(mkdir), SCMP_SYS(mkdirat),
+    SCMP_SYS(rmdir), SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(rename), SCMP_SYS(renameat), SCMP_SYS(renameat2),
+    SCMP_SYS(link), SCMP_SYS(linkat), SCMP_SYS(symlink), SCMP_SYS(symlinkat), SCMP_SYS(umask), SCMP_SYS(chmod),
+    SCMP_SYS(fchmod), SCMP_SYS(fchmodat), SCMP_SYS(utimensat), SCMP_SYS(truncate), SCMP_SYS(ftruncate),
+    SCMP_SYS(flock), /* one lock a descriptor; of POSIX locks one has any number */
+    SCMP_SYS(getxattr), SCMP_SYS(lgetxattr), SCMP_SYS(fgetxattr), SCMP_SYS(listxattr), SCMP_SYS(llistxattr),
+    SCMP_SYS(flistxattr), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(select), SCMP_SYS(pselect6), SCMP_SYS(recvmsg),
+    SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(getsockopt), SCMP_SYS(getsockname), SCMP_SYS(getpeername),
+    /* memory */
+    SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap), SCMP_SYS(brk), SCMP_SYS(get_mempolicy),
+    /* threads and signals */
+    SCMP_SYS(rseq), SCMP_SYS(set_robust_list), SCMP_SYS(get_robust_list), SCMP_SYS(set_tid_address),
+    SCMP_SYS(sched_yield), SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_getparam), SCMP_SYS(sched_getscheduler),
+    SCMP_SYS(sched_get_priority_max), SCMP_SYS(sched_get_priority_min), SCMP_SYS(getpriority), SCMP_SYS(getcpu),
+    SCMP_SYS(arch_prctl), SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(rt_sigpending), SCMP_SYS(rt_sigtimedwait), SCMP_SYS(rt_sigsuspend), SCMP_SYS(pause), SCMP_SYS(sigaltstack),
+    SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(wait4), SCMP_SYS(waitid),
+    /* who and when */
+    SCMP_SYS(gettid), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(getpgrp), SCMP_SYS(getpgid), SCMP_SYS(getsid),
+    SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getresuid), SCMP_SYS(getresgid),
+    SCMP_SYS(getgroups), SCMP_SYS(capget), SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep), SCMP_SYS(clock_gettime),
+    SCMP_SYS(clock_getres), SCMP_SYS(gettimeofday), SCMP_SYS(time), SCMP_SYS(times), SCMP_SYS(getrandom),
+    SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname)};
+
+/* Calls of which one argument decides: allowed with these values, of 32 bits, under the mask. */
+static const struct {
+    int call;
+    unsigned int argument;
+    uint32_t mask, value;
+} python_allowed_with[] = {
+    {SCMP_SYS(futex), 1, 0x7f, 0}, /* FUTEX_WAIT, FUTEX_WAKE and those with a bit set; none that moves waiters */
+    {SCMP_SYS(futex), 1, 0x7f, 1},
+    {SCMP_SYS(futex), 1, 0x7f, 9},
+    {SCMP_SYS(futex), 1, 0x7f, 10},
+    {SCMP_SYS(kill), 1, ~0U, 0},
+    {SCMP_SYS(kill), 1, ~0U, SIGABRT},
+    {SCMP_SYS(tkill), 1, ~0U, 0},
+    {SCMP_SYS(tkill), 1, ~0U, SIGABRT},
+    {SCMP_SYS(tgkill), 2, ~0U, 0},
+    {SCMP_SYS(tgkill), 2, ~0U, SIGABRT},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_NORMAL},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_RANDOM},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_SEQUENTIAL},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_DONTNEED},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_FREE},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_HUGEPAGE},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_NOHUGEPAGE},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_DONTDUMP},
+    {SCMP_SYS(madvise), 2, ~0U, MADV_DODUMP},
+    {SCMP_SYS(mbind), 5, ~0U, 0}, /* nothing is moved */
+    {SCMP_SYS(fcntl), 1, ~0U, F_DUPFD},
+    {SCMP_SYS(fcntl), 1, ~0U, F_DUPFD_CLOEXEC},
+    {SCMP_SYS(fcntl), 1, ~0U, F_GETFD},
+    {SCMP_SYS(fcntl), 1, ~0U, F_SETFD},
+    {SCMP_SYS(fcntl), 1, ~0U, F_GETFL},
+    {SCMP_SYS(fcntl), 1, ~0U, F_GET_SEALS},
+    {SCMP_SYS(ioctl), 1, ~0U, TCGETS},
+    {SCMP_SYS(ioctl), 1, ~0U, 0x802c542a}, /* TCGETS2, of newer C libraries */
+    {SCMP_SYS(ioctl), 1, ~0U, TIOCGWINSZ},
+    {SCMP_SYS(ioctl), 1, ~0U, FIONBIO},
+    {SCMP_SYS(ioctl), 1, ~0U, FIONREAD},
+    {SCMP_SYS(ioctl), 1, ~0U, FIOCLEX},
+    {SCMP_SYS(ioctl), 1, ~0U, FIONCLEX},
+    {SCMP_SYS(prctl), 0, ~0U, PR_SET_NAME},
+    {SCMP_SYS(prctl), 0, ~0U, PR_GET_NAME},
+    {SCMP_SYS(prctl), 0, ~0U, PR_GET_DUMPABLE},
+    {SCMP_SYS(prctl), 0, ~0U, PR_CAPBSET_READ},
+    {SCMP_SYS(prctl), 0, ~0U, 0x53564d41}, /* PR_SET_VMA: a mapping's name */
+};
+
+/* Reaching for another process ends an answer's own. */
+static const int python_hostile[] = {SCMP_SYS(ptrace),           SCMP_SYS(process_vm_writev), SCMP_SYS(bpf),
+                                     SCMP_SYS(kexec_load),       SCMP_SYS(init_module),       SCMP_SYS(finit_module),
+                                     SCMP_SYS(open_by_handle_at)};
+
+static int add_rule_with(scmp_filter_ctx c, uint32_t action, int call, unsigned int argument, uint64_t mask,
+                         uint64_t value) {
+    return seccomp_rule_add(c, action, call, 1, SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, value));
+}
+
+/* For an answer in Python on a CPU (selfjail.py): a list of what is allowed. What is not on it is missing, as it is on
+ * an older kernel, so that libraries do without; processes and a network are refused by name. */
+static int build_python_filter(scmp_filter_ctx c) {
+    static const int refused[] = {SCMP_SYS(fork),   SCMP_SYS(vfork),      SCMP_SYS(execve),      SCMP_SYS(execveat),
+                                  SCMP_SYS(socket), SCMP_SYS(socketpair), SCMP_SYS(connect),     SCMP_SYS(bind),
+                                  SCMP_SYS(listen), SCMP_SYS(accept),     SCMP_SYS(memfd_create)};
+    /* Done at once: files that can be written to are in memory, and advice need not be taken. To be asked to write
+     * files back, or to read ahead, the kernel would work beside whoever comes next. */
+    static const int idle[] = {SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(msync), SCMP_SYS(fadvise64)};
+    static const uint64_t no_process = CLONE_THREAD | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT | CLONE_PIDFD;
+    int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ALLOW, python_allowed, ARRAY_LEN(python_allowed));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
+    if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(0), idle, ARRAY_LEN(idle));
+    for (size_t i = 0; i < ARRAY_LEN(python_allowed_with) && r == 0; i++)
+        r = add_rule_with(c, SCMP_ACT_ALLOW, python_allowed_with[i].call, python_allowed_with[i].argument,
+                          python_allowed_with[i].mask, python_allowed_with[i].value);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(0), SCMP_SYS(madvise), 2, ~0U, MADV_WILLNEED);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 2, UINT64_MAX, 0); /* read, not set */
+    /* Flags, but no signal for a descriptor that becomes ready. */
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 2, SCMP_A1(SCMP_CMP_MASKED_EQ, ~0U, F_SETFL),
+                             SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
+    /* Threads; clone3's flags cannot be seen, and it is missing. */
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0, no_process, CLONE_THREAD);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 0, CLONE_THREAD, 0);
+    return r;
+}
+
+/* The same on a GPU, whose driver and compilers call too much for a list of what is allowed: one of what is not, on top
+ * of the namespaces. Nothing of it is a driver's; of what is left (timers, descriptors that are watched, locks), the
+ * reference's times without an answer (modtime.c) and the processor time of who stands still show the use. */
+static int build_gpu_filter(scmp_filter_ctx c) {
+    static const int refused[] = {
+        SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(keyctl), SCMP_SYS(add_key),
+        SCMP_SYS(request_key), SCMP_SYS(perf_event_open), SCMP_SYS(userfaultfd), SCMP_SYS(unshare), SCMP_SYS(setns),
+        SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register), SCMP_SYS(reboot),
+        SCMP_SYS(swapon), SCMP_SYS(quotactl), SCMP_SYS(acct),
+        /* memory that no limit counts */
+        SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(mq_open),
+        /* what works on for a process that stands still */
+        SCMP_SYS(setitimer), SCMP_SYS(alarm), SCMP_SYS(signalfd), SCMP_SYS(signalfd4), SCMP_SYS(inotify_init),
+        SCMP_SYS(inotify_init1), SCMP_SYS(fanotify_init), SCMP_SYS(io_setup), SCMP_SYS(vmsplice), SCMP_SYS(tee),
+        SCMP_SYS(sync), SCMP_SYS(syncfs),
+        /* signals that say more than their number */
+        SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo), SCMP_SYS(pidfd_send_signal)};
+    /* F_SETSIG: a signal of one's choice for a descriptor that becomes ready; SIGIO continues nobody. */
+    static const int no_fcntl[] = {F_SETSIG, F_SETLEASE, F_NOTIFY};
+    int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
-    /* So does the signal of a descriptor that becomes ready, which is SIGIO for who does not ask for another. */
-    if (r == 0)
-        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1,
-                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, F_SETSIG));
+    for (size_t i = 0; i < ARRAY_LEN(no_fcntl) && r == 0; i++)
+        r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1, ~0U, (uint64_t)no_fcntl[i]);
     /* unshare is refused; this is the other way to the rights that a user namespace of one's own gives. */
-    if (r == 0)
-        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
-                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_NEWUSER, CLONE_NEWUSER));
-    /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
-    if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
-    if (r == 0 && !gpu)
-        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
-                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 0, CLONE_NEWUSER, CLONE_NEWUSER);
+    /* Nobody but the verifier continues who has been stopped. */
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(kill), 1, ~0U, SIGCONT);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tkill), 1, ~0U, SIGCONT);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 2, ~0U, SIGCONT);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prctl), 0, ~0U, PR_SET_PDEATHSIG);
     return r;
 }
 
@@ -216,9 +330,11 @@ static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out,
 static enum status build_filters(struct jail *j, struct err *e) {
     enum status st;
     scmp_filter_ctx run = seccomp_init(SCMP_ACT_KILL_PROCESS), comp = seccomp_init(SCMP_ACT_ALLOW),
-                    python = seccomp_init(SCMP_ACT_ALLOW), gpu = seccomp_init(SCMP_ACT_ALLOW);
-    if (!run || !comp || !python || !gpu || build_python_filter(python, false) != 0 ||
-        build_python_filter(gpu, true) != 0 ||
+                    python = seccomp_init(SCMP_ACT_ERRNO(ENOSYS)), gpu = seccomp_init(SCMP_ACT_ALLOW);
+    if (!run || !comp || !python || !gpu ||
+        seccomp_attr_set(python, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
+        seccomp_attr_set(python, SCMP_FLTATR_CTL_OPTIMIZE, 2) != 0 || /* a tree: it is a long list */
+        build_python_filter(python) != 0 || build_gpu_filter(gpu) != 0 ||
         seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
         add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");

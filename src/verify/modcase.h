@@ -13,6 +13,17 @@ enum { MODCASE_MAX_OUTPUTS = 16, MODCASE_MAX_TRIALS = 32 };
 /* Lanes: memory that the referee shares with one process. The same set has the same contents in both. */
 enum modcase_lane { LANE_REFERENCE, LANE_ANSWER, N_LANES };
 
+/* What the reference takes when no answer's process is alive, by one process of the reference's. */
+struct modcontrol {
+    long process;   /* its number; 0: nothing is known */
+    double first_s; /* the least that a request's first call has been found to cost more than others; 0: unknown */
+    struct {
+        int calls; /* a request; 0: unused */
+        double call_s;
+    } of[8];
+    int next; /* the entry to be replaced */
+};
+
 struct modset {
     const char *family; /* a string constant */
     uint64_t seed;
@@ -48,7 +59,7 @@ struct modcase {
     json_t *watch;         /* GPU: what modcase_watch() was given for the next staging; NULL: nothing */
     bool watching;         /* it has been staged since */
     bool busy;             /* the device did not come to rest around the last staging for timed calls */
-    double eager_s;        /* of one reference call, as last measured; 0: unknown */
+    struct modcontrol control;
     uint64_t init_seeds[2];
 };
 

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -25,6 +26,8 @@
 
 enum { MAX_REPLY = 4 << 20 };
 static const double fork_timeout_s = 30;
+/* How long a process may take to stand still; the system may have to run each of its threads for that. */
+static const double most_settling_s = 0.25;
 
 /* ---- the warm Python ---- */
 
@@ -103,6 +106,7 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
     CLEANUP_STR struct str q = STR_INIT, text = STR_INIT;
     int pair[2], on = 1;
     bool gpu = strncmp(o->device, "cuda", 4) == 0;
+    r->settles = !gpu;
     js_begin(&q, NULL, '{');
     js_put_str(&q, "op", "fork");
     js_put_str(&q, "filter", gpu ? "gpu" : "python");
@@ -156,7 +160,10 @@ bool modrun_send(struct modrun *r, const struct str *message, int fd) {
 enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply) {
     CLEANUP_STR struct str text = STR_INIT;
     *reply = NULL;
-    switch (channel_receive(r->socket, clock_now_s() + timeout_s, MAX_REPLY, &text, NULL)) {
+    const double begun = clock_now_s();
+    const enum channel_result got = channel_receive(r->socket, begun + timeout_s, MAX_REPLY, &text, NULL);
+    r->waited_s += clock_now_s() - begun;
+    switch (got) {
     case CHANNEL_OK: break;
     case CHANNEL_LATE: r->late = true; return MODRUN_LATE;
     case CHANNEL_CLOSED: r->dead = true; return MODRUN_DEAD;
@@ -175,26 +182,56 @@ static void signal_to(int pidfd, int number) {
     if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
 }
 
-/* Of all threads of a process, those that have ended too. 0: it has gone. */
-static int64_t cpu_time_ns(pid_t pid) {
-    clockid_t id;
-    struct timespec t;
-    if (pid <= 0 || clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &t) != 0) return 0;
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+/* Whether a thread neither runs nor is in the middle of a system call: it has stopped, or ended. */
+static bool thread_stands(long pid, long thread) {
+    char path[80], text[200];
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/stat", pid, thread);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) close(fd);
+    if (n <= 0) return true;
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')'); /* a name may hold anything */
+    return name_end && name_end[1] == ' ' && strchr("TtZXx", name_end[2]);
+}
+
+static bool stands(pid_t pid) {
+    char path[80];
+    bool all = true;
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *one; all && threads && (one = readdir(threads));) {
+        const long thread = strtol(one->d_name, NULL, 10);
+        if (thread > 0) all = thread_stands((long)pid, thread);
+    }
+    if (threads) closedir(threads);
+    return all;
+}
+
+static void settle(const struct modrun *r) {
+    static const struct timespec a_while = {.tv_nsec = 20000};
+    const double until = clock_now_s() + most_settling_s;
+    while (r->pid > 0 && !stands(r->pid) && clock_now_s() < until) nanosleep(&a_while, NULL);
 }
 
 void modrun_pause(struct modrun *r) {
     if (!r->stopped) {
         signal_to(r->pidfd, SIGSTOP);
         process_stop_threads(r->pid);
-        r->cpu_ns = cpu_time_ns(r->pid);
+        r->cpu_ns = process_cpu_ns(r->pid);
+        if (r->settles) {
+            const int64_t told_ns = r->cpu_ns;
+            settle(r);
+            r->cpu_ns = process_cpu_ns(r->pid);
+            if (told_ns > 0 && r->cpu_ns > told_ns) r->settled_ns += r->cpu_ns - told_ns;
+        }
     }
     r->stopped = true;
 }
 
 void modrun_resume(struct modrun *r) {
     if (r->stopped) {
-        const int64_t now = cpu_time_ns(r->pid);
+        const int64_t now = process_cpu_ns(r->pid);
         if (now > r->cpu_ns) r->moved_ns += now - r->cpu_ns;
         signal_to(r->pidfd, SIGCONT);
     }
@@ -204,6 +241,12 @@ void modrun_resume(struct modrun *r) {
 double modrun_moved_s(struct modrun *r) {
     const double s = (double)r->moved_ns * 1e-9;
     r->moved_ns = 0;
+    return s;
+}
+
+double modrun_settled_s(struct modrun *r) {
+    const double s = (double)r->settled_ns * 1e-9;
+    r->settled_ns = 0;
     return s;
 }
 
@@ -225,7 +268,7 @@ bool modrun_asks(const json_t *reply) {
 
 /* The next message; with ns the clock stops when its first byte is there, before it is parsed. */
 static enum modrun_result next_message(struct modrun *r, double timeout_s, json_t **reply, int64_t *ns) {
-    const int64_t until = clock_now_ns() + (int64_t)(timeout_s * 1e9);
+    const int64_t begun_ns = clock_now_ns(), until = begun_ns + (int64_t)(timeout_s * 1e9);
     struct pollfd pf = {.fd = r->socket, .events = POLLIN};
     while (ns) {
         int64_t left = until - clock_now_ns();
@@ -236,7 +279,9 @@ static enum modrun_result next_message(struct modrun *r, double timeout_s, json_
         if (n >= 0 || errno != EINTR) break;
     }
     if (ns) {
-        *ns = clock_now_ns() - r->asked_ns;
+        const int64_t replied_ns = clock_now_ns();
+        *ns = replied_ns - r->asked_ns;
+        r->waited_s += (double)(replied_ns - begun_ns) * 1e-9;
         modrun_pause(r);
         timeout_s = fmax(0.1, timeout_s - (double)*ns * 1e-9); /* it has had its time: what it has sent is read */
     }

@@ -31,10 +31,13 @@ struct modrun {
     int socket, stderr_fd;
     uint64_t nonce_key, nonce, asked; /* a request's number: of the secret key and how many there were before it */
     int64_t asked_ns;                 /* when the last one was sent */
-    int64_t cpu_ns;                   /* processor time of all its threads when it was last told to stand still */
+    int64_t cpu_ns;                   /* processor time of all its threads when it last stood still */
+    int64_t settled_ns;               /* what it has used between being told to stand still and doing so */
     int64_t moved_ns;                 /* what it has used since while it should have stood still */
+    double waited_s;                  /* how long it has let this process wait for replies, in all */
     /* how the last request went, for messages */
     bool dead, late;
+    bool settles; /* modrun_pause() waits until it stands still: on a CPU, where what it does meanwhile is in the way */
     bool spin;    /* wait for timed replies without sleeping: waking up takes its time */
     bool stopped; /* by modrun_pause(); the next request lets it go on */
     struct zygote *zygote;
@@ -70,12 +73,15 @@ bool modrun_ask(struct modrun *r, struct str *request, int fd);
 bool modrun_send(struct modrun *r, const struct str *message, int fd);
 enum modrun_result modrun_receive(struct modrun *r, double timeout_s, json_t **reply);
 
-/* Stops and continues all its threads. */
+/* Stops and continues all its threads. One that settles has stopped when modrun_pause() returns, unless a system call
+ * takes longer than a quarter of a second. */
 void modrun_pause(struct modrun *r);
 void modrun_resume(struct modrun *r);
 /* Processor time in seconds that it has used, since this was last asked, while it should have stood still: whatever it
  * is that lets it go on (a timer that continues it, a long system call) is seen when it is next let go. */
 double modrun_moved_s(struct modrun *r);
+/* The same, of what a process that settles has used before it stood still. */
+double modrun_settled_s(struct modrun *r);
 /* Copies n bytes at `address` of its memory. False when they are not there. */
 bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n);
 /* Whether one of n addresses of its memory lies in a mapping of the same file as fd, wherever that is mapped. False too

@@ -204,6 +204,100 @@ static void test_methods(void **state) {
     assert_non_null(strstr(e.msg, "nsight_python_time"));
 }
 
+/* A verdict on `answer` beside a reference whose module is `model`, behind `head`. */
+static struct verdict judged_beside(struct verifier *v, const char *model, const char *answer) {
+    CLEANUP_STR struct str code = STR_INIT, source = STR_INIT;
+    struct err e = {0};
+    static int serial;
+    str_addf(&code, "# %d, beside\n%s%s%s", ++serial, head, model, tail);
+    str_addf(&source, "%s%s", head, answer);
+    struct problem p = {.key = "beside", .name = "beside", .code = str_c(&code)};
+    struct verify_item it = {.problem = &p, .source = str_c(&source)};
+    if (verify_batch(v, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    printf("%s, ratio %.2f, timing %.1f s; %s\n", outcome_name(it.verdict.outcome), it.verdict.speedup,
+           it.verdict.time_s, it.verdict.message);
+    return it.verdict;
+}
+
+/* A reference that is slower as long as there is an answer, whoever makes it so, counts as it is without one. Calls of
+ * this length are made one a request: 4 to warm up, 10 in turns, then those that ask again. */
+static void test_slowed_reference(void **state) {
+    (void)state;
+    static const char model[] = "class Model(nn.Module):\n    calls = 0\n\n    def forward(self, x):\n"
+                                "        Model.calls += 1\n        wait(%g if Model.calls <= 14 else %g)\n"
+                                "        return torch.relu(x)\n";
+    static const char answer[] =
+        "class ModelNew(nn.Module):\n    def forward(self, x):\n        wait(0.03)\n        return torch.relu(x)\n";
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 10, .timing_method = TIMING_cuda_event});
+    char slowed[400], honest[400];
+    snprintf(slowed, sizeof slowed, model, 0.12, 0.03);
+    snprintf(honest, sizeof honest, model, 0.12, 0.12);
+    /* Others may keep the machine busy in one measurement, not in all; what nobody has slowed down keeps its ratio. */
+    bool seen = false, kept = false;
+    for (int i = 0; i < 4 && !(seen && kept); i++) {
+        const struct verdict d = judged_beside(v, slowed, answer);
+        seen |= d.outcome == OUTCOME_CORRECT && d.speedup < 1.5 && d.eager_ms < 60;
+        const struct verdict k = judged_beside(v, honest, answer);
+        kept |= k.outcome == OUTCOME_CORRECT && k.speedup > 3 && k.eager_ms >= 119;
+    }
+    assert_true(seen && kept);
+}
+
+/* A reference that fails beside the answer alone is the answer's doing; one that fails without it too is not. */
+static void test_failing_reference(void **state) {
+    (void)state;
+    /* Asked what its outputs are, it fails: which it is not without an answer. */
+    static const char beside[] =
+        "from kernelrl_worker import harness\n\n\ndef describe(self, request, rest):\n    raise ValueError('no')\n\n\n"
+        "class Model(nn.Module):\n    def forward(self, x):\n        harness.Harness.describe = describe\n"
+        "        return torch.relu(x)\n";
+    static const char always[] = "class Model(nn.Module):\n    calls = 0\n\n    def forward(self, x):\n"
+                                 "        import os\n        Model.calls += os.path.exists('/tmp/answer.py')\n"
+                                 "        if Model.calls == 3:\n            raise ValueError('no')\n"
+                                 "        return torch.relu(x)\n";
+    static const char answer[] =
+        "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n";
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 10});
+    assert_int_equal(judged_beside(v, beside, answer).outcome, OUTCOME_HIDDEN_WORK);
+    assert_int_equal(judged_beside(v, always, answer).outcome, OUTCOME_INFRASTRUCTURE);
+}
+
+/* What an answer takes of our time is bounded over all of its timing; a slow one is asked for fewer calls. */
+static void test_budget(void **state) {
+    (void)state;
+    static const char model[] = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n";
+    static const char stalls[] = "class ModelNew(nn.Module):\n    calls = 0\n\n    def forward(self, x):\n"
+                                 "        ModelNew.calls += 1\n        time.sleep(%g if ModelNew.calls > 5 else 0)\n"
+                                 "        return torch.relu(x)\n";
+    struct verifier *v = timed_with((struct verify_options){.timing_budget_s = 1, .run_timeout_s = 3});
+    char answer[400];
+    snprintf(answer, sizeof answer, stalls, 2.5);
+    struct verdict d = judged_beside(v, model, answer);
+    assert_int_equal(d.outcome, OUTCOME_TIMEOUT);
+    snprintf(answer, sizeof answer, stalls, 0.2);
+    bool good = false; /* a busy machine may be late once */
+    for (int i = 0; i < 3 && !good; i++) {
+        d = judged_beside(v, model, answer);
+        good = d.outcome == OUTCOME_CORRECT && d.kernel.min_ms >= 199;
+    }
+    assert_true(good);
+}
+
+/* Times that are quick and slow by the answer's doing say nothing. */
+static void test_wild_times(void **state) {
+    (void)state;
+    static const char model[] =
+        "class Model(nn.Module):\n    def forward(self, x):\n        wait(0.025)\n        return torch.relu(x)\n";
+    static const char answer[] = "class ModelNew(nn.Module):\n    calls = 0\n\n    def forward(self, x):\n"
+                                 "        ModelNew.calls += 1\n"
+                                 "        wait((0.4, 0.025, 0.025, 0.4, 0.025, 0.4, 0.4)[ModelNew.calls % 7])\n"
+                                 "        return torch.relu(x)\n";
+    struct verifier *v = timed_with((struct verify_options){.timed_calls = 14, .timing_method = TIMING_cuda_event});
+    bool unstable = false; /* others may make the reference's as wild, not each time */
+    for (int i = 0; i < 3 && !unstable; i++) unstable = judged_beside(v, model, answer).outcome == OUTCOME_UNSTABLE;
+    assert_true(unstable);
+}
+
 static struct verdict judged_with(struct verify_options o, const char *answer) { return judged(with(o), 0, answer); }
 
 static void stage_is(const struct verdict *v, const char *stage) {
@@ -247,10 +341,10 @@ static void test_staging_and_inputs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_ratios),
-        cmocka_unit_test(test_hidden_work),
-        cmocka_unit_test(test_methods),
-        cmocka_unit_test(test_staging_and_inputs),
+        cmocka_unit_test(test_known_ratios),     cmocka_unit_test(test_hidden_work),
+        cmocka_unit_test(test_methods),          cmocka_unit_test(test_staging_and_inputs),
+        cmocka_unit_test(test_slowed_reference), cmocka_unit_test(test_failing_reference),
+        cmocka_unit_test(test_budget),           cmocka_unit_test(test_wild_times),
     };
     return cmocka_run_group_tests(tests, NULL, close_all);
 }
