@@ -1,9 +1,12 @@
 #include "verify/compare.h"
 
+#include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const double scale_floor = 1e-3;
+enum { ROW = 64 };
+static const double zero_scale = 1e-3; /* of an output that is zero everywhere */
 
 /* Compiled for several vector widths, of which one is picked when the program starts; the arithmetic is the same in
  * each. The sanitizers cannot run that early. */
@@ -43,7 +46,7 @@ double compare_element(enum arg_type type, const void *x, int64_t i) {
     return 0;
 }
 
-double compare_tolerance(enum arg_type type) {
+static double base_tolerance(enum arg_type type) {
     switch (type) {
     case TYPE_F32: return 1e-4;
     case TYPE_F16:
@@ -52,6 +55,19 @@ double compare_tolerance(enum arg_type type) {
     case TYPE_BOOL: return 0;
     }
     return 0;
+}
+
+struct compare_limit compare_no_limit(enum arg_type type) {
+    /* Half types round by about their tolerance: no row can be held to less than a typical one. */
+    return (struct compare_limit){.floor = type == TYPE_F32 ? 1e-2 : 1};
+}
+
+double compare_tolerance(enum arg_type type, const struct compare_limit *limit) {
+    return type == TYPE_I64 || type == TYPE_BOOL ? 0 : fmax(base_tolerance(type), 10 * limit->noise);
+}
+
+static double smallest_scale(enum arg_type type) {
+    return (type == TYPE_F16 ? 0x1p-24 : (double)FLT_MIN) / base_tolerance(type);
 }
 
 static size_t element_bytes(enum arg_type type) {
@@ -144,32 +160,101 @@ WIDE static void add_squares(const float *x, int64_t n, vd *sum, vl *finite) {
     }
 }
 
-double compare_rms(enum arg_type type, const void *x, int64_t count) {
+/* Sum of squares and number of the finite ones among n elements. */
+static void squares(enum arg_type type, const void *x, int64_t from, int64_t n, double *sum, int64_t *finite) {
     enum { CHUNK = 512 };
     float chunk[CHUNK];
     vd sums = {0};
     vl finites = {0};
-    double sum = 0;
-    int64_t finite = 0;
-    if (type == TYPE_I64 || type == TYPE_BOOL) return 0; /* compared exactly: no scale */
-    for (int64_t from = 0; from < count; from += CHUNK) {
-        int64_t n = i64_min(CHUNK, count - from);
-        load_floats(type, x, from, n, chunk);
-        add_squares(chunk, n, &sums, &finites);
+    if (type == TYPE_F32) {
+        add_squares((const float *)x + from, n, &sums, &finites);
+    } else {
+        for (int64_t done = 0; done < n; done += CHUNK) {
+            int64_t m = i64_min(CHUNK, n - done);
+            load_floats(type, x, from + done, m, chunk);
+            add_squares(chunk, m, &sums, &finites);
+        }
     }
+    *sum = 0;
+    *finite = 0;
     for (int k = 0; k < LANES; k++) {
-        sum += sums[k];
-        finite += finites[k];
+        *sum += sums[k];
+        *finite += finites[k];
     }
-    return finite ? sqrt(sum / (double)finite) : 0;
+}
+
+int64_t compare_row(const struct arg *a) {
+    int64_t row = 1;
+    for (int d = a->nd - 1; d >= 0 && row < ROW; d--) {
+        int64_t part = a->dim[d];
+        if (row > 1 && row * part >= ROW) /* not all of it, where less will do */
+            for (part = 1; a->dim[d] % part != 0 || row * part < ROW;) part++;
+        row *= part;
+    }
+    return i64_max(row, 1);
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The lower median of those that are not zero; 0: all are. */
+static double median(const double *x, int64_t n) {
+    double *sorted = xmalloc((size_t)n * sizeof *sorted);
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > 0) sorted[m++] = x[i];
+    /* A bucket a power of two leaves few to sort. */
+    int64_t count[2100] = {0}, before = 0, k = 0;
+    int bucket = 0, exponent;
+    for (int64_t i = 0; i < m; i++) {
+        frexp(sorted[i], &exponent);
+        count[exponent + 1075]++;
+    }
+    while (before + count[bucket] <= (m - 1) / 2) before += count[bucket++];
+    for (int64_t i = 0; i < m; i++) {
+        frexp(sorted[i], &exponent);
+        if (exponent + 1075 == bucket) sorted[k++] = sorted[i];
+    }
+    qsort(sorted, (size_t)k, sizeof *sorted, ascending);
+    double result = m > 0 ? sorted[(m - 1) / 2 - before] : 0;
+    free(sorted);
+    return result;
+}
+
+void compare_scales(enum arg_type type, const void *want, int64_t count, int64_t row, const struct compare_limit *limit,
+                    double *scales) {
+    const int64_t rows = count / row;
+    double all = 0;
+    int64_t finite_all = 0;
+    if (type == TYPE_I64 || type == TYPE_BOOL) {
+        memset(scales, 0, (size_t)rows * sizeof *scales);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double sum;
+        int64_t finite;
+        squares(type, want, r * row, row, &sum, &finite);
+        scales[r] = finite ? sqrt(sum / (double)finite) : 0;
+        all += sum;
+        finite_all += finite;
+    }
+    const double least = fmax(limit->typical, smallest_scale(type)), whole = sqrt(all / (double)i64_max(finite_all, 1));
+    const double lowest = whole > 0 ? limit->floor * median(scales, rows) : zero_scale;
+    for (int64_t r = 0; r < rows; r++) {
+        double scale = fmax(scales[r], lowest);
+        if (whole > 0) scale = fmin(scale, whole);
+        scales[r] = fmax(scale, least);
+    }
 }
 
 /* Every element on its own, in double precision. */
-static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count, double scale,
+static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count,
                            const struct compare_rule *rule, struct compare_result *out) {
     enum { CHUNK = 512 };
     float wants[CHUNK], gots[CHUNK];
-    double t = compare_tolerance(type);
+    double t = base_tolerance(type);
     for (int64_t from = 0; from < count; from += CHUNK) {
         int64_t n = i64_min(CHUNK, count - from);
         load_floats(type, want, from, n, wants);
@@ -180,7 +265,7 @@ static void compare_slowly(enum arg_type type, const void *want, const void *got
             if (!isfinite(w))
                 good = isnan(w) ? isnan(g) && !poisoned : g == w;
             else if (isfinite(g)) {
-                double d = fabs(g - w), error = d / (scale + fabs(w));
+                double d = fabs(g - w), error = d / (rule->scales[(from + k) / rule->row] + fabs(w));
                 if (error > out->max_error) out->max_error = error;
                 good = error <= rule->tolerance && (!rule->compatible || d <= t + t * fabs(w));
             }
@@ -189,34 +274,38 @@ static void compare_slowly(enum arg_type type, const void *want, const void *got
     }
 }
 
-/* The common case, all elements fine, eight at a time. Returns false, having decided nothing, when any is not. */
-
-WIDE static bool compare_f32_fast(const float *want, const float *got, int64_t count, double scale,
-                                  const struct compare_rule *rule, double *max_error) {
+/* The common case, all elements fine, eight at a time; a row's last eight may overlap those before. Returns false,
+ * having decided nothing, when any is not. */
+WIDE static bool compare_f32_fast(const float *want, const float *got, int64_t count, const struct compare_rule *rule,
+                                  double *max_error) {
     const float t = 1e-4f, tolerance = (float)rule->tolerance;
     const bool compatible = rule->compatible;
-    vf top = {0}, s = {0};
+    const int64_t row = rule->row;
+    vf top = {0};
     vi bad = {0};
     const vi no_sign = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
-    s += (float)scale;
-    for (int64_t i = 0; i < count; i += LANES) {
-        vf w = {0}, g = {0};
-        size_t n = count - i < LANES ? (size_t)(count - i) : (size_t)LANES;
-        if (n == LANES) {
-            memcpy(&w, want + i, sizeof w);
-            memcpy(&g, got + i, sizeof g);
-        } else {
-            memcpy(&w, want + i, n * sizeof(float));
-            memcpy(&g, got + i, n * sizeof(float));
+    for (int64_t start = 0; start < count; start += row) {
+        const float scale = (float)rule->scales[start / row];
+        const vf s = {scale, scale, scale, scale, scale, scale, scale, scale};
+        for (int64_t k = 0; k < row; k += LANES) {
+            vf w = {0}, g = {0};
+            if (row >= LANES) {
+                const int64_t i = start + (k + LANES <= row ? k : row - LANES);
+                memcpy(&w, want + i, sizeof w);
+                memcpy(&g, got + i, sizeof g);
+            } else {
+                memcpy(&w, want + start, (size_t)row * sizeof(float));
+                memcpy(&g, got + start, (size_t)row * sizeof(float));
+            }
+            vf diff = g - w;
+            vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
+            vf d = (vf)diff_bits, a = (vf)want_bits;
+            vf error = d / (s + a);
+            bad |= ~(error <= tolerance); /* a NaN is not <= anything */
+            if (compatible) bad |= ~(d <= t + t * a);
+            vi greater = error > top;
+            top = (vf)((greater & (vi)error) | (~greater & (vi)top));
         }
-        vf diff = g - w;
-        vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
-        vf d = (vf)diff_bits, a = (vf)want_bits;
-        vf error = d / (s + a);
-        bad |= ~(error <= tolerance); /* a NaN is not <= anything */
-        if (compatible) bad |= ~(d <= t + t * a);
-        vi greater = error > top;
-        top = (vf)((greater & (vi)error) | (~greater & (vi)top));
     }
     float m = 0;
     for (int k = 0; k < LANES; k++) {
@@ -243,8 +332,7 @@ void compare_tensor(enum arg_type type, const void *want, const void *got, int64
         out->max_error = 1;
         return;
     }
-    double scale = rule->rms > scale_floor ? rule->rms : scale_floor;
-    if (type == TYPE_F32 && compare_f32_fast(want, got, count, scale, rule, &out->max_error)) return;
+    if (type == TYPE_F32 && compare_f32_fast(want, got, count, rule, &out->max_error)) return;
     out->max_error = 0;
-    compare_slowly(type, want, got, count, scale, rule, out);
+    compare_slowly(type, want, got, count, rule, out);
 }
