@@ -312,7 +312,7 @@ def differ(one, other):
 USUAL_FACTOR = 3.0
 BLIND = 10  # outputs of two draws that are no more tolerances apart could be answered by a constant
 TELLS = 50  # and with this many they could not
-FACTORS = (3.0, 0.01, 30.0, 1e3, 1e-3, 1e5)
+FACTORS = (3.0, 0.01, 30.0, 1e3, 1e-3, 1e5, 1e-5, 1e7)
 
 
 class Scaling:
