@@ -1,4 +1,4 @@
-"""outputs of 1e-12 in two steps"""
+"""outputs of 1e-14 in two steps"""
 
 import torch
 import torch.nn as nn
@@ -6,4 +6,4 @@ import torch.nn as nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        return x * 1e-6 * 1e-6
+        return x * 1e-7 * 1e-7

@@ -4,7 +4,7 @@ import torch.nn as nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return x * 1e-12
+        return x * 1e-14
 
 
 def get_inputs():

@@ -1,4 +1,4 @@
-"""a power"""
+"""a power by squares"""
 
 import torch
 import torch.nn as nn
@@ -6,4 +6,6 @@ import torch.nn as nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        return x.pow(2)
+        x = x * x
+        x = x * x
+        return x * x
