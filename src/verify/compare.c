@@ -142,44 +142,33 @@ typedef double vd __attribute__((vector_size(64)));
 typedef int64_t vl __attribute__((vector_size(64)));
 enum { LANES = 8 };
 
-/* Adds the squares and the number of the finite ones among n floats, element i to lane i % LANES. */
-WIDE static void add_squares(const float *x, int64_t n, vd *sum, vl *finite) {
-    for (int64_t i = 0; i < n; i += LANES) {
-        vf part = {0};
-        size_t m = n - i < LANES ? (size_t)(n - i) : (size_t)LANES;
-        if (m == LANES)
-            memcpy(&part, x + i, sizeof part);
-        else
-            memcpy(&part, x + i, m * sizeof(float));
-        vd v = __builtin_convertvector(part, vd);
-        vl ok = v - v == 0; /* -1, or 0 for infinities and NaN */
-        v = (vd)((vl)v & ok);
-        *sum += v * v;
-        *finite -= ok;
-        for (int k = (int)m; k < LANES; k++) (*finite)[k]--; /* the zeros behind the end */
-    }
-}
-
-/* Sum of squares and number of the finite ones among n elements. */
-static void squares(enum arg_type type, const void *x, int64_t from, int64_t n, double *sum, int64_t *finite) {
-    enum { CHUNK = 512 };
-    float chunk[CHUNK];
-    vd sums = {0};
-    vl finites = {0};
-    if (type == TYPE_F32) {
-        add_squares((const float *)x + from, n, &sums, &finites);
-    } else {
-        for (int64_t done = 0; done < n; done += CHUNK) {
-            int64_t m = i64_min(CHUNK, n - done);
-            load_floats(type, x, from + done, m, chunk);
-            add_squares(chunk, m, &sums, &finites);
+/* Sums of squares and numbers of the finite elements of rows of floats. */
+WIDE static void add_squares(const float *x, int64_t rows, int64_t row, double *sums, int64_t *finites) {
+    for (int64_t r = 0; r < rows; r++, x += row) {
+        vd sum = {0};
+        vl finite = {0};
+        double s = 0;
+        int64_t f = 0;
+        for (int64_t i = 0; i < row; i += LANES) {
+            vf part = {0};
+            size_t m = row - i < LANES ? (size_t)(row - i) : (size_t)LANES;
+            if (m == LANES)
+                memcpy(&part, x + i, sizeof part);
+            else
+                memcpy(&part, x + i, m * sizeof(float));
+            vd v = __builtin_convertvector(part, vd);
+            vl ok = v - v == 0; /* -1, or 0 for infinities and NaN */
+            v = (vd)((vl)v & ok);
+            sum += v * v;
+            finite -= ok;
+            for (int k = (int)m; k < LANES; k++) finite[k]--; /* the zeros behind the end */
         }
-    }
-    *sum = 0;
-    *finite = 0;
-    for (int k = 0; k < LANES; k++) {
-        *sum += sums[k];
-        *finite += finites[k];
+        for (int k = 0; k < LANES; k++) {
+            s += sum[k];
+            f += finite[k];
+        }
+        sums[r] += s;
+        finites[r] += f;
     }
 }
 
@@ -199,47 +188,56 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The lower median of those that are not zero; 0: all are. */
+/* A bucket for each power of two. */
+static unsigned bucket_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (unsigned)(bits >> 52); /* x is not negative */
+}
+
+/* The lower median of those that are not zero; 0: all are. Of the middle bucket alone anything is sorted. */
 static double median(const double *x, int64_t n) {
-    double *sorted = xmalloc((size_t)n * sizeof *sorted);
-    int64_t m = 0;
+    int64_t count[2048] = {0}, m = 0, before = 0, k = 0;
+    unsigned middle = 0;
     for (int64_t i = 0; i < n; i++)
-        if (x[i] > 0) sorted[m++] = x[i];
-    /* A bucket a power of two leaves few to sort. */
-    int64_t count[2100] = {0}, before = 0, k = 0;
-    int bucket = 0, exponent;
-    for (int64_t i = 0; i < m; i++) {
-        frexp(sorted[i], &exponent);
-        count[exponent + 1075]++;
-    }
-    while (before + count[bucket] <= (m - 1) / 2) before += count[bucket++];
-    for (int64_t i = 0; i < m; i++) {
-        frexp(sorted[i], &exponent);
-        if (exponent + 1075 == bucket) sorted[k++] = sorted[i];
-    }
-    qsort(sorted, (size_t)k, sizeof *sorted, ascending);
-    double result = m > 0 ? sorted[(m - 1) / 2 - before] : 0;
-    free(sorted);
+        if (x[i] > 0) {
+            count[bucket_of(x[i])]++;
+            m++;
+        }
+    if (m == 0) return 0;
+    while (before + count[middle] <= (m - 1) / 2) before += count[middle++];
+    double *some = xmalloc((size_t)count[middle] * sizeof *some);
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > 0 && bucket_of(x[i]) == middle) some[k++] = x[i];
+    qsort(some, (size_t)k, sizeof *some, ascending);
+    const double result = some[(m - 1) / 2 - before];
+    free(some);
     return result;
 }
 
 void compare_scales(enum arg_type type, const void *want, int64_t count, int64_t row, const struct compare_limit *limit,
                     double *scales) {
+    enum { CHUNK = 512 };
     const int64_t rows = count / row;
     double all = 0;
     int64_t finite_all = 0;
-    if (type == TYPE_I64 || type == TYPE_BOOL) {
-        memset(scales, 0, (size_t)rows * sizeof *scales);
-        return;
-    }
+    memset(scales, 0, (size_t)rows * sizeof *scales);
+    if (type == TYPE_I64 || type == TYPE_BOOL) return;
+    int64_t *finites = xcalloc((size_t)rows, sizeof *finites);
+    if (type == TYPE_F32) add_squares(want, rows, row, scales, finites);
+    for (int64_t r = 0; r < rows && type != TYPE_F32; r++)
+        for (int64_t done = 0; done < row; done += CHUNK) {
+            float chunk[CHUNK];
+            const int64_t n = i64_min(CHUNK, row - done);
+            load_floats(type, want, r * row + done, n, chunk);
+            add_squares(chunk, 1, n, &scales[r], &finites[r]);
+        }
     for (int64_t r = 0; r < rows; r++) {
-        double sum;
-        int64_t finite;
-        squares(type, want, r * row, row, &sum, &finite);
-        scales[r] = finite ? sqrt(sum / (double)finite) : 0;
-        all += sum;
-        finite_all += finite;
+        all += scales[r];
+        finite_all += finites[r];
+        scales[r] = finites[r] ? sqrt(scales[r] / (double)finites[r]) : 0;
     }
+    free(finites);
     const double least = fmax(limit->typical, smallest_scale(type)), whole = sqrt(all / (double)i64_max(finite_all, 1));
     const double lowest = whole > 0 ? limit->floor * median(scales, rows) : zero_scale;
     for (int64_t r = 0; r < rows; r++) {
@@ -274,43 +272,54 @@ static void compare_slowly(enum arg_type type, const void *want, const void *got
     }
 }
 
-/* The common case, all elements fine, eight at a time; a row's last eight may overlap those before. Returns false,
- * having decided nothing, when any is not. */
+struct fine {
+    vf top; /* largest errors */
+    vi bad; /* -1: an element that is not fine */
+};
+
+static inline __attribute__((always_inline)) void look(const float *want, const float *got, size_t n, float scale,
+                                                       float tolerance, bool compatible, struct fine *f) {
+    const float t = 1e-4f;
+    const vi no_sign = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
+    vf w = {0}, g = {0};
+    memcpy(&w, want, n * sizeof(float));
+    memcpy(&g, got, n * sizeof(float));
+    vf diff = g - w;
+    vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
+    vf d = (vf)diff_bits, a = (vf)want_bits;
+    vf error = d / (scale + a);
+    f->bad |= ~(error <= tolerance); /* a NaN is not <= anything */
+    if (compatible) f->bad |= ~(d <= t + t * a);
+    vi greater = error > f->top;
+    f->top = (vf)((greater & (vi)error) | (~greater & (vi)f->top));
+}
+
+static inline __attribute__((always_inline)) struct fine
+look_at_rows(const float *want, const float *got, int64_t count, const struct compare_rule *rule, bool compatible) {
+    const float tolerance = (float)rule->tolerance;
+    const int64_t row = rule->row;
+    struct fine f = {{0}, {0}};
+    for (int64_t start = 0, r = 0; start < count; start += row, r++) {
+        const float scale = (float)rule->scales[r];
+        const float *w = want + start, *g = got + start;
+        for (int64_t k = 0; k + LANES <= row; k += LANES) look(w + k, g + k, LANES, scale, tolerance, compatible, &f);
+        if (row < LANES)
+            look(w, g, (size_t)row, scale, tolerance, compatible, &f);
+        else if (row % LANES) /* some of these for the second time */
+            look(w + row - LANES, g + row - LANES, LANES, scale, tolerance, compatible, &f);
+    }
+    return f;
+}
+
+/* The common case, all elements fine, eight at a time. Returns false, having decided nothing, when any is not. */
 WIDE static bool compare_f32_fast(const float *want, const float *got, int64_t count, const struct compare_rule *rule,
                                   double *max_error) {
-    const float t = 1e-4f, tolerance = (float)rule->tolerance;
-    const bool compatible = rule->compatible;
-    const int64_t row = rule->row;
-    vf top = {0};
-    vi bad = {0};
-    const vi no_sign = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
-    for (int64_t start = 0; start < count; start += row) {
-        const float scale = (float)rule->scales[start / row];
-        const vf s = {scale, scale, scale, scale, scale, scale, scale, scale};
-        for (int64_t k = 0; k < row; k += LANES) {
-            vf w = {0}, g = {0};
-            if (row >= LANES) {
-                const int64_t i = start + (k + LANES <= row ? k : row - LANES);
-                memcpy(&w, want + i, sizeof w);
-                memcpy(&g, got + i, sizeof g);
-            } else {
-                memcpy(&w, want + start, (size_t)row * sizeof(float));
-                memcpy(&g, got + start, (size_t)row * sizeof(float));
-            }
-            vf diff = g - w;
-            vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
-            vf d = (vf)diff_bits, a = (vf)want_bits;
-            vf error = d / (s + a);
-            bad |= ~(error <= tolerance); /* a NaN is not <= anything */
-            if (compatible) bad |= ~(d <= t + t * a);
-            vi greater = error > top;
-            top = (vf)((greater & (vi)error) | (~greater & (vi)top));
-        }
-    }
+    const struct fine f =
+        rule->compatible ? look_at_rows(want, got, count, rule, true) : look_at_rows(want, got, count, rule, false);
     float m = 0;
     for (int k = 0; k < LANES; k++) {
-        if (bad[k]) return false;
-        if (top[k] > m) m = top[k];
+        if (f.bad[k]) return false;
+        if (f.top[k] > m) m = f.top[k];
     }
     *max_error = (double)m;
     return true;
