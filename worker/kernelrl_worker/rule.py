@@ -1,5 +1,5 @@
 """When an output is right: compare.h's rule on torch tensors, on a CPU or a GPU. compare.c has the same for backend c, and
-a test (tests/e2e/rule.sh) holds the two together.
+a test (src/verify/rule_test.c) holds the two together.
 
 The error of an element is |got - want| / (scale + |want|), with a scale for each row of the expected output. A row is the
 last dimension, with parts of the ones before it until it has 64 elements. There is no absolute floor but what the type's
