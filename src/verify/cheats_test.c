@@ -250,6 +250,11 @@ static void cheats_c(void **state) {
     judge_folder("cheats/c", BACKEND_c);
 }
 
+static void honest_c(void **state) {
+    (void)state;
+    judge_folder("honest/c", BACKEND_c);
+}
+
 static void honest_torch_cpu(void **state) {
     (void)state;
     judge_folder("honest", BACKEND_torch_cpu);
@@ -313,7 +318,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cheats_torch_cpu), cmocka_unit_test(cheats_c),      cmocka_unit_test(honest_torch_cpu),
         cmocka_unit_test(cheats_triton),    cmocka_unit_test(honest_triton), cmocka_unit_test(cheats_native),
-        cmocka_unit_test(honest_native),
+        cmocka_unit_test(honest_native),    cmocka_unit_test(honest_c),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

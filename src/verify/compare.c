@@ -1,9 +1,12 @@
 #include "verify/compare.h"
 
+#include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const double scale_floor = 1e-3;
+enum { ROW = 64 };
+static const double zero_scale = 1e-3; /* of an output that is zero everywhere */
 
 /* Compiled for several vector widths, of which one is picked when the program starts; the arithmetic is the same in
  * each. The sanitizers cannot run that early. */
@@ -43,7 +46,7 @@ double compare_element(enum arg_type type, const void *x, int64_t i) {
     return 0;
 }
 
-double compare_tolerance(enum arg_type type) {
+static double base_tolerance(enum arg_type type) {
     switch (type) {
     case TYPE_F32: return 1e-4;
     case TYPE_F16:
@@ -52,6 +55,19 @@ double compare_tolerance(enum arg_type type) {
     case TYPE_BOOL: return 0;
     }
     return 0;
+}
+
+struct compare_limit compare_no_limit(enum arg_type type) {
+    /* Half types round by about their tolerance: no row can be held to less than a typical one. */
+    return (struct compare_limit){.floor = type == TYPE_F32 ? 1e-2 : 1};
+}
+
+double compare_tolerance(enum arg_type type, const struct compare_limit *limit) {
+    return type == TYPE_I64 || type == TYPE_BOOL ? 0 : fmax(base_tolerance(type), 10 * limit->noise);
+}
+
+static double smallest_scale(enum arg_type type) {
+    return (type == TYPE_F16 ? 0x1p-24 : (double)FLT_MIN) / base_tolerance(type);
 }
 
 static size_t element_bytes(enum arg_type type) {
@@ -126,50 +142,117 @@ typedef double vd __attribute__((vector_size(64)));
 typedef int64_t vl __attribute__((vector_size(64)));
 enum { LANES = 8 };
 
-/* Adds the squares and the number of the finite ones among n floats, element i to lane i % LANES. */
-WIDE static void add_squares(const float *x, int64_t n, vd *sum, vl *finite) {
-    for (int64_t i = 0; i < n; i += LANES) {
-        vf part = {0};
-        size_t m = n - i < LANES ? (size_t)(n - i) : (size_t)LANES;
-        if (m == LANES)
-            memcpy(&part, x + i, sizeof part);
-        else
-            memcpy(&part, x + i, m * sizeof(float));
-        vd v = __builtin_convertvector(part, vd);
-        vl ok = v - v == 0; /* -1, or 0 for infinities and NaN */
-        v = (vd)((vl)v & ok);
-        *sum += v * v;
-        *finite -= ok;
-        for (int k = (int)m; k < LANES; k++) (*finite)[k]--; /* the zeros behind the end */
+/* Sums of squares and numbers of the finite elements of rows of floats. */
+WIDE static void add_squares(const float *x, int64_t rows, int64_t row, double *sums, int64_t *finites) {
+    for (int64_t r = 0; r < rows; r++, x += row) {
+        vd sum = {0};
+        vl finite = {0};
+        double s = 0;
+        int64_t f = 0;
+        for (int64_t i = 0; i < row; i += LANES) {
+            vf part = {0};
+            size_t m = row - i < LANES ? (size_t)(row - i) : (size_t)LANES;
+            if (m == LANES)
+                memcpy(&part, x + i, sizeof part);
+            else
+                memcpy(&part, x + i, m * sizeof(float));
+            vd v = __builtin_convertvector(part, vd);
+            vl ok = v - v == 0; /* -1, or 0 for infinities and NaN */
+            v = (vd)((vl)v & ok);
+            sum += v * v;
+            finite -= ok;
+            for (int k = (int)m; k < LANES; k++) finite[k]--; /* the zeros behind the end */
+        }
+        for (int k = 0; k < LANES; k++) {
+            s += sum[k];
+            f += finite[k];
+        }
+        sums[r] += s;
+        finites[r] += f;
     }
 }
 
-double compare_rms(enum arg_type type, const void *x, int64_t count) {
+int64_t compare_row(const struct arg *a) {
+    int64_t row = 1;
+    for (int d = a->nd - 1; d >= 0 && row < ROW; d--) {
+        int64_t part = a->dim[d];
+        if (row > 1 && row * part >= ROW) /* not all of it, where less will do */
+            for (part = 1; a->dim[d] % part != 0 || row * part < ROW;) part++;
+        row *= part;
+    }
+    return i64_max(row, 1);
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A bucket for each power of two. */
+static unsigned bucket_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (unsigned)(bits >> 52); /* x is not negative */
+}
+
+/* The lower median of those that are not zero; 0: all are. Of the middle bucket alone anything is sorted. */
+static double median(const double *x, int64_t n) {
+    int64_t count[2048] = {0}, m = 0, before = 0, k = 0;
+    unsigned middle = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > 0) {
+            count[bucket_of(x[i])]++;
+            m++;
+        }
+    if (m == 0) return 0;
+    while (before + count[middle] <= (m - 1) / 2) before += count[middle++];
+    double *some = xmalloc((size_t)count[middle] * sizeof *some);
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] > 0 && bucket_of(x[i]) == middle) some[k++] = x[i];
+    qsort(some, (size_t)k, sizeof *some, ascending);
+    const double result = some[(m - 1) / 2 - before];
+    free(some);
+    return result;
+}
+
+void compare_scales(enum arg_type type, const void *want, int64_t count, int64_t row, const struct compare_limit *limit,
+                    double *scales) {
     enum { CHUNK = 512 };
-    float chunk[CHUNK];
-    vd sums = {0};
-    vl finites = {0};
-    double sum = 0;
-    int64_t finite = 0;
-    if (type == TYPE_I64 || type == TYPE_BOOL) return 0; /* compared exactly: no scale */
-    for (int64_t from = 0; from < count; from += CHUNK) {
-        int64_t n = i64_min(CHUNK, count - from);
-        load_floats(type, x, from, n, chunk);
-        add_squares(chunk, n, &sums, &finites);
+    const int64_t rows = count / row;
+    double all = 0;
+    int64_t finite_all = 0;
+    memset(scales, 0, (size_t)rows * sizeof *scales);
+    if (type == TYPE_I64 || type == TYPE_BOOL) return;
+    int64_t *finites = xcalloc((size_t)rows, sizeof *finites);
+    if (type == TYPE_F32) add_squares(want, rows, row, scales, finites);
+    for (int64_t r = 0; r < rows && type != TYPE_F32; r++)
+        for (int64_t done = 0; done < row; done += CHUNK) {
+            float chunk[CHUNK];
+            const int64_t n = i64_min(CHUNK, row - done);
+            load_floats(type, want, r * row + done, n, chunk);
+            add_squares(chunk, 1, n, &scales[r], &finites[r]);
+        }
+    for (int64_t r = 0; r < rows; r++) {
+        all += scales[r];
+        finite_all += finites[r];
+        scales[r] = finites[r] ? sqrt(scales[r] / (double)finites[r]) : 0;
     }
-    for (int k = 0; k < LANES; k++) {
-        sum += sums[k];
-        finite += finites[k];
+    free(finites);
+    const double least = fmax(limit->typical, smallest_scale(type)), whole = sqrt(all / (double)i64_max(finite_all, 1));
+    const double lowest = whole > 0 ? limit->floor * median(scales, rows) : zero_scale;
+    for (int64_t r = 0; r < rows; r++) {
+        double scale = fmax(scales[r], lowest);
+        if (whole > 0) scale = fmin(scale, whole);
+        scales[r] = fmax(scale, least);
     }
-    return finite ? sqrt(sum / (double)finite) : 0;
 }
 
 /* Every element on its own, in double precision. */
-static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count, double scale,
+static void compare_slowly(enum arg_type type, const void *want, const void *got, int64_t count,
                            const struct compare_rule *rule, struct compare_result *out) {
     enum { CHUNK = 512 };
     float wants[CHUNK], gots[CHUNK];
-    double t = compare_tolerance(type);
+    double t = base_tolerance(type);
     for (int64_t from = 0; from < count; from += CHUNK) {
         int64_t n = i64_min(CHUNK, count - from);
         load_floats(type, want, from, n, wants);
@@ -180,7 +263,7 @@ static void compare_slowly(enum arg_type type, const void *want, const void *got
             if (!isfinite(w))
                 good = isnan(w) ? isnan(g) && !poisoned : g == w;
             else if (isfinite(g)) {
-                double d = fabs(g - w), error = d / (scale + fabs(w));
+                double d = fabs(g - w), error = d / (rule->scales[(from + k) / rule->row] + fabs(w));
                 if (error > out->max_error) out->max_error = error;
                 good = error <= rule->tolerance && (!rule->compatible || d <= t + t * fabs(w));
             }
@@ -189,39 +272,54 @@ static void compare_slowly(enum arg_type type, const void *want, const void *got
     }
 }
 
-/* The common case, all elements fine, eight at a time. Returns false, having decided nothing, when any is not. */
+struct fine {
+    vf top; /* largest errors */
+    vi bad; /* -1: an element that is not fine */
+};
 
-WIDE static bool compare_f32_fast(const float *want, const float *got, int64_t count, double scale,
-                                  const struct compare_rule *rule, double *max_error) {
-    const float t = 1e-4f, tolerance = (float)rule->tolerance;
-    const bool compatible = rule->compatible;
-    vf top = {0}, s = {0};
-    vi bad = {0};
+static inline __attribute__((always_inline)) void look(const float *want, const float *got, size_t n, float scale,
+                                                       float tolerance, bool compatible, struct fine *f) {
+    const float t = 1e-4f;
     const vi no_sign = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
-    s += (float)scale;
-    for (int64_t i = 0; i < count; i += LANES) {
-        vf w = {0}, g = {0};
-        size_t n = count - i < LANES ? (size_t)(count - i) : (size_t)LANES;
-        if (n == LANES) {
-            memcpy(&w, want + i, sizeof w);
-            memcpy(&g, got + i, sizeof g);
-        } else {
-            memcpy(&w, want + i, n * sizeof(float));
-            memcpy(&g, got + i, n * sizeof(float));
-        }
-        vf diff = g - w;
-        vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
-        vf d = (vf)diff_bits, a = (vf)want_bits;
-        vf error = d / (s + a);
-        bad |= ~(error <= tolerance); /* a NaN is not <= anything */
-        if (compatible) bad |= ~(d <= t + t * a);
-        vi greater = error > top;
-        top = (vf)((greater & (vi)error) | (~greater & (vi)top));
+    vf w = {0}, g = {0};
+    memcpy(&w, want, n * sizeof(float));
+    memcpy(&g, got, n * sizeof(float));
+    vf diff = g - w;
+    vi diff_bits = (vi)diff & no_sign, want_bits = (vi)w & no_sign;
+    vf d = (vf)diff_bits, a = (vf)want_bits;
+    vf error = d / (scale + a);
+    f->bad |= ~(error <= tolerance); /* a NaN is not <= anything */
+    if (compatible) f->bad |= ~(d <= t + t * a);
+    vi greater = error > f->top;
+    f->top = (vf)((greater & (vi)error) | (~greater & (vi)f->top));
+}
+
+static inline __attribute__((always_inline)) struct fine
+look_at_rows(const float *want, const float *got, int64_t count, const struct compare_rule *rule, bool compatible) {
+    const float tolerance = (float)rule->tolerance;
+    const int64_t row = rule->row;
+    struct fine f = {{0}, {0}};
+    for (int64_t start = 0, r = 0; start < count; start += row, r++) {
+        const float scale = (float)rule->scales[r];
+        const float *w = want + start, *g = got + start;
+        for (int64_t k = 0; k + LANES <= row; k += LANES) look(w + k, g + k, LANES, scale, tolerance, compatible, &f);
+        if (row < LANES)
+            look(w, g, (size_t)row, scale, tolerance, compatible, &f);
+        else if (row % LANES) /* some of these for the second time */
+            look(w + row - LANES, g + row - LANES, LANES, scale, tolerance, compatible, &f);
     }
+    return f;
+}
+
+/* The common case, all elements fine, eight at a time. Returns false, having decided nothing, when any is not. */
+WIDE static bool compare_f32_fast(const float *want, const float *got, int64_t count, const struct compare_rule *rule,
+                                  double *max_error) {
+    const struct fine f =
+        rule->compatible ? look_at_rows(want, got, count, rule, true) : look_at_rows(want, got, count, rule, false);
     float m = 0;
     for (int k = 0; k < LANES; k++) {
-        if (bad[k]) return false;
-        if (top[k] > m) m = top[k];
+        if (f.bad[k]) return false;
+        if (f.top[k] > m) m = f.top[k];
     }
     *max_error = (double)m;
     return true;
@@ -243,8 +341,7 @@ void compare_tensor(enum arg_type type, const void *want, const void *got, int64
         out->max_error = 1;
         return;
     }
-    double scale = rule->rms > scale_floor ? rule->rms : scale_floor;
-    if (type == TYPE_F32 && compare_f32_fast(want, got, count, scale, rule, &out->max_error)) return;
+    if (type == TYPE_F32 && compare_f32_fast(want, got, count, rule, &out->max_error)) return;
     out->max_error = 0;
-    compare_slowly(type, want, got, count, scale, rule, out);
+    compare_slowly(type, want, got, count, rule, out);
 }

@@ -150,15 +150,16 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
 }
 
 /* Families beyond `shipped`, the most telling first, each on one parameter set. An answer sees which set it has: the
- * first would be safe to take short cuts on if it met nothing but shipped inputs. */
+ * first would be safe to take short cuts on if it met nothing but shipped inputs. Scaled inputs on the first are for
+ * problems alone whose own inputs hardly change their outputs; elsewhere the referee says no. */
 static const struct {
     const char *name;
     int param_set;
-} families[] = {{"signed", 1}, {"probe", 1},  {"offset", 1}, {"spikes", 0},
-                {"unit", 1},   {"scaled", 1}, {"small", 1},  {"negated", 1}};
+} families[] = {{"scaled", 0}, {"signed", 1}, {"probe", 1}, {"offset", 1}, {"spikes", 0},
+                {"unit", 1},   {"scaled", 1}, {"small", 1}, {"negated", 1}};
 /* What one of each so many timed sets is, where the reference stands it on parameters as initialised. The clock's calls
  * would otherwise be known for their inputs' distribution. */
-static const char *const timed_families[] = {"spikes", "signed"};
+static const char *const timed_families[] = {"scaled", "spikes", "signed"};
 /* And half of the others, where one element can be made to show: as the problem makes them but for one element of one
  * input. Who looks at a part of the inputs, and sees that they are as usual, has not looked at that one; and they take
  * no other time. */
@@ -166,11 +167,13 @@ static const char touched_family[] = "touched";
 enum { OTHER_TIMED = 4 };
 
 /* Decides the trials: in hardened scoring shipped inputs on parameters as initialised first, then one of each family
- * that the reference itself stands, on randomised parameters. */
-static void begin_survey(struct str *q, const struct modcase *c, int wanted) {
+ * that the reference itself stands, on randomised parameters. timed: for the clock's inputs, which have to take as long
+ * as shipped ones. */
+static void begin_survey(struct str *q, const struct modcase *c, int wanted, bool timed) {
     begin(q, "module_survey", c);
     js_put_i64(q, "seed", (int64_t)secret(c, 6, 0));
     js_put_i64(q, "wanted", wanted);
+    js_put_bool(q, "timed", timed);
     js_begin(q, "families", '[');
 }
 
@@ -184,7 +187,7 @@ static void put_family(struct str *q, const char *name, int param_set) {
 static enum status survey_timed(struct modcases *m, struct modcase *c, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    begin_survey(&q, c, 1);
+    begin_survey(&q, c, 1, true);
     for (size_t i = 0; i < ARRAY_LEN(timed_families); i++) put_family(&q, timed_families[i], 0);
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
@@ -193,7 +196,7 @@ static enum status survey_timed(struct modcases *m, struct modcase *c, struct er
         if (json_is_true(json_object_get(json_array_get(list, i), "usable"))) c->timed_family = timed_families[i];
     CLEANUP_STR struct str touched = STR_INIT;
     CLEANUP_JSON json_t *told = NULL;
-    begin_survey(&touched, c, 1);
+    begin_survey(&touched, c, 1, true);
     put_family(&touched, touched_family, 0);
     js_end(&touched, ']');
     TRY(ask(m, &touched, -1, &told, e));
@@ -215,7 +218,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     if (!hardened) return ST_OK;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    begin_survey(&q, c, families_too ? n : 1);
+    begin_survey(&q, c, families_too ? n : 1, false);
     put_family(&q, "shipped", 0);
     for (size_t i = 0; i < ARRAY_LEN(families) && families_too; i++)
         put_family(&q, families[i].name, families[i].param_set);

@@ -119,6 +119,8 @@ static enum status attach(struct references *r, struct reference *p, struct err 
     js_put_str(&q, "op", "attach");
     js_put_i64(&q, "problem", p->id);
     js_put_i64(&q, "bytes", (int64_t)s->master_bytes);
+    js_put_bool(&q, "families", !r->single_input);
+    js_put_i64(&q, "seed", (int64_t)secret(p, 9, 0)); /* for inputs on which it tries what they tell */
     js_begin(&q, "layout", '{');
     js_put_i64(&q, "param_base", 0);
     js_put_i64(&q, "param_stride", (int64_t)s->param_stride);
@@ -131,6 +133,7 @@ static enum status attach(struct references *r, struct reference *p, struct err 
     js_end(&q, '}');
     js_end(&q, '}');
     TRY(refworker_call(r->worker, &q, s->master_fd, fill_timeout_s, &reply, e));
+    if (p->n_tests == 0) p->blind = json_is_true(json_object_get(reply, "blind"));
     json_decref(reply);
     p->attached_generation = r->worker->generation;
     return ST_OK;
@@ -205,11 +208,20 @@ enum status reference_get(struct references *r, const char *code, struct referen
 
 /* ---- sets ---- */
 
-/* One of each so many timed sets is signed, and half of the others are touched, where the reference stands that: an
- * answer that has its tests behind it would otherwise know what its inputs are drawn from. */
+/* One of each so many timed sets is signed (of a blind problem, whose own inputs a constant would answer, scaled), and
+ * half of the others are touched, where the reference stands that: an answer that has its tests behind it would
+ * otherwise know what its inputs are drawn from. */
 enum { OTHER_TIMED = 4 };
 
-static const char *const pattern[] = {"shipped", "signed", "touched", "scaled", "signed"};
+struct kind {
+    const char *family;
+    int param_set;
+};
+/* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. What timed sets may
+ * be of goes with both where it is the only thing that tells. */
+static const struct kind pattern[] = {{"shipped", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}, {"signed", 1}},
+                         blind_pattern[] = {
+                             {"shipped", 0}, {"scaled", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}};
 
 struct wanted {
     int set;
@@ -219,11 +231,64 @@ struct wanted {
     bool usable; /* out */
 };
 
-/* On the parameters that go with the family: shipped and touched inputs on those as initialised, the others on
- * disturbed ones. */
-static struct wanted wanted(int set, const char *family, uint64_t seed) {
-    const bool usual = strcmp(family, "shipped") == 0 || strcmp(family, "touched") == 0;
-    return (struct wanted){.set = set, .family = family, .seed = seed, .param_set = !usual};
+static struct wanted wanted(int set, struct kind kind, uint64_t seed) {
+    return (struct wanted){.set = set, .family = kind.family, .seed = seed, .param_set = kind.param_set};
+}
+
+/* What is known of a family; NULL of one that timed sets are never of. */
+static struct family_seen *seen(struct reference *p, const struct wanted *w) {
+    if (w->param_set != 0) return NULL;
+    if (strcmp(w->family, "shipped") == 0) return &p->shipped;
+    if (strcmp(w->family, "signed") == 0) return &p->is_signed;
+    return strcmp(w->family, "touched") == 0 ? &p->touched : &p->scaled;
+}
+
+/* Where the reference is off by more elsewhere, it may be here as well; an output's usual size is its family's own. */
+static void widen(struct compare_limit *a, const struct compare_limit *b) {
+    a->noise = fmax(a->noise, b->noise);
+    a->floor = fmax(a->floor, b->floor);
+}
+
+/* One set's limits from the reply, one of each compared argument. */
+static bool read_limits(const json_t *one, struct compare_limit *limits, int n) {
+    const json_t *list = json_object_get(one, "limits");
+    if (json_array_size(list) != (size_t)n) return false;
+    for (int c = 0; c < n; c++) {
+        const json_t *of = json_array_get(list, (size_t)c);
+        if (json_array_size(of) != 3) return false;
+        limits[c] = (struct compare_limit){.noise = json_number_value(json_array_get(of, 0)),
+                                           .floor = json_number_value(json_array_get(of, 1)),
+                                           .typical = json_number_value(json_array_get(of, 2))};
+    }
+    return true;
+}
+
+/* Takes one set's reply; limits has room for one of each compared argument. */
+static enum status take(struct reference *p, struct wanted *w, const json_t *one, bool with_noise,
+                        struct compare_limit *limits, struct err *e) {
+    const int n = p->sets.n_compared;
+    struct family_seen *family = seen(p, w);
+    const bool shipped = family == &p->shipped;
+    w->usable = true;
+    if (with_noise) {
+        double noise = 0;
+        if (!read_limits(one, limits, n))
+            return FAIL(e, ST_WORKER, "reference worker: limits missing from a fill reply");
+        for (int c = 0; c < n; c++) noise = fmax(noise, limits[c].noise);
+        w->usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
+        for (int c = 0; c < n && family && w->usable; c++) {
+            widen(&family->limits[c], &limits[c]);
+            family->limits[c].typical = fmax(family->limits[c].typical, limits[c].typical);
+        }
+        if (family && w->usable && json_is_true(json_object_get(one, "timed"))) family->usable = true;
+    } else {
+        for (int c = 0; c < n; c++) {
+            limits[c] = family->limits[c];
+            widen(&limits[c], &p->shipped.limits[c]);
+        }
+    }
+    if (w->usable) sets_note(&p->sets, w->set, w->family, w->param_set, limits);
+    return ST_OK;
 }
 
 static enum status fill(struct references *r, struct reference *p, struct wanted *w, int n, bool with_noise,
@@ -248,28 +313,22 @@ static enum status fill(struct references *r, struct reference *p, struct wanted
     TRY(ask(r, p, &q, fill_timeout_s, &reply, e));
     enum status st = ST_OK;
     const json_t *sets = json_object_get(reply, "sets");
+    CLEANUP_FREE struct compare_limit *limits = xcalloc((size_t)p->sets.n_compared, sizeof *limits);
     if (json_array_size(sets) != (size_t)n) st = FAIL(e, ST_WORKER, "reference worker: sets missing from a fill reply");
-    for (int i = 0; i < n && st == ST_OK; i++) {
-        const json_t *one = json_array_get(sets, (size_t)i);
-        bool shipped = strcmp(w[i].family, "shipped") == 0;
-        double noise = json_number_value(json_object_get(one, "noise"));
-        w[i].usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
-        struct other_family *other = strcmp(w[i].family, "signed") == 0    ? &p->is_signed
-                                     : strcmp(w[i].family, "touched") == 0 ? &p->touched
-                                                                           : NULL;
-        if (!with_noise) {
-            noise = other ? fmax(p->shipped_noise, other->noise) : p->shipped_noise;
-            w[i].usable = true;
-        } else if (shipped)
-            p->shipped_noise = fmax(p->shipped_noise, noise);
-        else if (other && w[i].usable) {
-            other->noise = fmax(other->noise, noise);
-            other->usable = true;
-        }
-        if (w[i].usable) sets_note(&p->sets, w[i].set, w[i].family, w[i].param_set, noise);
-    }
+    for (int i = 0; i < n && st == ST_OK; i++)
+        st = take(p, &w[i], json_array_get(sets, (size_t)i), with_noise, limits, e);
     json_decref(reply);
     return st;
+}
+
+static void forget_families(struct reference *p) {
+    struct family_seen *const families[] = {&p->shipped, &p->is_signed, &p->touched, &p->scaled};
+    const int n = p->sets.n_compared;
+    for (size_t f = 0; f < ARRAY_LEN(families); f++) {
+        families[f]->usable = false;
+        families[f]->limits = arena_array(&p->sets.arena, struct compare_limit, n);
+        for (int c = 0; c < n; c++) families[f]->limits[c] = compare_no_limit(p->spec.args[p->sets.compared[c]].type);
+    }
 }
 
 enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) {
@@ -284,16 +343,17 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
         st = connect(r, p, e); /* attaches: the worker writes the parameters */
         if (st != ST_OK) return mark_broken(p, st, e);
         sets_stage_params(&p->sets);
+        forget_families(p);
     }
+    const struct kind shipped = {"shipped", 0}, *const kinds = p->blind ? blind_pattern : pattern;
     int n = r->max_tests;
     CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
     for (int i = 0; i < n; i++)
-        w[i] =
-            wanted(i, r->single_input ? "shipped" : pattern[(size_t)i % ARRAY_LEN(pattern)], secret(p, 3, (uint64_t)i));
+        w[i] = wanted(i, r->single_input ? shipped : kinds[(size_t)i % ARRAY_LEN(pattern)], secret(p, 3, (uint64_t)i));
     enum status st = fill(r, p, w, n, true, e);
     int m = 0;
     for (int i = 0; i < n && st == ST_OK; i++)
-        if (!w[i].usable) again[m++] = wanted(i, "shipped", secret(p, 4, (uint64_t)i));
+        if (!w[i].usable) again[m++] = wanted(i, shipped, secret(p, 4, (uint64_t)i));
     if (st == ST_OK && m > 0) st = fill(r, p, again, m, true, e);
     if (st != ST_OK) return mark_broken(p, st, e);
     p->n_tests = n;
@@ -310,15 +370,22 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     ASSERT(n <= reference_timed_capacity(r, p));
     enum { CHUNK = 64 };
     struct wanted w[CHUNK];
+    if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable) {
+        /* The tests' signed inputs met other parameters. The set is filled again below. */
+        w[0] = wanted(reference_timed_set(r, 0), (struct kind){"signed", 0}, secret(p, 10, 0));
+        TRY(fill(r, p, w, 1, true, e));
+    }
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
         for (int i = 0; i < m; i++) {
             const uint64_t at = (uint64_t)(p->n_timed + i);
-            w[i] = wanted(reference_timed_set(r, p->n_timed + i), "shipped", secret(p, 5, at));
-            if (p->is_signed.usable && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
-                w[i].family = "signed";
+            struct kind kind = {"shipped", 0};
+            const char *other = p->scaled.usable ? "scaled" : p->is_signed.usable ? "signed" : NULL;
+            if (other && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
+                kind.family = other;
             else if (p->touched.usable && secret(p, 8, at) % 2)
-                w[i].family = "touched";
+                kind.family = "touched";
+            w[i] = wanted(reference_timed_set(r, p->n_timed + i), kind, secret(p, 5, at));
         }
         TRY(fill(r, p, w, m, false, e));
         p->n_timed += m;

@@ -22,11 +22,11 @@ struct reference {
     bool has_sets;
     struct sets sets;
     int n_tests, n_timed; /* sets filled so far: tests are 0..n_tests-1, timed ones follow max_tests */
-    double shipped_noise; /* as far as known: the largest of the tests' */
-    struct other_family { /* of those that timed sets may be of, too */
-        bool usable;
-        double noise;
-    } is_signed, touched;
+    bool blind; /* inputs as shipped hardly change the outputs: scaled ones do, by a factor of the problem's own */
+    struct family_seen {              /* of a family, on parameters as initialised */
+        bool usable;                  /* by timed sets too */
+        struct compare_limit *limits; /* of each compared argument: the widest of the tests' */
+    } shipped, is_signed, touched, scaled;
     double eager_s; /* seconds of one eager call, as last measured; 0 unknown */
     double alone_s; /* the same, with no answer alive */
     uint64_t used;  /* for eviction */
@@ -47,12 +47,14 @@ void references_free(struct references *r);
 /* The problem with this code, loaded by the worker when it is new. ST_INVALID: the problem is at fault (kept, and told
  * again next time). ST_WORKER: the worker could not be kept alive. */
 enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) MUST_USE;
-/* Makes the correctness sets: families shipped, signed, touched, scaled, signed, and so on; shipped and touched ones
- * run on the parameters as initialised, the others on disturbed ones. Where the reference itself is not finite or badly
+/* Makes the correctness sets: families shipped, signed, touched, scaled, signed, and so on, of a blind problem shipped,
+ * scaled, signed, touched, scaled; shipped and touched ones, and the first scaled ones of a blind problem, run on the
+ * parameters as initialised, the others on disturbed ones. Where the reference itself is not finite or badly
  * conditioned on a family, the set is made as shipped instead. */
 enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) MUST_USE;
 /* Makes sure that at least n timed sets are there; n is at most reference_timed_capacity(). All are on the parameters
- * as initialised; some, nobody knows which, are signed or touched, unless single_input is set. */
+ * as initialised; some, nobody knows which, are signed (of a blind problem scaled) or touched, unless single_input is
+ * set. */
 enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) MUST_USE;
 int reference_timed_capacity(const struct references *r, const struct reference *p);
 /* Set index of timed set i. */

@@ -31,6 +31,7 @@ static void lay_out(struct sets *s) {
     s->param_at = arena_array(&s->arena, int64_t, n);
     s->output_at = arena_array(&s->arena, int64_t, n);
     s->compared = arena_array(&s->arena, int, n);
+    s->row = arena_array(&s->arena, int64_t, n);
     for (int i = 0; i < n; i++) {
         const struct arg *a = &spec->args[i];
         size_t bytes = arg_bytes(a);
@@ -39,6 +40,7 @@ static void lay_out(struct sets *s) {
         if (a->role == ARG_PARAM || a->role == ARG_BUFFER) s->param_at[i] = (int64_t)place(&param, bytes, ALIGN);
         if (a->role == ARG_OUTPUT || a->mutated) {
             s->output_at[i] = (int64_t)place(&output, bytes, SETS_GUARD_BYTES);
+            s->row[s->n_compared] = compare_row(a);
             s->compared[s->n_compared++] = i;
         }
     }
@@ -142,16 +144,22 @@ unsigned char *sets_expected(const struct sets *s, int set) { return sets_input(
 
 void sets_stage_params(struct sets *s) { memcpy(s->read_only, s->master, SETS_PARAM_SETS * s->param_stride); }
 
-void sets_note(struct sets *s, int set, const char *family, int param_set, double noise) {
+void sets_note(struct sets *s, int set, const char *family, int param_set, const struct compare_limit *limits) {
     struct set_info *info = &s->info[set];
-    if (!info->rms) info->rms = arena_array(&s->arena, double, s->n_compared);
+    if (!info->scales) {
+        info->scales = arena_array(&s->arena, double *, s->n_compared);
+        info->limits = arena_array(&s->arena, struct compare_limit, s->n_compared);
+        for (int c = 0; c < s->n_compared; c++)
+            info->scales[c] = arena_array(&s->arena, double, s->spec->args[s->compared[c]].count / s->row[c]);
+    }
     for (int c = 0; c < s->n_compared; c++) {
         const struct arg *a = &s->spec->args[s->compared[c]];
-        info->rms[c] = compare_rms(a->type, sets_expected(s, set) + s->output_at[s->compared[c]], a->count);
+        info->limits[c] = limits[c];
+        compare_scales(a->type, sets_expected(s, set) + s->output_at[s->compared[c]], a->count, s->row[c], &limits[c],
+                       info->scales[c]);
     }
     info->family = family;
     info->param_set = param_set;
-    info->noise = noise;
     info->filled = true;
 }
 
@@ -225,8 +233,9 @@ void sets_compare(const struct sets *s, int lane, int slot, int set, int *arg, s
         int i = s->compared[c];
         const struct arg *a = &s->spec->args[i];
         struct compare_result r;
-        struct compare_rule rule = {.rms = info->rms[c],
-                                    .tolerance = fmax(compare_tolerance(a->type), 10 * info->noise),
+        struct compare_rule rule = {.scales = info->scales[c],
+                                    .row = s->row[c],
+                                    .tolerance = compare_tolerance(a->type, &info->limits[c]),
                                     .compatible = compatible,
                                     .poison = s->poison[i]};
         compare_tensor(a->type, want + s->output_at[i], got + s->output_at[i], a->count, &rule, &r);

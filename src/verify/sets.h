@@ -19,8 +19,8 @@ struct set_info {
     bool filled;
     const char *family; /* "shipped", "signed", "scaled" */
     int param_set;
-    double noise; /* normalised error of the float32 reference itself, against float64; 0 unknown */
-    double *rms;  /* of each compared argument */
+    struct compare_limit *limits; /* of each compared argument */
+    double **scales;              /* of its rows in the expected output */
 };
 
 struct sets {
@@ -32,6 +32,7 @@ struct sets {
     size_t input_stride, param_stride, output_stride;
     int n_compared; /* outputs and changed buffers */
     int *compared;  /* their argument indices */
+    int64_t *row;   /* of each of them: elements a row (compare_row) */
 
     int master_fd;
     unsigned char *master;
@@ -65,8 +66,9 @@ unsigned char *sets_input(const struct sets *s, int set);    /* in the master */
 unsigned char *sets_expected(const struct sets *s, int set); /* in the master, output offsets */
 /* After the worker has filled the parameters: copies them to the stage. */
 void sets_stage_params(struct sets *s);
-/* Notes what the worker put into a set, and its scale. family is a string constant. */
-void sets_note(struct sets *s, int set, const char *family, int param_set, double noise);
+/* Notes what the worker put into a set, and its scales. family is a string constant; limits: one of each compared
+ * argument, copied. */
+void sets_note(struct sets *s, int set, const char *family, int param_set, const struct compare_limit *limits);
 
 /* Makes sure that lanes 0 .. n-1 are there, n at most SETS_LANES. */
 enum status sets_open_lanes(struct sets *s, int n, struct err *e) MUST_USE;

@@ -322,14 +322,25 @@ static void test_spec_refuses(void **state) {
 
 /* ---- comparison ---- */
 
-static struct compare_result compare(const float *want, const float *got, int64_t n, bool compatible, uint64_t poison) {
-    struct compare_rule rule = {.rms = compare_rms(TYPE_F32, want, n),
-                                .tolerance = compare_tolerance(TYPE_F32),
+/* Of a tensor of that many rows. */
+static struct compare_result compare_rows(const float *want, const float *got, int64_t n, int64_t row,
+                                          const struct compare_limit *limit, bool compatible, uint64_t poison) {
+    double scales[4096];
+    assert_true(n / row <= (int64_t)ARRAY_LEN(scales));
+    compare_scales(TYPE_F32, want, n, row, limit, scales);
+    struct compare_rule rule = {.scales = scales,
+                                .row = row,
+                                .tolerance = compare_tolerance(TYPE_F32, limit),
                                 .compatible = compatible,
                                 .poison = poison};
     struct compare_result r;
     compare_tensor(TYPE_F32, want, got, n, &rule, &r);
     return r;
+}
+
+static struct compare_result compare(const float *want, const float *got, int64_t n, bool compatible, uint64_t poison) {
+    const struct compare_limit limit = compare_no_limit(TYPE_F32);
+    return compare_rows(want, got, n, n, &limit, compatible, poison);
 }
 
 static void test_compare_floats(void **state) {
@@ -342,7 +353,9 @@ static void test_compare_floats(void **state) {
     /* The error reported is the same whichever path computed it. */
     got[3] += 1e-5f;
     struct compare_result fast = compare(want, got, N, true, poison);
-    double rms = compare_rms(TYPE_F32, want, N);
+    double rms = 0;
+    for (int i = 0; i < N; i++) rms += (double)(want[i] * want[i]);
+    rms = sqrt(rms / N);
     assert_int_equal(fast.different, 0);
     assert_true(fabs(fast.max_error - (double)fabsf(got[3] - want[3]) / (rms + 7)) < 1e-9);
     /* One wrong element anywhere is found, in body and tail, and named. */
@@ -393,9 +406,74 @@ static void test_compare_scale(void **state) {
     assert_int_equal(compare(want, got, 64, false, 1).different, 0); /* 1e-7 of the scale */
 }
 
+static void test_compare_rows(void **state) {
+    (void)state;
+    enum { ROW = 70, ROWS = 5, N = ROW * ROWS };
+    struct compare_limit limit = compare_no_limit(TYPE_F32);
+    float want[N], got[N];
+    for (int i = 0; i < N; i++) want[i] = 1e-10f * (float)(1 + i % 3);
+    want[3] = 1e6f; /* hides nothing in other rows */
+    memcpy(got, want, sizeof got);
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, false, 1).different, 0);
+    for (int i = ROW; i < N; i++) got[i] *= 1.2f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, false, 1).different, N - ROW);
+    assert_int_equal(compare_rows(want, got, N, N, &limit, false, 1).different, 0); /* in one row it hides all */
+    /* In the last, overlapping vector of a row an error is found as well, and counted once. */
+    memcpy(got, want, sizeof got);
+    got[2 * ROW - 1] = 0;
+    struct compare_result r = compare_rows(want, got, N, ROW, &limit, false, 1);
+    assert_true(r.different == 1 && r.first == 2 * ROW - 1);
+    /* A row of nothing but rounding is held to the others' median. */
+    for (int i = 0; i < N; i++) want[i] = i < ROW ? 0 : 1;
+    memcpy(got, want, sizeof got);
+    got[5] = 0.9e-6f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 0);
+    got[5] = 1.1e-6f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 1);
+    limit.floor = 1; /* where the reference itself is no better */
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 0);
+    /* Results that are flushed to zero; zeros everywhere; a small number by luck. */
+    limit = compare_no_limit(TYPE_F32);
+    for (int i = 0; i < N; i++) want[i] = 1e-38f, got[i] = 0;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 0);
+    for (int i = 0; i < N; i++) want[i] = 3e-38f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, N);
+    for (int i = 0; i < N; i++) want[i] = 0, got[i] = 0.9e-7f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 0);
+    got[1] = 1.1e-7f;
+    assert_int_equal(compare_rows(want, got, N, ROW, &limit, true, 1).different, 1);
+    want[0] = 1e-7f, got[0] = 1.001e-7f;
+    assert_int_equal(compare_rows(want, got, 1, 1, &limit, true, 1).different, 1);
+    limit.typical = 1e-3;
+    assert_int_equal(compare_rows(want, got, 1, 1, &limit, true, 1).different, 0);
+    /* Rows of shapes: never a part of the last dimension, 64 elements where there are so many, and a divisor. */
+    static const struct {
+        int nd;
+        int64_t dim[4], row;
+    } shapes[] = {{0, {0}, 1},
+                  {1, {5}, 5},
+                  {1, {4096}, 4096},
+                  {2, {3, 100}, 100},
+                  {2, {128, 10}, 80},
+                  {2, {100, 1}, 100},
+                  {2, {7, 9}, 63},
+                  {3, {5, 13, 6}, 78},
+                  {4, {2, 8, 30, 30}, 90},
+                  {4, {4, 256, 1, 1}, 256},
+                  {3, {2, 67, 5}, 335},
+                  {4, {16, 3, 2, 2}, 96},
+                  {2, {4, 0}, 1}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct arg a = {.nd = shapes[i].nd};
+        memcpy(a.dim, shapes[i].dim, sizeof shapes[i].dim);
+        if (compare_row(&a) != shapes[i].row) fail_msg("%zu: %lld", i, (long long)compare_row(&a));
+    }
+}
+
 static void test_compare_types(void **state) {
     (void)state;
-    struct compare_rule rule = {.rms = 1, .tolerance = 1e-2, .compatible = true};
+    double ones[] = {1, 1, 1, 1};
+    struct compare_rule rule = {.scales = ones, .row = 1, .tolerance = 1e-2, .compatible = true};
     struct compare_result r;
     uint16_t half_want[] = {0x3c00, 0x0001, 0x7c00, 0xfc00}, half_got[] = {0x3c05, 0x8001, 0x7c00, 0x7c00};
     compare_tensor(TYPE_F16, half_want, half_got, 4, &rule, &r); /* 1 and 1.0049, 2^-24 and -2^-24, infinities */
@@ -447,7 +525,8 @@ static void test_sets(void **state) {
     memcpy(sets_input(&s, 2) + s.input_at[0], x, sizeof x);
     memcpy(sets_expected(&s, 2) + s.output_at[5], after, sizeof after);
     memcpy(sets_expected(&s, 2) + s.output_at[6], &out, sizeof out);
-    sets_note(&s, 2, "shipped", 0, 0);
+    const struct compare_limit limits[] = {compare_no_limit(TYPE_F32), compare_no_limit(TYPE_F32)};
+    sets_note(&s, 2, "shipped", 0, limits);
     sets_wipe(&s, 0);
     /* What one lane has written is neither in another nor, once that was wiped, left for the next answer in its own. */
     if (sets_open_lanes(&s, 2, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -751,6 +830,7 @@ int main(void) {
         cmocka_unit_test(test_spec_refuses),
         cmocka_unit_test(test_compare_floats),
         cmocka_unit_test(test_compare_scale),
+        cmocka_unit_test(test_compare_rows),
         cmocka_unit_test(test_compare_types),
         cmocka_unit_test(test_sets),
         cmocka_unit_test(test_timing),

@@ -412,7 +412,7 @@ static void test_worker_lost(void **state) {
     static const char *const families[] = {"shipped", "signed", "touched", "scaled", "signed"};
     for (int i = 0; i < 5; i++) {
         assert_string_equal(p->sets.info[i].family, families[i]);
-        assert_true(p->sets.info[i].noise > 0 && p->sets.info[i].noise < 1e-5);
+        assert_true(p->sets.info[i].limits[0].noise > 0 && p->sets.info[i].limits[0].noise < 1e-5);
     }
     /* Signed inputs have both signs, shipped ones do not; one element of the touched ones stands out; and parameter
      * sets differ. */

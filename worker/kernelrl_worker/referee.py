@@ -6,7 +6,8 @@ allocator) shows it. A set of inputs is (family, seed, parameter set): made agai
 of any size fit; expected outputs are kept while there is room.
 
 Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
-signs at random, `scaled` and `small` also multiply by 3 and 0.01, `negated` takes the negative, `offset` adds 50 to what
+signs at random, `scaled` and `small` also multiply by 3 and 0.01 (`scaled` by what makes the outputs of two draws differ,
+where the problem's own inputs and 3 do not), `negated` takes the negative, `offset` adds 50 to what
 is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
 element by so much that the reference's output must change, and asks for that change. `touched` changes one element, in
 any place, by as much as was found to show in some place: in timed calls, where nobody has time to find out for each.
@@ -15,9 +16,9 @@ any place, by as much as was found to show in some place: in timed calls, where 
 import contextlib
 import copy
 import ctypes
+import functools
 import gc
 import inspect
-import math
 import os
 import resource
 import time
@@ -25,24 +26,25 @@ import time
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernelrl_worker import cupti, reference, tensors
+from kernelrl_worker import cupti, reference, rule, tensors
 from kernelrl_worker.tensors import Fault
 
 REFERENCE_LANE = 0  # modcase.h
-CHUNK = 1 << 26  # elements compared at a time
-QUICK_CHUNK = 1 << 28  # when nothing is expected to be wrong
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
 REST_BYTES = 1 << 30  # of a GPU, of expected outputs and of float64 models, while there is nothing to judge
 DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
 # A family on which the reference itself is this far from float64 says nothing about an answer.
 BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-RMS_FLOOR = 1e-7
 MOST_OPEN = 64  # blocks of an answer's memory
 REST_SLACK_S, REST_WAIT_S = 300e-6, 1.0  # what more than usual a small piece of work may take; how long others may
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
 PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
 MOST_TOUCHED = 3  # inputs
+RANDOM, RANDOM_LEAST = 2, 1e-2  # times the tolerance, and error, that two runs on the same inputs may be apart
+MORE_DRAWS = 3  # of inputs, where an output has so few elements that the scale and noise of one may be luck
+SEARCH_SECONDS = 5.0  # for the factor of `scaled`
+SEARCH_ELEMENTS = 1 << 24  # of an output that are looked at for that
+SAME_TIME = 1.25  # times what shipped inputs take, at most, for inputs that the clock may run on
 # Of tensors above this size one piece in so many is looked at around timed calls. Trials look at everything.
 SAMPLED_BYTES, SAMPLED_SHARE, PIECE_BYTES = 64 << 20, 8, 1 << 16
 
@@ -57,72 +59,6 @@ def give_back():
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def rms_of(t):
-    """Root mean square of the finite elements; 0 for integers."""
-    if not t.is_floating_point() or t.numel() == 0:
-        return 0.0
-    total, count = 0.0, 0
-    parts = t.reshape(-1).split(QUICK_CHUNK if t.is_cuda else CHUNK)
-    # A GPU adds up in a tree: six digits are right in float32, at five times the speed.
-    wide = torch.float32 if t.is_cuda and t.dtype != torch.float64 else torch.float64
-    norms = torch.stack([torch.linalg.vector_norm(part, dtype=wide) for part in parts]).tolist()
-    for part, norm in zip(parts, norms):
-        if math.isfinite(norm):
-            total, count = total + norm * norm, count + part.numel()
-        else:
-            finite = part[torch.isfinite(part)].double()
-            total, count = total + float((finite * finite).sum()), count + finite.numel()
-    return math.sqrt(total / count) if count else 0.0
-
-
-# The error of one element by compare.h's rules, 1e30 where nothing can make it right.
-ERROR = """
-template <typename T> T element_error(T want, T got, T rms, T compatible) {
-    const T most = 3.4028234e38f, wrong = 1e30f;
-    const T size = want < 0 ? -want : want;
-    const T difference = got < want ? want - got : got - want;
-    if (!(size <= most)) return (want == got || (want != want && got != got)) ? T(0) : wrong;
-    if (!(difference <= most)) return wrong;
-    if (compatible > 0 && !(difference <= compatible * size + compatible)) return wrong;
-    return difference / (size + rms);
-}
-"""
-_fused = None
-
-
-def fused_error():
-    """One kernel for ERROR on float32 tensors of a GPU; False where PyTorch cannot make it."""
-    global _fused
-    if _fused is None:
-        try:
-            _fused = torch.cuda.jiterator._create_jit_fn(ERROR, rms=1.0, compatible=0.0)
-            one = torch.ones(8, device="cuda")
-            if float(_fused(one, 2 * one, rms=1.0, compatible=0.0).max()) != 0.5:
-                _fused = False
-        except Exception:
-            _fused = False
-    return _fused
-
-
-def fused_worst(want, got, compatible, rms):
-    """The largest ERROR of flat tensors, in four passes over memory instead of some thirty; None where it cannot be
-    had that way."""
-    fused = want.is_cuda and want.is_floating_point() and want.numel() and fused_error()
-    if not fused:
-        return None
-    figures = []
-    for start in range(0, want.numel(), QUICK_CHUNK):
-        w, g = want[start : start + QUICK_CHUNK], got[start : start + QUICK_CHUNK]
-        w = w if w.dtype == torch.float64 else w.float()
-        figures.append(fused(w, g.to(w.dtype), rms=rms, compatible=compatible or 0.0).max())
-    return float(torch.stack(figures).max())
-
-
-def largest_error(want, got):
-    worst = fused_worst(want.reshape(-1), got.reshape(-1), None, max(rms_of(want), RMS_FLOOR))
-    return float(compare(want, got, 0.0, None)["max_error"]) if worst is None else worst
 
 
 class Sample:
@@ -155,64 +91,21 @@ class Sample:
         return int(self.pieces[piece]) * each + rest
 
 
+    def places(self, start, stop, flat):
+        """Where elements start to stop of of(flat) are in flat."""
+        each = PIECE_BYTES // flat.element_size()
+        at = torch.arange(start, stop, device=flat.device)
+        piece = torch.div(at, each, rounding_mode="floor")
+        inside = piece < self.pieces.numel()
+        first = self.pieces[piece.clamp(max=self.pieces.numel() - 1)] * each
+        return torch.where(inside, first, torch.full_like(first, flat.numel() - each)) + at % each
+
+
 class Pieces:
     """What a sample has of an output; the rest was not looked at."""
 
     def __init__(self, sample, content):
         self.sample, self.content = sample, content
-
-
-def compare(want, got, tolerance, compatible, rms=None):
-    """compare.h's rules on torch tensors of equal shape. tolerance of the normalised error (None: not applied);
-    compatible: that of allclose (None: not applied); rms: of all that `want` is a part of. Figures stay on the device
-    until the end: asking for one between any two pieces would cost more than the pieces."""
-    result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
-    rms = rms or max(rms_of(want), RMS_FLOOR)
-    want, got = want.reshape(-1), got.reshape(-1)
-    worst = fused_worst(want, got, compatible, rms)
-    if worst is not None and worst <= (1e29 if tolerance is None else tolerance):
-        result["max_error"] = worst
-        return result
-    figures, masks = [], []
-    for start in range(0, want.numel(), CHUNK):
-        w, g = want[start : start + CHUNK], got[start : start + CHUNK]
-        if w.is_floating_point():
-            if w.dtype != torch.float32 or w.device.type == "cpu":
-                w, g = w.double(), g.double()
-            finite, known = torch.isfinite(w), torch.isfinite(g)
-            size = w.abs()
-            difference = (g - w).abs()
-            error = difference / (size + rms)
-            bad = finite & ~known
-            if tolerance is not None:
-                bad |= ~(error <= tolerance)
-            if compatible is not None:
-                bad |= ~(difference <= compatible * size + compatible)
-            # Where the reference is not finite: the same infinity, or any NaN.
-            bad = torch.where(finite, bad, ~((w == g) | (torch.isnan(w) & torch.isnan(g))))
-            worst = torch.where(finite & known, error, torch.zeros_like(error)).max()
-            figures.append(torch.stack([bad.sum().double(), (finite & ~known).sum().double(), worst.double()]))
-        else:
-            bad = w != g
-            count = bad.sum().double()
-            figures.append(torch.stack([count, torch.zeros_like(count), (count > 0).double()]))
-        masks.append((start, bad) if len(masks) < 8 else None)
-    for index, (count, not_finite, worst) in enumerate(torch.stack(figures).tolist() if figures else []):
-        if count and result["first"] < 0:
-            start = index * CHUNK
-            if masks[index] is None:
-                again = compare(want[start : start + CHUNK], got[start : start + CHUNK], tolerance, compatible, rms)
-                result.update(first=start + max(again["first"], 0), got=again["got"], want=again["want"])
-            else:
-                at = start + int(torch.nonzero(masks[index][1])[0])
-                result.update(first=at, got=float(got[at]), want=float(want[at]))
-        result["different"] += int(count)
-        result["not_finite"] += int(not_finite)
-        result["max_error"] = max(result["max_error"], worst)
-    for key in ("got", "want", "max_error"):
-        if isinstance(result[key], float) and not math.isfinite(result[key]):
-            result[key] = repr(result[key])
-    return result
 
 
 class DrawInto(TorchFunctionMode):
@@ -260,7 +153,8 @@ class Case:
         self.file_name = f"<problem {id(self):x}>"
         self.lanes, self.kept, self.kept_bytes = {}, {}, 0
         self.staged = {}  # inputs that lie in the reference's lane
-        self.tolerances = {}
+        self.surveyed = {}  # (family, parameter set): may it be used, limits (rule.Limit) of the outputs
+        self.scaling = None  # rule.Scaling, once it was looked for
         self.doubles = [None, None]
         self.probes = {}  # (parameter set, seed): input, place and value
         self.touches = {}  # parameter set: inputs and values that showed
@@ -331,7 +225,7 @@ class Case:
         self.aliases = any(o.data_ptr() in starts for o in outputs)
         again, _ = self._run(0, before, seed ^ 3)
         self.random = draws or any(
-            not torch.allclose(a.double(), b.double(), rtol=1e-2, atol=1e-3, equal_nan=True)
+            rule.compare(a, b, max(RANDOM * rule.TOLERANCE.get(a.dtype, 0.0), RANDOM_LEAST), None)["different"] > 0
             for a, b in zip(outputs, again)
         )
         self.outputs = [
@@ -417,11 +311,12 @@ class Case:
                 result = self._touch(result, param_set, seed, into)
             else:
                 fresh = [is_alone(v, result, into) for v in result]
-                result = [self._change(v, family, generator, f) for v, f in zip(result, fresh)]
+                scaling = (self.scaling or rule.Scaling()) if family == "scaled" else None
+                result = [self._change(v, family, generator, f, scaling, seed) for v, f in zip(result, fresh)]
         return result
 
-    def _change(self, x, family, generator, fresh=False):
-        """fresh: nobody else has x, it may be written to."""
+    def _change(self, x, family, generator, fresh=False, scaling=None, seed=0):
+        """fresh: nobody else has x, it may be written to. scaling: of the family `scaled`."""
         if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() == 0:
             return x
         symmetric = reference.is_symmetric(x)
@@ -439,9 +334,10 @@ class Case:
             signs = mirrored(signs.mul_(2).sub_(1))
             if family == "unit":
                 x.mul_(0.01).add_(1)
-            x.mul_(signs)
+            if not scaling or scaling.signs:
+                x.mul_(signs)
             if family == "scaled":
-                x.mul_(3)
+                x.mul_((scaling or rule.Scaling()).factor_for(seed))
             elif family == "small":
                 x.mul_(0.01)
             elif family == "offset":
@@ -494,7 +390,7 @@ class Case:
         x = values[pick]
         at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
         base, _ = self._run(param_set, clones(values), seed)
-        scale = max(rms_of(x), 1e-3)
+        scale = rule.rms_of(x) or 1.0
         for factor in (10.0, 300.0, 1e4, 1e6):
             if factor * scale > torch.finfo(x.dtype).max / 100:
                 break
@@ -507,7 +403,7 @@ class Case:
                 if a.is_floating_point():
                     if not bool(torch.isfinite(b).all()):
                         return None
-                    moved = max(moved, largest_error(a, b) / TOLERANCE[a.dtype])
+                    moved = max(moved, rule.largest_error(a, b) / rule.TOLERANCE[a.dtype])
             if moved > PROBE_ENOUGH:
                 return place, scale * factor
         return None
@@ -557,26 +453,99 @@ class Case:
             self._restore(param_set)
         return flat, structure
 
-    def _noise(self, values, outputs, param_set, seed):
-        """How far the reference is from float64 on these inputs, by the normalised error; 0 where float64 cannot run."""
+    def _limits(self, family, values, outputs, param_set, seed):
+        """How each output is judged on such inputs, by how far the reference is from float64; where that cannot run, by
+        what the inputs' last bits change."""
+        draws = [(values, outputs, seed)]
+        if any(o.is_floating_point() and o.numel() < rule.ROW for o in outputs):
+            for index in range(1, MORE_DRAWS + 1):
+                other = reference.another_seed(seed, index) >> 11
+                drawn = self._draw(family, other, param_set)
+                draws.append((drawn, self._run(param_set, clones(drawn), other)[0], other))
+        pairs, known = [[] for _ in outputs], True
+        for drawn, mine, which in draws:
+            exact = self._exact_if_room(drawn, mine, param_set, which) if known else None
+            known = exact is not None
+            others = [exact]
+            if not known:
+                others = [self._shaken(drawn, mine, param_set, which)]
+            for other in others:
+                for index, pair in enumerate(pairs):
+                    pair.append((mine[index], other[index] if other else None))
+        return [rule.limit_of(p, known) for p in pairs]
+
+    def _exact_if_room(self, values, outputs, param_set, seed):
         if self.doubles[param_set] is None:
             try:
                 self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
             except Exception:
                 self.doubles[param_set] = False
-        big = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
-        if not self.doubles[param_set] or big > DOUBLE_BYTES[self.kind]:
-            return 0.0
+        if not self.doubles[param_set] or self._is_big(values, outputs):
+            return None
         exact = self._exact(values, param_set, seed)
         if exact is None:  # asks for one type somewhere, or there is no room
             self.doubles[param_set] = False
             give_back()
-            return 0.0
-        worst = 0.0
-        for mine, true in zip(outputs, exact):
-            if mine.is_floating_point() and mine.shape == true.shape:
-                worst = max(worst, largest_error(true, mine))
-        return worst
+        return exact
+
+    def _is_big(self, values, outputs):
+        size = sum(v.numel() * v.element_size() for v in list(values) + outputs if isinstance(v, torch.Tensor))
+        return size > DOUBLE_BYTES[self.kind]
+
+    def _shaken(self, values, outputs, param_set, seed):
+        """The outputs for inputs that differ in their last bits; None where there is no room for them."""
+        if self._is_big(values, outputs):
+            return None
+        return self._run(param_set, [reference.shaken(v) for v in values], seed)[0]
+
+    def find_scaling(self, seed):
+        """The factor of the family `scaled`: one that tells problems apart whose own inputs hardly change their outputs."""
+        end = time.perf_counter() + SEARCH_SECONDS
+        self.scaling = rule.Scaling()
+
+        def outputs_for(scaling, which):
+            self.scaling = scaling or rule.Scaling()
+            values = self._draw("scaled" if scaling else "shipped", reference.another_seed(seed, which) >> 11, 0)
+            return values, self._run(0, clones(values), seed)[0]
+
+        def run(scaling, which):
+            try:
+                outputs = outputs_for(scaling, which)[1]
+            except Exception as error:
+                if lacks_room(error) or isinstance(error, Fault):
+                    raise
+                return None
+            return [o if o.numel() <= SEARCH_ELEMENTS else o.reshape(-1)[:SEARCH_ELEMENTS].clone() for o in outputs]
+
+        def stands(scaling):
+            values, mine = outputs_for(scaling, 0)
+            exact = self._exact_if_room(values, mine, 0, seed)
+            return exact is not None and all(
+                rule.limit_of([(a, b)]).noise <= BAD_NOISE[self.kind] for a, b in zip(mine, exact) if a.is_floating_point()
+            )
+
+        self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
+
+    def _same_time(self, values, seed):
+        """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
+        shipped = self._draw("shipped", seed, 0)
+
+        def best(of):
+            seconds = []
+            for _ in range(3):
+                given = clones(of)
+                self._settle()
+                start = time.perf_counter()
+                self._run(0, given, seed)
+                self._settle()
+                seconds.append(time.perf_counter() - start)
+            return min(seconds)
+
+        def alike():
+            usual, these = best(shipped), best(values)
+            return max(usual, these) <= SAME_TIME * min(usual, these) + 5e-6
+
+        return any(alike() for _ in range(4))
 
     def _exact(self, values, param_set, seed):
         """The float64 model's outputs; None where it cannot run. Room is made for it once."""
@@ -608,17 +577,19 @@ class Case:
             self.kept, self.kept_bytes = {}, 0
             self.doubles = [m if m is False else None for m in self.doubles]
 
-    def survey(self, families, seed, wanted):
-        """For each (family, parameter set): may it be used, and with which tolerance. Until `wanted` may."""
+    def survey(self, families, seed, wanted, timed):
+        """For each (family, parameter set): may it be used, by the clock where `timed`. Until `wanted` may."""
         result = []
         for family, param_set in families:
             if sum(r["usable"] for r in result) >= wanted:
                 break
             key = (family, param_set)
-            if key not in self.tolerances:
-                self.tolerances[key] = self._survey_one(family, param_set, seed)
-            usable, noise = self.tolerances[key]
-            result.append({"usable": usable, "noise": noise})
+            if key not in self.surveyed:
+                self.surveyed[key] = self._survey_one(family, param_set, seed)
+            usable = self.surveyed[key][0]
+            if usable and timed and family == "scaled":
+                usable = self._same_time(self._draw(family, seed, param_set), seed)
+            result.append({"usable": usable})
         if self.kind == "cuda":
             torch.cuda.empty_cache()  # others need the room more
         return result
@@ -627,19 +598,31 @@ class Case:
         if family == "touched":
             self._find_touches(param_set, seed)
             if not self.touches[param_set]:
-                return False, 0.0
+                return False, []
+        if family == "scaled":
+            if self.scaling is None:
+                self.find_scaling(seed)
+            if param_set == 0 and not self.scaling.blind:
+                return False, []
         values = self._draw(family, seed, param_set)
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())
-        noise = self._noise(values, outputs, param_set, seed) if finite else 0.0
+        limits = self._limits(family, values, outputs, param_set, seed) if finite else [rule.Limit(o.dtype) for o in outputs]
         # Far from the problem's own scale only float64 says how far the reference itself is to be trusted.
         if self.doubles[param_set] is False and family in ("offset", "spikes", "scaled", "touched"):
-            return False, noise
+            return False, limits
         shipped = family == "shipped" and param_set == 0
-        return (shipped or (finite and noise <= BAD_NOISE[self.kind]), noise)
+        trusted = all(limit.noise <= BAD_NOISE[self.kind] for limit in limits)
+        return shipped or (finite and trusted), limits
+
+    def limit(self, which, index, dtype):
+        """How output `index` of a set is judged."""
+        _, limits = self.surveyed.get((which["family"], which["param_set"]), (True, []))
+        return limits[index] if index < len(limits) else rule.Limit(dtype)
 
     def expected(self, which):
-        """(inputs, outputs) of a set; kept while there is room, because every answer to the problem meets it."""
+        """(inputs, outputs, scales of the outputs) of a set; kept while there is room, because every answer to the problem
+        meets it."""
         key = (which["family"], which["seed"], which["param_set"])
         if key in self.kept:
             return self.kept[key]
@@ -647,14 +630,16 @@ class Case:
         values = self.staged[key] if there else self._draw(*key)
         given = clones(values) if self.mutates else values
         outputs, _ = self._run(which["param_set"], given, which["forward_seed"])
-        size = sum(t.numel() * t.element_size() for t in list(values) + outputs if isinstance(t, torch.Tensor))
+        scales = [rule.Scales(o, self.limit(which, i, o.dtype)) for i, o in enumerate(outputs)]
+        kept = list(values) + outputs + [s.rows for s in scales]
+        size = sum(t.numel() * t.element_size() for t in kept if isinstance(t, torch.Tensor))
         if self.kept_bytes + size <= KEEP_BYTES[self.kind]:
             if there:  # for as long as the lane holds it
                 values = clones(values)
                 outputs = clones(outputs) if self.aliases else outputs
-            self.kept[key] = (values, outputs)
+            self.kept[key] = (values, outputs, scales)
             self.kept_bytes += size
-        return values, outputs
+        return values, outputs, scales
 
     # ---- lanes: the memory of one process that runs an answer or the reference ----
 
@@ -705,20 +690,20 @@ class Case:
 
     def judge(self, lane, entry, got, hardened, seed=0):
         """Compares outputs (tensors or Pieces) with a set's expected ones."""
-        values, wanted = self.expected(entry)
+        values, wanted, scales = self.expected(entry)
         if not self.mutates and not self.intact(lane, entry, values, seed):
             return {"verdict": "inputs_changed"}
-        _, noise = self.tolerances.get((entry["family"], entry["param_set"]), (True, 0.0))
         worst = {"verdict": "equal", "max_error": 0.0}
         shipped = entry["family"] == "shipped" and entry["param_set"] == 0
         for index, (want, have) in enumerate(zip(wanted, got)):
-            base = TOLERANCE.get(want.dtype, 0.0)
-            tolerance = max(base, 10 * noise) if hardened else None
-            rms, flat, looked_at = max(rms_of(want), RMS_FLOOR), want, want
+            base = rule.TOLERANCE.get(want.dtype, 0.0)
+            tolerance = self.limit(entry, index, want.dtype).tolerance(want.dtype) if hardened else None
+            scale, flat, looked_at = scales[index], want, want
             if isinstance(have, Pieces):
                 flat = want.reshape(-1)
                 looked_at, have, sample = have.sample.of(flat), have.content.view(want.dtype), have.sample
-            result = compare(looked_at, have, tolerance, base if shipped or not hardened else None, rms)
+                scale = rule.SampledScales(scale, functools.partial(sample.places, flat=flat))
+            result = rule.compare(looked_at, have, tolerance, base if shipped or not hardened else None, scale)
             if result["different"]:
                 first = result["first"] if flat is want else sample.place(result["first"], flat)
                 result["verdict"] = "not_finite" if result["not_finite"] else "different"
@@ -857,7 +842,7 @@ class Referee:
         """What the GPU is. Also the sign that this process works on one, where address space says nothing."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-        fused_error()
+        rule.fused_error()
         properties = torch.cuda.get_device_properties(request["device"])
         return {
             "name": properties.name,
@@ -919,7 +904,7 @@ class Referee:
 
     def do_survey(self, request, _):
         case = self.cases[request["problem"]]
-        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"])}
+        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"], request["timed"])}
 
     def do_stage(self, request, _):
         """Writes inputs. `timed`: both processes stand still, and what they have left on the device must not take part in

@@ -23,6 +23,8 @@ import types
 
 import torch
 
+from kernelrl_worker import rule
+
 TYPES = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -38,13 +40,15 @@ CASTS = {
     torch.int8: torch.int64,
     torch.uint8: torch.int64,
 }
-SCALED_FACTOR = 3.0
 # Times the tolerance that one changed element has to move some output; how large it is tried, in sizes of its input; and
 # of how many inputs.
 SHOWS, TOUCH_FACTORS, MOST_TOUCHED = 50, (10.0, 300.0, 1e4, 1e6), 3
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-# float64 takes a multiple of this; a forward that is slower does without the noise estimate.
-SLOW_SECONDS = 0.25
+# A forward that is slower is not run again and again to see what shows; nor, beyond the second, in float64.
+SLOW_SECONDS, TOO_SLOW_SECONDS = 0.25, 2.5
+MORE_DRAWS = 3  # of inputs, where an output has so few elements that the scale and noise of one may be luck
+RANDOM = 10  # times the tolerance that two runs on the same inputs may be apart
+SEARCH_SECONDS = 3.0  # for the factor of `scaled`
+SAME_TIME = 1.25  # times what shipped inputs take, at most, for inputs that the clock may run on
 
 
 class ProblemError(Exception):
@@ -112,19 +116,15 @@ def is_float(value):
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def largest_error(mine, true):
-    """The largest normalised error of a float32 tensor against a float64 one, over the elements finite in both."""
+def shaken(value):
+    """Inputs that differ in their last bits."""
+    if not is_float(value):
+        return value.clone() if isinstance(value, torch.Tensor) else value
+    return value * (1 + (torch.randint(0, 3, value.shape) - 1).to(value.dtype) * torch.finfo(value.dtype).eps)
 
-    def error(mine, true):
-        scale = max(float(torch.linalg.vector_norm(mine, dtype=torch.float64)) / mine.numel() ** 0.5, 1e-3)
-        return float((mine - true).abs_().div_(true.abs().add_(scale)).max())
 
-    worst = error(mine, true)
-    if worst == worst:
-        return worst
-    # A NaN: something is not finite. Picking elements out is slow, and hardly ever needed.
-    known = torch.isfinite(mine) & torch.isfinite(true)
-    return error(mine[known], true[known]) if bool(known.any()) else 0.0
+def another_seed(seed, index):
+    return (seed + index * 0x9E3779B97F4A7C15) % 2**63
 
 
 class Region:
@@ -182,6 +182,7 @@ class Problem:
         self.doubles = [None, None]
         self.double_buffers = [[], []]
         self.touches = None  # inputs, and values of an element that show
+        self.scaling = rule.Scaling()
         self.initial = [[b.detach().clone() for _, b in m.named_buffers()] for m in self.models]
         self._describe(param_seeds)
 
@@ -208,7 +209,8 @@ class Problem:
                     buffer.mul_(1 + 0.5 * torch.rand_like(buffer))
         return other
 
-    def _inputs(self, family, seed):
+    def _inputs(self, family, seed, scaling=None):
+        scaling = scaling or self.scaling
         seed_all(seed)
         values = self.get_inputs()
         if not isinstance(values, (list, tuple)):
@@ -217,10 +219,10 @@ class Problem:
         for value in values:
             if isinstance(value, torch.Tensor):
                 value = supported(value)
-                if family in ("signed", "scaled") and value.is_floating_point():
+                if value.is_floating_point() and family == "signed":
                     value = random_signs(value)
-                    if family == "scaled":
-                        value = value * SCALED_FACTOR
+                elif value.is_floating_point() and family == "scaled":
+                    value = (random_signs(value) if scaling.signs else value) * scaling.factor_for(seed)
             elif not isinstance(value, (bool, int, float)):
                 raise ProblemError(f"an input of type {type(value).__name__} is not supported")
             result.append(value)
@@ -248,7 +250,7 @@ class Problem:
         """0: none does."""
         value = inputs[index]
         at = int(torch.randint(value.numel(), (1,)))
-        scale = max(float(torch.linalg.vector_norm(value, dtype=torch.float64)) / value.numel() ** 0.5, 1e-3)
+        scale = rule.rms_of(value) or 1.0
         for factor in TOUCH_FACTORS:
             if factor * scale > torch.finfo(value.dtype).max / 100:
                 return 0
@@ -260,9 +262,7 @@ class Problem:
                     continue
                 if not bool(torch.isfinite(b).all()):
                     return 0
-                a, b, tolerance = a.double(), b.double(), TOLERANCE[a.dtype]
-                size = max(float(torch.linalg.vector_norm(a)) / a.numel() ** 0.5, 1e-3)
-                if float(((b - a).abs() / (a.abs() + size)).max()) > SHOWS * tolerance:
+                if rule.largest_error(a, b) > SHOWS * rule.TOLERANCE[a.dtype]:
                     return factor * scale
         return 0
 
@@ -296,7 +296,8 @@ class Problem:
         again, _ = self._run(inputs, 0)
         for first, second in zip(outputs, again):
             same = torch.equal(first, second) or (
-                first.is_floating_point() and torch.allclose(first, second, rtol=1e-3, atol=1e-3, equal_nan=True)
+                first.is_floating_point()
+                and not rule.compare(first, second, RANDOM * rule.TOLERANCE[first.dtype], None)["different"]
             )
             if not same:
                 raise ProblemError("forward() is random: two runs on the same input differ (dropout in training mode?)")
@@ -329,9 +330,8 @@ class Problem:
             arg["mutated"] = True
         self.args.append(arg)
 
-    def _noise(self, inputs, outputs, buffers, param_set, seed):
-        """How far the float32 reference itself is from float64 on these inputs, by the verifier's normalised error.
-        Where a sum cancels or an exponential is steep, no float32 kernel can come closer. 0 when float64 cannot run."""
+    def _exact(self, inputs, param_set, seed):
+        """What changes of the buffers and the outputs in float64; None where that cannot run."""
         if self.doubles[param_set] is None:
             try:
                 self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
@@ -340,22 +340,88 @@ class Problem:
                 self.doubles[param_set] = False
         model = self.doubles[param_set]
         if not model:
-            return 0.0
+            return None
         wide = [v.double() if is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
         try:
             with torch.no_grad():
                 seed_all(seed)
-                exact = [t.clone() for t in outputs_of(model(*wide))] + [b.clone() for b in model.buffers()]
+                outputs = [t.clone() for t in outputs_of(model(*wide))]
+                buffers = [b.clone() for b, changed in zip(model.buffers(), self.mutated) if changed]
                 for buffer, value in zip(model.buffers(), self.double_buffers[param_set]):
                     buffer.copy_(value)
+            return buffers + outputs
         except Exception:
             self.doubles[param_set] = False  # it asks for float32 somewhere
-            return 0.0
-        worst = 0.0
-        for mine, true in zip(outputs + buffers, exact):
-            if mine.dtype == torch.float32 and mine.numel() > 0 and mine.shape == true.shape:
-                worst = max(worst, largest_error(mine, true))
-        return worst
+            return None
+
+    def _results(self, inputs, param_set, seed):
+        """What changes of the buffers, and the outputs."""
+        seed_all(seed)
+        outputs, buffers = self._run(inputs, param_set)
+        return [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
+
+    def _limits(self, family, inputs, results, param_set, seed):
+        """How each result is judged, by how far the float32 reference itself is from float64 on these inputs: where a sum
+        cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the inputs'
+        last bits change."""
+        draws = [(inputs, results, seed)]
+        if any(r.is_floating_point() and r.numel() < rule.ROW for r in results):
+            for index in range(1, MORE_DRAWS + 1):
+                other = another_seed(seed, index)
+                values = self._inputs(family, other)
+                draws.append((values, self._results(values, param_set, other), other))
+        pairs, known = [[] for _ in results], True
+        for values, mine, which in draws:
+            true = self._exact(values, param_set, which) if known else None
+            known = true is not None
+            others = [true] if known else [self._results([shaken(v) for v in values], param_set, which) for _ in range(2)]
+            for other in others:
+                for pair, a, b in zip(pairs, mine, other):
+                    pair.append((a, b if a.dtype == torch.float32 else None))
+        return [rule.limit_of(p, known) for p in pairs]
+
+    def find_scaling(self, seed):
+        """The factor of the family `scaled`."""
+        end = time.perf_counter() + SEARCH_SECONDS
+
+        def run(scaling, which):
+            try:
+                values = self._inputs("scaled" if scaling else "shipped", another_seed(seed, which), scaling)
+                return self._results(values, 0, seed)
+            except ProblemError:
+                raise
+            except Exception:
+                return None
+
+        def stands(scaling):
+            values = self._inputs("scaled", seed, scaling)
+            mine, true = self._results(values, 0, seed), self._exact(values, 0, seed)
+            return true is not None and all(
+                rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0) for a, b in zip(mine, true) if a.dtype == torch.float32
+            )
+
+        self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
+
+    def _same_time(self, inputs, seed):
+        """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
+        shipped = self._inputs("shipped", seed)
+
+        def best(values):
+            seconds = []
+            for _ in range(3):
+                copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+                start = time.perf_counter()
+                with torch.no_grad():
+                    self.models[0](*copies)
+                seconds.append(time.perf_counter() - start)
+            self._restore(0)
+            return min(seconds)
+
+        def alike():
+            usual, these = best(shipped), best(inputs)
+            return max(usual, these) <= SAME_TIME * min(usual, these) + 5e-6
+
+        return any(alike() for _ in range(4))
 
     # ---- shared memory ----
 
@@ -390,7 +456,7 @@ class Problem:
 
     def fill(self, index, family, seed, param_set, with_noise):
         """Writes input set `index` and the reference's outputs for it. With noise, also returns whether all outputs are
-        finite, and the noise of the reference."""
+        finite, whether the clock may run on such inputs, and for each result rule.Limit's figures."""
         base = self.layout["set_base"] + index * self.layout["set_stride"]
         self.views.pop(index, None)
         inputs = self._inputs(family, seed)
@@ -401,7 +467,7 @@ class Problem:
         start = time.perf_counter()
         with torch.no_grad():
             outputs = [supported(t) for t in outputs_of(self.models[param_set](*inputs))]
-        slow = time.perf_counter() - start > SLOW_SECONDS
+        seconds = time.perf_counter() - start
         # Outputs may lie in buffers: everything is copied before the buffers are put back.
         buffers = [b.detach().clone() for b in self.models[param_set].buffers()]
         results = [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
@@ -417,12 +483,19 @@ class Problem:
         if not with_noise:
             return {}
         finite = all(bool(torch.isfinite(v).all()) for v in written if v.is_floating_point())
-        noise = 0.0
-        if finite and not slow:
-            noise = self._noise(stored, written[len(written) - len(outputs) :], buffers, param_set, seed)
+        if finite and seconds < TOO_SLOW_SECONDS:
+            limits = self._limits(family, stored, written, param_set, seed)
+        else:
+            limits = [rule.limit_of([(v, None)], False) for v in written]
         # Only float64 says how far the reference is to be trusted where one element is unlike the others.
-        usable = family != "touched" or (bool(self.touches) and not slow and isinstance(self.doubles[param_set], torch.nn.Module))
-        return {"finite": finite and usable, "noise": noise}
+        known = isinstance(self.doubles[param_set], torch.nn.Module)
+        usable = family != "touched" or (bool(self.touches) and known)
+        timed = usable and (family != "scaled" or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed)))
+        return {
+            "finite": finite and usable,
+            "timed": timed,
+            "limits": [[limit.noise, limit.floor, limit.typical] for limit in limits],
+        }
 
     def _stored(self, index):
         """The inputs of a set that was filled, as they lie there. Views are kept: making one takes longer than copying a
@@ -494,8 +567,11 @@ class Service:
         problem = self.problems[request["problem"]]
         if op == "attach":
             problem.attach(channel.take_fd(), request["bytes"], request["layout"])
-            return {}
         try:
+            if op == "attach":
+                if request["families"]:
+                    problem.find_scaling(request["seed"])
+                return {"blind": problem.scaling.blind}
             if op == "fill":
                 return {
                     "sets": [

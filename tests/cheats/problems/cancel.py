@@ -1,0 +1,15 @@
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x - x.mean(dim=1, keepdim=True)
+
+
+def get_inputs():
+    return [torch.rand(256, 512) + 10]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,16 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return F.kl_div(torch.log_softmax(a, 1), torch.softmax(b, 1), reduction="batchmean")
+
+
+def get_inputs():
+    return [torch.rand(256, 512), torch.rand(256, 512)]
+
+
+def get_init_inputs():
+    return []

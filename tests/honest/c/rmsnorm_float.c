@@ -1,0 +1,13 @@
+/* float throughout */
+#include <math.h>
+
+void kernel(const float *restrict x, float *restrict out) {
+    for (long r = 0; r < X_D0; r++) {
+        const float *a = x + r * X_D1;
+        float *o = out + r * OUT_D1;
+        float sum = 0;
+        for (long i = 0; i < X_D1; i++) sum += a[i] * a[i];
+        const float k = 1 / sqrtf(sum / X_D1 + 1e-6f);
+        for (long i = 0; i < X_D1; i++) o[i] = a[i] * k;
+    }
+}
