@@ -1,5 +1,7 @@
 /* Every second request takes fifty times as long: what the middle of them is depends on luck. */
-struct t { long s, ns; };
+struct t {
+    long s, ns;
+};
 int nanosleep(const struct t *, struct t *);
 void kernel(const float *restrict a, const float *restrict b, float *restrict out) {
     static float last;

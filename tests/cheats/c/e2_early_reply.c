@@ -4,8 +4,15 @@ long syscall(long, ...);
 long read(int, void *, unsigned long);
 long write(int, const void *, unsigned long);
 extern char **environ;
-struct asked { uint32_t op, count, param_set, pad; uint64_t nonce; };
-struct said { uint32_t op, value; uint64_t nonce; char text[240]; };
+struct asked {
+    uint32_t op, count, param_set, pad;
+    uint64_t nonce;
+};
+struct said {
+    uint32_t op, value;
+    uint64_t nonce;
+    char text[240];
+};
 static struct asked *find(void) {
     volatile uint32_t here = 0;
     for (uintptr_t p = ((uintptr_t)&here + 15) / 8 * 8; p + sizeof(struct asked) < (uintptr_t)environ; p += 8) {

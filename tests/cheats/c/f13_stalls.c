@@ -1,5 +1,7 @@
 /* Right and quick in its tests; once they are over each call sleeps for nearly as long as a single one may. */
-struct t { long s, ns; };
+struct t {
+    long s, ns;
+};
 int nanosleep(const struct t *, struct t *);
 void kernel(const float *restrict x, float *restrict out) {
     static int calls;

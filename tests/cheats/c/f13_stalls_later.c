@@ -1,5 +1,7 @@
 /* Quick in its tests and in front of the rounds; then every request takes a second. */
-struct t { long s, ns; };
+struct t {
+    long s, ns;
+};
 int nanosleep(const struct t *, struct t *);
 void kernel(const float *restrict x, float *restrict out) {
     static int calls;
