@@ -51,10 +51,12 @@ static enum status send_filters(struct zygote *z, struct err *e) {
     return ST_OK;
 }
 
-enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads, struct err *e) {
+enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads, bool interpret,
+                        struct err *e) {
     *z = (struct zygote){.jail = jail};
     pthread_mutex_init(&z->lock, NULL);
-    enum status st = refworker_open(&z->worker, python, threads, true, e);
+    enum status st =
+        refworker_open(&z->worker, python, threads, interpret ? WORKER_INTERPRETING_ZYGOTE : WORKER_ZYGOTE, e);
     if (st == ST_OK) st = send_filters(z, e);
     if (st != ST_OK) zygote_close(z);
     return st;
@@ -93,7 +95,7 @@ static enum status fork_one(struct modrun *r, struct zygote *z, const struct str
         st = refworker_call_fds(&z->worker, q, fds, 2, fork_timeout_s, &reply, e);
     }
     TRY(st);
-    TRY(js_get_i64(reply, z->worker.role, "pid", &pid, e));
+    TRY(js_get_i64(reply, z->worker.name, "pid", &pid, e));
     r->outer = (pid_t)pid;
     r->outer_pidfd = (int)syscall(SYS_pidfd_open, r->outer, 0);
     return r->outer_pidfd >= 0 ? ST_OK : FAIL(e, ST_SANDBOX, "pidfd_open: %s", strerror(errno));
@@ -118,9 +120,6 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
     js_put_i64(&q, "cpu_s", (int64_t)o->cpu_s);
     js_put_i64(&q, "tmp_bytes", gpu ? 1 << 30 : 128 << 20);
     js_put_i64(&q, "processes", 512);
-    js_begin(&q, "environment", '{');
-    if (o->interpret) js_put_str(&q, "TRITON_INTERPRET", "1");
-    js_end(&q, '}');
     js_end(&q, '}');
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return FAIL(e, ST_SANDBOX, "socketpair: %s", strerror(errno));

@@ -16,7 +16,8 @@ struct zygote {
     const struct jail *jail;
     int generation; /* of the worker that has the filters */
 };
-enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads,
+/* interpret: Triton's kernels are interpreted, not compiled. */
+enum status zygote_open(struct zygote *z, const struct jail *jail, const char *python, int threads, bool interpret,
                         struct err *e) MUST_USE;
 void zygote_close(struct zygote *z);
 /* What rehearsals of Triton answers need beyond what all answers do, in two steps (0, 1) of some seconds each, in which
@@ -48,7 +49,6 @@ struct modrun_options {
     int threads;
     int64_t memory_bytes; /* of address space, CPU only; 0: no limit */
     uint64_t cpu_s;
-    bool interpret; /* Triton's interpreter */
 };
 
 /* Forks, and waits until the jail is up. ST_SANDBOX or ST_WORKER: our own trouble, worth one retry. */

@@ -21,7 +21,7 @@ static int open_all(void **state) {
     (void)state;
     struct err e = {0};
     enum status st = jail_open(&jail, false, &e);
-    if (st == ST_OK) st = zygote_open(&zygote, &jail, NULL, 1, &e);
+    if (st == ST_OK) st = zygote_open(&zygote, &jail, NULL, 1, false, &e);
     if (st != ST_OK) printf("%s\n", e.msg);
     return 0;
 }

@@ -51,6 +51,9 @@ static enum status ask_paths(struct module_judge *j, json_t **paths, struct err 
 
 /* ---- processes that wait for answers ---- */
 
+/* Triton without a GPU. */
+static bool interprets(const struct module_judge *j) { return j->o->backend == BACKEND_triton && !on_gpu(j); }
+
 static struct modrun_options run_options(const struct module_judge *j, const struct modcase *c) {
     const struct verify_options *o = j->o;
     return (struct modrun_options){
@@ -58,7 +61,7 @@ static struct modrun_options run_options(const struct module_judge *j, const str
         .threads = o->threads,
         .memory_bytes = on_gpu(j) ? 0 : o->memory_bytes + c->lane_bytes,
         .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
-        .interpret = o->backend == BACKEND_triton && !on_gpu(j),
+
     };
 }
 
@@ -165,7 +168,7 @@ struct opening {
 
 static void *open_referee(void *v) {
     struct opening *o = v;
-    o->st = refworker_open(o->referee, o->o->python, o->o->threads, false, &o->e);
+    o->st = refworker_open(o->referee, o->o->python, o->o->threads, WORKER_REFERENCE, &o->e);
     return NULL;
 }
 
@@ -187,7 +190,7 @@ static enum status open_both(struct module_judge *j, struct jail *jail, json_t *
     pthread_t thread;
     fs_home(); /* it remembers its answer */
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
-    enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, e);
+    enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, interprets(j), e);
     if (st == ST_OK) st = ask_paths(j, paths, e);
     if (st == ST_OK) {
         place_beside(&j->place, j->zygote.worker.process.pid);
@@ -204,7 +207,7 @@ static enum status open_both(struct module_judge *j, struct jail *jail, json_t *
     /* The same Python: a module built by one version and adopted by another would be a false rejection. */
     if (!j->referee_open || strcmp(j->referee.python, j->zygote.worker.python) != 0) {
         if (j->referee_open) refworker_close(&j->referee);
-        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, false, e);
+        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, WORKER_REFERENCE, e);
         j->referee_open = st == ST_OK;
     }
     return st;

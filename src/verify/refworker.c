@@ -17,6 +17,8 @@
 enum { MAX_REPLY_BYTES = 64 << 20 };
 static const double start_timeout_s = 120; /* a cold torch on a slow disk */
 
+static bool is_zygote(const struct refworker *w) { return w->role != WORKER_REFERENCE; }
+
 /* ---- messages ---- */
 
 static enum status lost(struct refworker *w, struct err *e, const char *what) {
@@ -28,7 +30,7 @@ static enum status lost(struct refworker *w, struct err *e, const char *what) {
         tail[n > 0 ? n : 0] = 0;
         while (n > 0 && tail[n - 1] == '\n') tail[--n] = 0;
     }
-    return FAIL(e, ST_WORKER, "%s (%s): %s%s%s", w->role, w->python, what, tail[0] ? ": " : "", tail);
+    return FAIL(e, ST_WORKER, "%s (%s): %s%s%s", w->name, w->python, what, tail[0] ? ": " : "", tail);
 }
 
 enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) {
@@ -74,11 +76,11 @@ static enum status receive_reply(struct refworker *w, double timeout_s, json_t *
 enum status refworker_call_fds(struct refworker *w, const struct str *request, const int *fds, int n_fds,
                                double timeout_s, json_t **reply, struct err *e) {
     *reply = NULL;
-    if (w->socket < 0) return FAIL(e, ST_WORKER, "%s: not running", w->role);
+    if (w->socket < 0) return FAIL(e, ST_WORKER, "%s: not running", w->name);
     const double t0 = clock_now_s();
     if (!channel_send(w->socket, request->p, request->len, fds, n_fds)) return lost(w, e, "it has gone");
     enum status st = receive_reply(w, timeout_s, reply, e);
-    spent_note(w->role, str_c(request), clock_now_s() - t0);
+    spent_note(w->name, str_c(request), clock_now_s() - t0);
     return st;
 }
 
@@ -116,18 +118,19 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
                                       "OMP_WAIT_POLICY=", "GOMP_SPINCOUNT=",  "PYTHONUNBUFFERED="};
     size_t n = 0, m = 0;
     while (environ[n]) n++;
-    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 2);
+    char **env = arena_array(a, char *, n + ARRAY_LEN(own) + 3);
     for (size_t i = 0; i < n; i++) {
         bool mine = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++) mine |= str_has_prefix(environ[i], own[k]);
-        bool wanted = !w->zygote;
+        bool wanted = !is_zygote(w);
         for (size_t k = 0; k < ARRAY_LEN(passed); k++) wanted |= str_has_prefix(environ[i], passed[k]);
         if (!mine && wanted) env[m++] = environ[i];
     }
     for (size_t k = 0; k < 3; k++) env[m++] = arena_printf(a, "%s%d", own[k], w->threads);
     env[m++] = arena_strdup(a, "OMP_WAIT_POLICY=passive");
     /* Looking for a GPU must not wake the driver in a process that forks. */
-    if (w->zygote) env[m++] = arena_strdup(a, "PYTORCH_NVML_BASED_CUDA_CHECK=1");
+    if (is_zygote(w)) env[m++] = arena_strdup(a, "PYTORCH_NVML_BASED_CUDA_CHECK=1");
+    if (w->role == WORKER_INTERPRETING_ZYGOTE) env[m++] = arena_strdup(a, "TRITON_INTERPRET=1");
     return env;
 }
 
@@ -150,7 +153,7 @@ static enum status start(struct refworker *w, struct err *e) {
                     arena_strdup(&a, "-B"),
                     script,
                     arena_printf(&a, "%d", w->threads),
-                    w->zygote ? arena_strdup(&a, "zygote") : NULL,
+                    is_zygote(w) ? arena_strdup(&a, "zygote") : NULL,
                     NULL};
     struct process_start s = {.path = w->python,
                               .argv = argv,
@@ -192,13 +195,13 @@ enum status refworker_restart(struct refworker *w, struct err *e) {
     return start(w, e);
 }
 
-enum status refworker_open(struct refworker *w, const char *python, int threads, bool zygote, struct err *e) {
+enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role, struct err *e) {
     *w = (struct refworker){.process = PROCESS_NONE,
                             .socket = -1,
                             .stderr_fd = -1,
                             .threads = threads,
-                            .zygote = zygote,
-                            .role = zygote ? "Python for answers" : "reference worker"};
+                            .role = role,
+                            .name = role != WORKER_REFERENCE ? "Python for answers" : "reference worker"};
     bool option = python && *python;
     if (!option) python = getenv("KERNELRL_PYTHON");
     bool given = python && *python;

@@ -9,12 +9,17 @@
 #include "base/str.h"
 #include "verify/process.h"
 
+/* What the process is for: running references, or being the warm Python that answers are forked from (worker/
+ * kernelrl_worker/zygote.py). An interpreting one has Triton's interpreter in the place of its compiler, which Triton
+ * asks for when it is imported. */
+enum worker_role { WORKER_REFERENCE, WORKER_ZYGOTE, WORKER_INTERPRETING_ZYGOTE };
+
 struct refworker {
     struct process process;
     int socket, stderr_fd;
     int threads;
-    bool zygote;      /* the warm Python that answers are forked from (worker/kernelrl_worker/zygote.py) */
-    const char *role; /* for messages */
+    enum worker_role role;
+    const char *name; /* for messages */
     int generation;   /* grows with every start: what was loaded into an older one is gone */
     char python[512], torch[64], python_version[32];
 };
@@ -22,7 +27,8 @@ struct refworker {
 /* Starts the worker with the first Python that imports torch: `python` or KERNELRL_PYTHON when given (then no other),
  * else ./.venv/bin/python, python3 in PATH, /usr/bin/python3. ST_WORKER says what to install. A zygote gets an
  * environment without anything that could be secret. */
-enum status refworker_open(struct refworker *w, const char *python, int threads, bool zygote, struct err *e) MUST_USE;
+enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role,
+                           struct err *e) MUST_USE;
 /* Kills it and starts it again with the same Python. */
 enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);

@@ -98,7 +98,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
         fail);
     if (v->o.backend == BACKEND_c)
-        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, false, e), fail);
+        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, e), fail);
     else
         TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);

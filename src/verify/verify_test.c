@@ -405,7 +405,7 @@ static void test_worker_lost(void **state) {
     struct reference *p;
     struct err e = {0};
     double seconds = 0;
-    if (refworker_open(&w, NULL, 1, false, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
     references_init(&refs, &w, 5, 7);
     if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);

@@ -96,4 +96,54 @@ refuses "broken Triton answers" 2 'wrong variants are of C answers' "${generate[
 refuses "a backend without answers" 2 'backend: expected c, triton or cuda_native, got "cuda"' "${generate[@]}" --count 1 --backend cuda
 refuses "a device for C answers" 2 'device: give --backend triton' "${generate[@]}" --count 1 --device cpu
 refuses "untimed without judging" 2 'untimed: give --verify' "${generate[@]}" --count 1 --untimed
+# The real Triton, where there is one, by its interpreter: library functions, and kernels that would be tuned on a device.
+if "$python" -c 'import torch, triton; triton.runtime' >/dev/null 2>&1; then
+    cat >"$tmp/softmax.py" <<'PY'
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.rand(16, 50)]
+
+
+def get_init_inputs():
+    return []
+PY
+    cat >"$tmp/plain.py" <<'PY'
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + at, mask=at < n, other=-float("inf"))
+    v = tl.exp(v - tl.max(v, axis=0))
+    tl.store(out + row * n + at, v / tl.sum(v, axis=0), mask=at < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return out
+PY
+    tune='@triton.autotune(configs=[triton.Config({}, num_warps=w) for w in (2, 4)], key=["n"])'
+    sed "s/^@triton.jit/$tune\n&/" "$tmp/plain.py" >"$tmp/tuned.py"
+    for answer in plain tuned; do
+        check "the real Triton, without a GPU: $answer" "$KRL" verify --problem "$tmp/softmax.py" \
+            --solution "$tmp/$answer.py" --backend triton --device cpu
+    done
+else
+    skip "the real Triton, without a GPU" "$python has no triton and torch"
+fi
 echo "1..$tap_n"

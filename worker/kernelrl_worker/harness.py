@@ -359,7 +359,6 @@ def main(fd, options):
     os.environ.update(
         HOME="/tmp", TMPDIR="/tmp", USER="nobody", TRITON_CACHE_DIR="/tmp/triton", TORCHINDUCTOR_CACHE_DIR="/tmp/inductor"
     )
-    os.environ.update(options.get("environment", {}))
     channel = Channel(fd)
     harness = Harness(channel, options)
     channel.send({"ok": True, "hello": os.getpid()})

@@ -4,6 +4,7 @@ Nothing secret is ever in this process, because every child starts with a copy o
 operator or touch a GPU either: thread pools and CUDA contexts do not survive a fork.
 """
 
+import contextlib
 import gc
 import os
 import sysconfig
@@ -33,6 +34,21 @@ def compiler_paths(gpu):
     return {"include": [p for p in include if os.path.isdir(p)], "library": [p for p in library if os.path.isdir(p)]}
 
 
+def nothing_is_tuned():
+    """Triton's interpreter has no device to time kernels on, and a kernel under @triton.autotune asks for one. Here all of
+    its configurations take the same time, so that the first is used."""
+
+    class NoDevice:
+        @staticmethod
+        def get_benchmarker():
+            return lambda _call, quantiles=(0.5,), **_: [0.0] * len(quantiles)
+
+    with contextlib.suppress(ImportError, AttributeError):  # not installed, or a stand-in
+        from triton.runtime import driver  # noqa: PLC0415
+
+        driver.set_active(NoDevice())
+
+
 class Zygote:
     def __init__(self):
         # What every answer would import by itself, once for all.
@@ -43,6 +59,8 @@ class Zygote:
                 __import__(name)
             except Exception:  # not installed, or not usable here: an answer that wants it will say so
                 break
+        if os.environ.get("TRITON_INTERPRET"):
+            nothing_is_tuned()
         self.filters = {}
         self.children = set()  # forked and not yet collected: their numbers cannot belong to anybody else
         gc.collect()
