@@ -49,6 +49,11 @@ static const struct problem *by_id(const struct problem_set *s, int level, int i
     return problem_find(s, key);
 }
 
+/* What an answer's file may end with: KernelBench's .py, and what its language calls for. */
+static bool is_source(const char *ending, enum verify_backend backend) {
+    return strcmp(ending, "py") == 0 || strcmp(ending, backend == BACKEND_c ? "c" : "cu") == 0;
+}
+
 static enum status folder_read(const struct verify_run *r, struct folder *f, struct err *e) {
     char **names, path[1200];
     size_t n;
@@ -60,7 +65,7 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
         int level, problem, sample, end = 0;
         if (st == ST_OK &&
             sscanf(names[i], "level_%d_problem_%d_sample_%d_kernel.%n", &level, &problem, &sample, &end) == 3 &&
-            end > 0 && level == r->level && (strcmp(names[i] + end, "py") == 0 || strcmp(names[i] + end, "cu") == 0)) {
+            end > 0 && level == r->level && is_source(names[i] + end, r->o.backend)) {
             struct sample *s = &f->items[f->n];
             s->problem_id = problem;
             s->sample_id = sample;
@@ -78,7 +83,8 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
     }
     free(names);
     if (st == ST_OK && f->n == 0)
-        st = FAIL(e, ST_INVALID, "%s: no files level_%d_problem_P_sample_S_kernel.py", r->run_dir, r->level);
+        st = FAIL(e, ST_INVALID, "%s: no files level_%d_problem_P_sample_S_kernel.py (or .%s)", r->run_dir, r->level,
+                  r->o.backend == BACKEND_c ? "c" : "cu");
     qsort(f->items, f->n, sizeof *f->items, by_ids);
     return st;
 }

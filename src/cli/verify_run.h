@@ -6,7 +6,7 @@
 #include "verify/verify.h"
 
 struct verify_run {
-    const char *run_dir; /* holds level_L_problem_P_sample_S_kernel.py; results go there too */
+    const char *run_dir; /* holds level_L_problem_P_sample_S_kernel.py (.c, .cu); results go there too */
     const char *source;  /* of problems; NULL: default */
     int level;
     const char *baseline; /* a baseline timing file for the ratios; NULL: eager as measured beside each answer */

@@ -30,9 +30,10 @@ static const char compile_script[] =
     "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
     "if test ! -e /extra/libm || ! ld -shared --hash-style=gnu --eh-frame-hdr --as-needed -z defs -z now -o answer.so "
     "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
-    "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;' >start.ld\n"
-    "    gcc -shared -nostartfiles -fno-use-linker-plugin -fopenmp -Wl,-z,defs,-z,now,-T,start.ld"
-    " -Wl,--defsym=__dso_handle=kernelrl_call " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
+    "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;\n"
+    "PROVIDE_HIDDEN(__dso_handle = _DYNAMIC);' >start.ld\n"
+    "    gcc -shared -nostartfiles -fno-use-linker-plugin -fopenmp -Wl,-z,defs,-z,now,-T,start.ld " UNIT_LINK_OPTIONS
+    " answer.o -o answer.so -lm || exit 1\n"
     "fi\n"
     "exec cat answer.so";
 #define FLAGS(X)                                                                      \

@@ -68,4 +68,13 @@ check "one object is kept, whole" test "$(find "$tmp/shared" -name '*.so' | wc -
 check "a baseline in KernelBench's layout" sh -c "'$KRL' verify baseline --level 1 --source '$tmp/problems' --backend torch_cpu \
     --timed-calls 10 --budget 1 --out '$tmp/base.json' >/dev/null && grep -q '1_relu.py' '$tmp/base.json'"
 check "no process is left at the end" test -z "$(left)"
+# What `kernelrl generate` writes for backend c.
+mkdir "$tmp/native"
+cp tests/verify/answers/good.c "$tmp/native/level_1_problem_1_sample_0_kernel.c"
+cp tests/verify/answers/zeros.c "$tmp/native/level_1_problem_1_sample_1_kernel.c"
+mkdir -p "$tmp/c/level1" && cp tests/verify/relu.py "$tmp/c/level1/1_relu.py"
+check "C answers" "$KRL" verify --run-dir "$tmp/native" --level 1 --source "$tmp/c" --backend c --no-measure
+check "each of them" test "$(grep -cE '"outcome":"(correct|wrong_output)"' "$tmp/native/verdicts.jsonl")" -eq 2
+refuses "no C answers for another backend" 1 'no files .*_kernel.py .or .cu' "$KRL" verify --run-dir "$tmp/native" --level 1 \
+    --source "$tmp/c" --backend torch_cpu
 echo "1..$tap_n"
