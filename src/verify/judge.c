@@ -151,6 +151,7 @@ struct run {
     double left_s;           /* of the time that a measurement may take of the answer's doing */
     int count;               /* calls in a timed request; 0: decided, no more to time */
     double call_s;           /* the time of a call, as estimated */
+    int window;              /* its own timed sets: the first of them, then of its rounds */
     double mine[ROUNDS];     /* as measured */
 };
 
@@ -308,9 +309,17 @@ static bool empty_request(struct run *r) {
     return true;
 }
 
-/* The most calls in a request, so that the sets suffice for all rounds. */
+/* Timed sets for one answer. Those that are alive at once have sets of their own each: what one knows of its inputs, or
+ * has computed, and tells another through whatever they share (the processor's caches, futexes on their inputs), is of
+ * no use to that. */
+static int sets_of_one(const struct judge *j, const struct reference *ref) {
+    const int share = reference_timed_capacity(j->references, ref) / SETS_LANES;
+    return share > ROUNDS + 1 ? share : ROUNDS + 1;
+}
+
+/* The most calls in a request, so that its sets suffice for all rounds. */
 static int request_limit(const struct judge *j, const struct reference *ref) {
-    int limit = reference_timed_capacity(j->references, ref) / (ROUNDS + 1);
+    int limit = sets_of_one(j, ref) / (ROUNDS + 1);
     return limit < ref->sets.slots ? limit : ref->sets.slots;
 }
 
@@ -344,7 +353,7 @@ static int calls_per_request(double seconds_per_call, int limit) {
     return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
 }
 
-/* Sets in front of those of the rounds, for estimates. */
+/* Sets for the estimates. */
 static int warm_window(int limit) { return limit < WARM_CALLS ? limit : WARM_CALLS; }
 
 /* Calls to estimate from, when one takes about that long. */
@@ -364,12 +373,14 @@ static enum status estimate_eager(struct references *refs, struct reference *ref
 }
 
 /* How long a call takes, and with it how many go into a request. */
-static enum status warm_up(struct run *r, struct err *e) {
+static enum status warm_up(struct run *r, int *next_set, struct err *e) {
     if (!empty_request(r)) return ST_OK;
     int limit = request_limit(r->j, r->ref);
     int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
-    TRY(reference_make_timed(r->j->references, r->ref, calls, e));
-    if (timed_request(r, 0, calls, &r->call_s)) r->count = calls_per_request(r->call_s, limit);
+    r->window = *next_set;
+    *next_set += calls;
+    TRY(reference_make_timed(r->j->references, r->ref, *next_set, e));
+    if (timed_request(r, r->window, calls, &r->call_s)) r->count = calls_per_request(r->call_s, limit);
     return ST_OK;
 }
 
@@ -402,31 +413,31 @@ static void make_sets_early(struct run *r) {
     if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
 }
 
-/* Rounds in which eager and then each candidate has its turn. All draw a round's inputs from the same window of sets,
- * the next round's from the one behind it: what is still staged from another candidate's turn never comes up again. The
- * candidates' order turns, so that each is equally far from eager on average. */
-static enum status take_turns(struct judge *j, struct reference *ref, struct run *const *runs, int n, struct err *e) {
+/* Rounds in which eager and then each candidate has its turn, on sets of its own that begin at *next_set, which is
+ * moved behind them: what is still staged from another candidate's turn, and what another has computed, never comes up
+ * again. The candidates' order turns, so that each is equally far from eager on average. */
+static enum status take_turns(struct judge *j, struct reference *ref, struct run *const *runs, int n, int *next_set,
+                              struct err *e) {
     struct references *refs = j->references;
     double eager[ROUNDS], longest_s = 0;
-    int window = 0, base = warm_window(request_limit(j, ref));
-    for (int k = 0; k < n; k++) {
-        if (runs[k]->count > window) window = runs[k]->count;
-        longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
-    }
-    if (window == 0) return ST_OK;
+    for (int k = 0; k < n; k++) longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
+    if (n == 0) return ST_OK;
     /* Few rounds for an answer that is slow, but never just one: that has no interval. */
-    int rounds = longest_s * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
-    TRY(reference_make_timed(refs, ref, base + rounds * window, e));
+    const int rounds = longest_s * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS, base = *next_set;
+    for (int k = 0; k < n; k++) {
+        runs[k]->window = *next_set;
+        *next_set += rounds * runs[k]->count;
+    }
+    TRY(reference_make_timed(refs, ref, *next_set, e));
     TRY(estimate_eager(refs, ref, e));
     int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
     for (int i = 0; i < rounds; i++) {
-        int first = base + i * window;
         double total;
-        TRY(reference_time(refs, ref, first, eager_count, filled, i + 1, &total, e));
+        TRY(reference_time(refs, ref, base + i * eager_count, eager_count, filled, i + 1, &total, e));
         eager[i] = total / eager_count;
         for (int k = 0; k < n; k++) {
             struct run *r = runs[(k + i) % n];
-            if (r->count > 0 && !timed_request(r, first, r->count, &r->mine[i])) r->count = 0;
+            if (r->count > 0 && !timed_request(r, r->window + i * r->count, r->count, &r->mine[i])) r->count = 0;
         }
     }
     ref->eager_s = timing_median(eager, rounds);
@@ -439,15 +450,15 @@ static enum status take_turns(struct judge *j, struct reference *ref, struct run
  * needs longer would keep the others waiting, and has its own. */
 static enum status measure(struct judge *j, struct reference *ref, struct run *runs, int n, struct err *e) {
     struct run *together[SETS_LANES] = {0};
-    int n_together = 0;
+    int n_together = 0, next_set = 0;
     for (int k = 0; k < n; k++) {
-        TRY(warm_up(&runs[k], e));
+        TRY(warm_up(&runs[k], &next_set, e));
         if (runs[k].count > 0 && runs[k].call_s <= 2 * request_s) together[n_together++] = &runs[k];
     }
-    TRY(take_turns(j, ref, together, n_together, e));
+    TRY(take_turns(j, ref, together, n_together, &next_set, e));
     for (int k = 0; k < n; k++) {
         struct run *alone = &runs[k];
-        if (alone->count > 0 && alone->call_s > 2 * request_s) TRY(take_turns(j, ref, &alone, 1, e));
+        if (alone->count > 0 && alone->call_s > 2 * request_s) TRY(take_turns(j, ref, &alone, 1, &next_set, e));
     }
     return ST_OK;
 }
@@ -514,10 +525,11 @@ static void quiet(const struct judge *j, bool on) {
 
 /* ---- entry points ---- */
 
-/* Answers that may be alive at once: what they may use together must be there. */
-static int lanes(const struct judge *j) {
+/* Answers that may be alive at once: what they may use together must be there, and timed sets for each. */
+static int lanes(const struct judge *j, const struct reference *ref) {
     int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    return (int)i64_max(1, i64_min(SETS_LANES, free_bytes / 2 / j->o->memory_bytes));
+    int64_t most = ref->has_sets ? reference_timed_capacity(j->references, ref) / sets_of_one(j, ref) : 1;
+    return (int)i64_max(1, i64_min(i64_min(SETS_LANES, most), free_bytes / 2 / j->o->memory_bytes));
 }
 
 /* At most SETS_LANES of judge_timing(). */
@@ -636,7 +648,7 @@ bool judge_tests(struct judge *j, struct reference *ref, const struct compile_jo
 }
 
 void judge_timing(struct judge *j, struct reference *ref, struct judge_timed *timed, int n) {
-    int at_once = lanes(j), parts = (n + at_once - 1) / at_once;
+    int at_once = lanes(j, ref), parts = (n + at_once - 1) / at_once;
     for (int p = 0, from = 0; p < parts; p++) {
         int m = (n - from) / (parts - p); /* parts of about the same size */
         struct err e = {0};

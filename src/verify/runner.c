@@ -110,8 +110,17 @@ static void set_limit(int which, uint64_t value) {
     setrlimit((__rlimit_resource_t)which, &r);
 }
 
-/* Landlock: of all files only the libraries and the answer can be opened. Inside the jail there is hardly anything
- * else; without bubblewrap this is what hides the rest. A kernel without Landlock leaves it at that. */
+/* All that the linker gives answers. Loaded before the answer, so that their own constructors run in a process that is
+ * still trusted, and that none has to be opened for it. */
+static void load_libraries(void) {
+    static const char *const names[] = {"libm.so.6", "libmvec.so.1", "libgcc_s.so.1"};
+    dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+}
+
+/* Landlock: of all files only the answer can be opened. Which pages of a file are in memory is something that one
+ * answer can bring about and another, or its own next process, can see; without bubblewrap this is also what hides the
+ * rest. A kernel without Landlock leaves it at that. */
 static void hide_files(const char *answer) {
     const uint64_t reading = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
     /* Writing is refused by the seccomp filter already; handled here as well, it is refused twice. */
@@ -120,10 +129,8 @@ static void hide_files(const char *answer) {
                                             LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG};
     int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
     if (rules < 0) return;
-    const char *const seen[] = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", answer};
-    for (size_t i = 0; i < sizeof seen / sizeof seen[0]; i++) {
-        int fd = open(seen[i], O_PATH | O_CLOEXEC);
-        if (fd < 0) continue;
+    const int fd = open(answer, O_PATH | O_CLOEXEC);
+    if (fd >= 0) {
         struct landlock_path_beneath_attr one = {.allowed_access = reading, .parent_fd = fd};
         syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &one, 0);
         close(fd);
@@ -310,8 +317,7 @@ static int serve_scripts(void) {
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "--shell") == 0) return serve_scripts();
     if (argc != 2 || !read_setup() || !map_regions()) _exit(120);
-    /* Loaded before the answer so that its own constructors run in a process that is still trusted. */
-    dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
+    load_libraries();
     catch_faults();
     hide_files(argv[1]);
     if (!enter_limits()) _exit(121);

@@ -80,7 +80,9 @@ static enum status map_all(struct sets *s, int n_tests, struct err *e) {
     if (per_set > max_set_bytes)
         return FAIL(e, ST_INVALID, "inputs, parameters and outputs need %.1f MiB; the limit is %.0f MiB",
                     (double)per_set / 1048576, (double)max_set_bytes / 1048576);
-    int64_t timed = i64_min(MAX_TIMED_SETS, i64_max(MIN_TIMED_SETS, (int64_t)(timed_bytes / set)));
+    /* What one answer's measurement may need, and where there is room the same again for each that is alive with it. */
+    const int64_t one = i64_min(MAX_TIMED_SETS, i64_max(MIN_TIMED_SETS, (int64_t)(timed_bytes / set)));
+    const int64_t timed = i64_min(SETS_LANES * one, i64_max(one, (int64_t)(SETS_LANES * timed_bytes / set)));
     s->n_sets = n_tests + (int)timed;
     s->slots = (int)i64_min(MAX_SLOTS, i64_max(1, (int64_t)(stage_bytes / set)));
     s->info = arena_array(&s->arena, struct set_info, s->n_sets);

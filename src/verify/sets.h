@@ -55,7 +55,8 @@ struct sets {
     uint64_t guard;   /* what fills the gaps between outputs */
 };
 
-/* Lays out and maps. n_tests sets for correctness and as many for timing as fit in 128 MiB (at least 8, at most 640).
+/* Lays out and maps. n_tests sets for correctness and for timing, for each lane, as many as fit in 128 MiB (at least 8,
+ * at most 640); for fewer lanes where 8 are larger than that. What is not filled occupies nothing.
  * random: secret word for poison and guards. ST_INVALID when one set needs more than 256 MiB. */
 enum status sets_open(struct sets *s, const struct spec *spec, int n_tests, uint64_t random, struct err *e) MUST_USE;
 void sets_close(struct sets *s);

@@ -518,6 +518,7 @@ static void test_sets(void **state) {
     if (sets_open(&s, &spec, 5, 99, &e) != ST_OK) fail_msg("%s", e.msg);
     assert_int_equal(s.n_compared, 2);
     assert_true(s.slots >= 1 && s.n_sets > 5);
+    assert_true((s.n_sets - 5) % SETS_LANES == 0 && s.n_sets - 5 >= SETS_LANES * 8); /* for each that is alive */
     /* The worker's part: a buffer's first value, an input, and what is expected. */
     float first[4] = {1, 2, 3, 4}, after[4] = {5, 6, 7, 8}, x[6] = {1, 2, 3, 4, 5, 6}, out = 9;
     memcpy(s.master + s.param_at[5], first, sizeof first);
