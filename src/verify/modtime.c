@@ -848,7 +848,9 @@ static bool start_again(struct run *r) {
     const double compile_s = v->compile_s;
     end_answer(r);
     r->complete = false;
-    enum status st = run_fork(r, &e);
+    modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* what the first process wrote there */
+    enum status st = modcase_open_lane(&r->j->cases, r->c, LANE_ANSWER, &e);
+    if (st == ST_OK) st = run_fork(r, &e);
     if (st != ST_OK) {
         judge_trouble(v, st, &e);
         return false;
