@@ -138,7 +138,7 @@ static int build_run_filter(scmp_filter_ctx c) {
     /* Threads, but no processes. glibc falls back to clone when clone3 is missing; clone3's flags cannot be seen. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
-                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD | CLONE_FILES, CLONE_THREAD | CLONE_FILES));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     /* Signals: abort()'s own. Any other could continue a process that has been stopped. */
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A2(SCMP_CMP_EQ, SIGABRT));
@@ -262,7 +262,8 @@ static int build_python_filter(scmp_filter_ctx c) {
     /* Done at once: files that can be written to are in memory, and advice need not be taken. To be asked to write
      * files back, or to read ahead, the kernel would work beside whoever comes next. */
     static const int idle[] = {SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(msync), SCMP_SYS(fadvise64)};
-    static const uint64_t no_process = CLONE_THREAD | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT | CLONE_PIDFD;
+    static const uint64_t thread = CLONE_THREAD | CLONE_FILES; /* a limit on descriptors is one of each table */
+    static const uint64_t no_process = thread | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT | CLONE_PIDFD;
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ALLOW, python_allowed, ARRAY_LEN(python_allowed));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
@@ -277,7 +278,7 @@ static int build_python_filter(scmp_filter_ctx c) {
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 2, SCMP_A1(SCMP_CMP_MASKED_EQ, ~0U, F_SETFL),
                              SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
     /* Threads; clone3's flags cannot be seen, and it is missing. */
-    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0, no_process, CLONE_THREAD);
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0, no_process, thread);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 0, CLONE_THREAD, 0);
     return r;
 }

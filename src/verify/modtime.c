@@ -44,6 +44,9 @@ static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, 
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
 /* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests. */
 enum { LONE_PAIRS = 6 };
+/* How well requests of one call are known, beside empty ones and what their first calls cost more. On a CPU they are
+ * not asked for where the calls are too short to tell, or there is nothing gained. */
+static const double gpu_lone_slack_s = 400e-6, lone_slack_s = 60e-6, least_gain = 1.15;
 /* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
  * longer than long_enough_s have little of it. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
@@ -552,12 +555,18 @@ static struct timing_ratio take_turns(struct duel *d, bool *good) {
 }
 
 /* Whether the answer gains more on the reference in requests of many calls than in those of one, in which nothing
- * overlaps: on streams or threads that it does not join, and of which the list of kernels says nothing. Such a
- * request's time counts until the device is at rest, whatever the reply says. */
+ * overlaps: on streams or threads that it does not join, and of which the list of kernels says nothing, or by working
+ * on the inputs of all calls at once, for which weights are read once. Such a request's time counts until the device is
+ * at rest, whatever the reply says. */
 static bool overlaps(struct duel *d, double ratio, bool *good) {
     double took[2][LONE_PAIRS], empty[LONE_PAIRS], lone_s[2];
     const int n = d->n, known = d->empty.n < LONE_PAIRS ? d->empty.n : LONE_PAIRS;
-    if (!on_gpu(d->ref->j) || !is_hardened(d->ref->j) || n == 1 || known == 0) return false;
+    const double slack_s = on_gpu(d->ref->j) ? gpu_lone_slack_s : lone_slack_s;
+    if (!is_hardened(d->ref->j) || n == 1 || known == 0) return false;
+    if (!on_gpu(d->ref->j)) {
+        CLEANUP_FREE double *eager = calls_of(d, false);
+        if (ratio <= least_gain || timing_centre(eager, d->samples.n, d->plan.trim) < 2 * slack_s) return false;
+    }
     d->n = 1;
     for (int i = 0; i < LONE_PAIRS && *good; i++) {
         struct taken t[2] = {{0, 0}, {0, 0}};
@@ -572,7 +581,7 @@ static bool overlaps(struct duel *d, double ratio, bool *good) {
     }
     for (int side = 0; side < 2; side++)
         lone_s[side] = timing_median(took[side], LONE_PAIRS) - timing_median(empty, known) - d->first_s;
-    const bool found = timing_overlaps(ratio, lone_s);
+    const bool found = timing_overlaps(ratio, lone_s, slack_s);
     if (found)
         log_debug("calls overlap: ratio %.3f in requests of %d, one by one %.1f:%.1f us", ratio, n, lone_s[0] * 1e6,
                   lone_s[1] * 1e6);
@@ -590,8 +599,11 @@ static struct timing_ratio take_all_turns(struct duel *d, bool *good) {
         *good = *good && recorded_round(d);
     } while (*good && apart != d->answer->apart);
     if (*good && overlaps(d, ratio.ratio, good)) {
-        d->n = d->limit = 1;
-        d->answer->one_at_a_time = true;
+        d->n = 1;
+        if (on_gpu(d->ref->j)) {
+            d->limit = 1;
+            d->answer->one_at_a_time = true;
+        }
         ratio = take_turns(d, good);
     }
     return ratio;
@@ -848,7 +860,9 @@ static bool start_again(struct run *r) {
     const double compile_s = v->compile_s;
     end_answer(r);
     r->complete = false;
-    enum status st = run_fork(r, &e);
+    modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* what the first process wrote there */
+    enum status st = modcase_open_lane(&r->j->cases, r->c, LANE_ANSWER, &e);
+    if (st == ST_OK) st = run_fork(r, &e);
     if (st != ST_OK) {
         judge_trouble(v, st, &e);
         return false;

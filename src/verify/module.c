@@ -1141,5 +1141,6 @@ void run_finish(struct run *r) {
     json_decref(r->segments);
     json_decref(r->interface);
     r->segments = r->interface = NULL;
-    if (on_gpu(r->j) && r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
+    /* Its memory goes with it: an answer can write there, parameters and what it wants to tell the next one. */
+    if (r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
 }

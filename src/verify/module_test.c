@@ -1,6 +1,6 @@
 /* ModelNew answers: want of a GPU's memory is nobody's fault, and what is kept for speed is given back; references that
- * draw numbers; native answers of a batch, compiled ahead; a start that is late; models of the Hub's cache. test_rest
- * and test_hog need a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
+ * draw numbers; native answers of a batch, compiled ahead; a start that is late; models of the Hub's cache; the memory
+ * of inputs. test_rest and test_hog need a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -241,6 +241,42 @@ static void test_loaded_once(void **state) {
     verifier_close(v);
 }
 
+/* What an answer writes to the memory in which it finds inputs and parameters does not reach the next one. */
+static void test_lane_of_its_own(void **state) {
+    (void)state;
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def __init__(self):\n        super().__init__()\n"
+                               "        self.linear = nn.Linear(8, 8)\n\n"
+                               "    def forward(self, x):\n        return self.linear(x)\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(16, 8)]\n\n\ndef get_init_inputs():\n    return []\n";
+    static const char source[] = "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n"
+                                 "    def __init__(self):\n        super().__init__()\n"
+                                 "        self.linear = nn.Linear(8, 8)\n\n"
+                                 "    def forward(self, x):\n        shared = x.as_strided((256,), (1,), 0)\n"
+                                 "        seen = float(shared[255])\n        shared.fill_(7)%s\n"
+                                 "        return torch.nn.functional.linear(x, self.linear.weight, self.linear.bias)\n";
+    /* Two sets of parameters of 512 bytes each come first. The last of the answers tells what it finds there. */
+    static const char *const tails[] = {"", "  #",
+                                        "\n        if not STATE:\n            STATE.append(seen)\n"
+                                        "            assert seen != 7\n"};
+    enum { ROWS = ARRAY_LEN(tails) };
+    struct problem p = {.key = "p", .name = "p", .code = code};
+    char sources[ROWS][800];
+    struct verify_item items[ROWS];
+    struct err e = {0};
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
+    for (int i = 0; i < ROWS; i++) {
+        const int n = snprintf(sources[i], sizeof sources[i], source, tails[i]);
+        snprintf(sources[i] + n, sizeof sources[i] - (size_t)n, "\n\nSTATE = []\n");
+        items[i] = (struct verify_item){.problem = &p, .source = sources[i]};
+    }
+    if (verify_batch(v, items, ROWS, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (int i = 0; i < ROWS; i++)
+        if (items[i].verdict.outcome != OUTCOME_CORRECT)
+            fail_msg("%d: %s; %s", i, outcome_name(items[i].verdict.outcome), items[i].verdict.message);
+    verifier_close(v);
+}
+
 /* A process that is late before its answer has been called is our trouble twice, and the answer's when it happens
  * again.
  */
@@ -366,9 +402,10 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room), cmocka_unit_test(test_draws),       cmocka_unit_test(test_native_batch),
-        cmocka_unit_test(test_dropped), cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start),
-        cmocka_unit_test(test_models),  cmocka_unit_test(test_hog),         cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_no_room),         cmocka_unit_test(test_draws),       cmocka_unit_test(test_native_batch),
+        cmocka_unit_test(test_dropped),         cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start),
+        cmocka_unit_test(test_models),          cmocka_unit_test(test_hog),         cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_lane_of_its_own),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }

@@ -105,8 +105,8 @@ double timing_hidden(const double *eager_rest, const double *candidate_rest, int
     return more > slack ? more : 0;
 }
 
-bool timing_overlaps(double ratio, const double lone_s[2]) {
-    static const double slack_s = 400e-6, factor = 1.15;
+bool timing_overlaps(double ratio, const double lone_s[2], double slack_s) {
+    static const double factor = 1.15;
     const double least_s = lone_s[1] - slack_s; /* of the candidate */
     return least_s > 0 && ratio > factor * (fmax(lone_s[0], 0) + slack_s) / least_s;
 }

@@ -58,8 +58,8 @@ bool timing_at_rest(struct timing_rest *r, double drain_s, bool is_usual, double
 double timing_hidden(const double *eager_rest, const double *candidate_rest, int n, double trim, double slack);
 
 /* Whether a ratio that was measured in requests of many calls is more than what requests of one call explain, in which
- * nothing overlaps: lone_s, what those take beside empty ones, eager's and the candidate's, each known to some 0.4 ms:
- * how soon a device is seen at rest may differ by 0.3 ms between two processes, each time. */
-bool timing_overlaps(double ratio, const double lone_s[2]);
+ * nothing overlaps: lone_s, what those take beside empty ones, eager's and the candidate's, each known to slack_s: how
+ * soon a device is seen at rest may differ by 0.3 ms between two processes, each time. */
+bool timing_overlaps(double ratio, const double lone_s[2], double slack_s);
 
 #endif

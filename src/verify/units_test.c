@@ -700,10 +700,10 @@ static void test_timing_overlaps(void **state) {
                 took[side][k] = mine_s * (side ? 1 : ratio) + fmax(side ? rest_s : -rest_s, 0) + 3e-5 +
                                 6e-5 * (rng_f64(2 + side, i, k) - 0.5);
         const double lone_s[2] = {timing_median(took[0], PAIRS), timing_median(took[1], PAIRS)};
-        honest += timing_overlaps(ratio, lone_s);
+        honest += timing_overlaps(ratio, lone_s, 4e-4);
         if (mine_s < 2e-3) continue;
         long_ones++;
-        caught += timing_overlaps(5 * ratio, lone_s);
+        caught += timing_overlaps(5 * ratio, lone_s, 4e-4);
     }
     printf("%d of %d honest ones, %d of %d that overlap\n", honest, TRIES, caught, long_ones);
     assert_true(honest == 0 && long_ones > TRIES / 10 && caught == long_ones);
