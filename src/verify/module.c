@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -570,6 +572,13 @@ bool run_build(struct run *r, int param_set) {
 
 static uint64_t nonce_key(struct run *r) { return hmac_u64(r->random, "nonces", ++r->processes, NULL, 0); }
 
+/* An answer that sends requests to compile and reads no reply fills its socket: what it is then sent fails after so
+ * long, instead of waiting until it reads. */
+static void stop_waiting_for_room(const struct modrun *m, double seconds) {
+    const struct timeval most = {.tv_sec = (time_t)ceil(seconds)};
+    if (setsockopt(m->socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) != 0) log_debug("SO_SNDTIMEO is refused");
+}
+
 enum status run_fork(struct run *r, struct err *e) {
     struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
@@ -578,6 +587,7 @@ enum status run_fork(struct run *r, struct err *e) {
         if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
     }
     r->up = st == ST_OK;
+    if (r->up) stop_waiting_for_room(&r->r, r->j->o->run_timeout_s);
     /* Where there are processors enough that neither the answer nor the system misses this one. */
     r->r.spin = cpus_of(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
     return st;
