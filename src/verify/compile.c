@@ -33,7 +33,7 @@ static const char compile_script[] =
     "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
     "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;' >start.ld\n"
     "    gcc -shared -nostartfiles -fno-use-linker-plugin -fno-lto -fopenmp -Wl,-z,defs,-z,now,-T,start.ld"
-    " -Wl,--defsym=__dso_handle=kernelrl_call " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
+    " -Wl,--defsym=__dso_handle=_DYNAMIC " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
     "fi\n"
     "exec cat answer.so";
 #define FLAGS(X)                                                                      \

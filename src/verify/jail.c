@@ -119,6 +119,11 @@ static const int compile_denied[] = {
     SCMP_SYS(swapon),
     SCMP_SYS(quotactl),
     SCMP_SYS(acct),
+    /* Memory that no limit counts, and that would stay for the jail's next unit. */
+    SCMP_SYS(shmget),
+    SCMP_SYS(msgget),
+    SCMP_SYS(semget),
+    SCMP_SYS(mq_open),
 };
 
 static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_t n) {
@@ -128,6 +133,15 @@ static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_
         if (r != 0 && r != -EDOM && r != -EINVAL) return r;
     }
     return 0;
+}
+
+/* A user namespace of one's own gives rights. clone3's flags cannot be seen; glibc falls back to clone. */
+static int refuse_namespaces(scmp_filter_ctx c) {
+    int r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_NEWUSER, CLONE_NEWUSER));
+    return r;
 }
 
 static int build_run_filter(scmp_filter_ctx c) {
@@ -160,6 +174,12 @@ static int build_run_filter(scmp_filter_ctx c) {
     return r;
 }
 
+static int build_compile_filter(scmp_filter_ctx c) {
+    int r = add_rules(c, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied));
+    if (r == 0) r = refuse_namespaces(c);
+    return r;
+}
+
 /* For an answer in Python (selfjail.py): torch and its libraries call too much for a list of what is allowed, so this
  * is one of what is not, on top of the namespaces. Reaching for another process ends it; a network that is not there,
  * and processes of its own, are refused. */
@@ -185,15 +205,11 @@ static int build_python_filter(scmp_filter_ctx c, bool gpu) {
         SCMP_SYS(process_vm_readv), SCMP_SYS(memfd_create)};
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, hostile, ARRAY_LEN(hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
-    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     /* So does the signal of a descriptor that becomes ready, which is SIGIO for who does not ask for another. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1,
                              SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, F_SETSIG));
-    /* unshare is refused; this is the other way to the rights that a user namespace of one's own gives. */
-    if (r == 0)
-        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
-                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_NEWUSER, CLONE_NEWUSER));
+    if (r == 0) r = refuse_namespaces(c);
     /* A GPU backend's compilers (Triton's ptxas) are programs, and the driver talks over sockets. */
     if (r == 0 && !gpu) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), no_gpu, ARRAY_LEN(no_gpu));
     if (r == 0 && !gpu)
@@ -220,7 +236,7 @@ static enum status build_filters(struct jail *j, struct err *e) {
     if (!run || !comp || !python || !gpu || build_python_filter(python, false) != 0 ||
         build_python_filter(gpu, true) != 0 ||
         seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
-        add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
+        build_compile_filter(comp) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
         goto done;
     }

@@ -20,6 +20,8 @@
 #include "verify/spent.h"
 
 enum { SHAPE_RANK = 12, MOST_BUILDS = 32 };
+/* Of the kernels of an answer's own, and of a source that they are looked for in. */
+enum { MOST_NAMES_BYTES = 64 << 10, MOST_SOURCE_BYTES = 1 << 20 };
 /* Processors from which on those that take part in a GPU's timing (this process, which waits without sleeping, the
  * referee, what is timed) have one each. */
 enum { GPU_CPUS = 4 };
@@ -459,7 +461,9 @@ static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     CLEANUP_STR struct str q = STR_INIT;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++) {
         const char *text = json_string_value(json_object_get(wanted, sources[i]));
-        if (text) kernel_names_note(&r->kernels, text);
+        /* Each kernel that ran is looked for in all of them. */
+        if (text && r->kernels.list.len < MOST_NAMES_BYTES && strlen(text) < MOST_SOURCE_BYTES)
+            kernel_names_note(&r->kernels, text);
     }
     extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
     CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
