@@ -25,15 +25,15 @@
  * linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
  * object is loaded, so that all there is of it is the answer's (load.h): no start files, whose only use here is
  * __dso_handle, a name for atexit(); and libgcc's look at the processor waits until it is asked for (FLAGS). The
- * linker's plugin would run what an answer has put into sections of LTO. */
+ * linker's plugin would run what an answer has put into sections of LTO, and without the plugin gcc would itself, but
+ * for -fno-lto. */
 static const char compile_script[] =
     "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
     "if test ! -e /extra/libm || ! ld -shared --hash-style=gnu --eh-frame-hdr --as-needed -z defs -z now -o answer.so "
     "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
-    "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;\n"
-    "PROVIDE_HIDDEN(__dso_handle = _DYNAMIC);' >start.ld\n"
-    "    gcc -shared -nostartfiles -fno-use-linker-plugin -fopenmp -Wl,-z,defs,-z,now,-T,start.ld " UNIT_LINK_OPTIONS
-    " answer.o -o answer.so -lm || exit 1\n"
+    "    echo 'SECTIONS { /DISCARD/ : { *libgcc.a:cpuinfo.o(.init_array*) } } INSERT BEFORE .init_array;' >start.ld\n"
+    "    gcc -shared -nostartfiles -fno-use-linker-plugin -fno-lto -fopenmp -Wl,-z,defs,-z,now,-T,start.ld"
+    " -Wl,--defsym=__dso_handle=_DYNAMIC " UNIT_LINK_OPTIONS " answer.o -o answer.so -lm || exit 1\n"
     "fi\n"
     "exec cat answer.so";
 #define FLAGS(X)                                                                      \

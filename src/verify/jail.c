@@ -121,6 +121,11 @@ static const int compile_denied[] = {
     SCMP_SYS(swapon),
     SCMP_SYS(quotactl),
     SCMP_SYS(acct),
+    /* Memory that no limit counts, and that would stay for the jail's next unit. */
+    SCMP_SYS(shmget),
+    SCMP_SYS(msgget),
+    SCMP_SYS(semget),
+    SCMP_SYS(mq_open),
 };
 
 static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_t n) {
@@ -130,6 +135,15 @@ static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_
         if (r != 0 && r != -EDOM && r != -EINVAL) return r;
     }
     return 0;
+}
+
+/* A user namespace of one's own gives rights. clone3's flags cannot be seen; glibc falls back to clone. */
+static int refuse_namespaces(scmp_filter_ctx c) {
+    int r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    if (r == 0)
+        r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_NEWUSER, CLONE_NEWUSER));
+    return r;
 }
 
 static int build_run_filter(scmp_filter_ctx c) {
@@ -159,6 +173,12 @@ static int build_run_filter(scmp_filter_ctx c) {
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
                              SCMP_A2(SCMP_CMP_MASKED_EQ, O_RDWR, O_RDWR));
+    return r;
+}
+
+static int build_compile_filter(scmp_filter_ctx c) {
+    int r = add_rules(c, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied));
+    if (r == 0) r = refuse_namespaces(c);
     return r;
 }
 
@@ -304,11 +324,9 @@ static int build_gpu_filter(scmp_filter_ctx c) {
     static const int no_fcntl[] = {F_SETSIG, F_SETLEASE, F_NOTIFY};
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
-    if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    if (r == 0) r = refuse_namespaces(c);
     for (size_t i = 0; i < ARRAY_LEN(no_fcntl) && r == 0; i++)
         r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1, ~0U, (uint64_t)no_fcntl[i]);
-    /* unshare is refused; this is the other way to the rights that a user namespace of one's own gives. */
-    if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 0, CLONE_NEWUSER, CLONE_NEWUSER);
     /* Nobody but the verifier continues who has been stopped. */
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(kill), 1, ~0U, SIGCONT);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tkill), 1, ~0U, SIGCONT);
@@ -337,7 +355,7 @@ static enum status build_filters(struct jail *j, struct err *e) {
         seccomp_attr_set(python, SCMP_FLTATR_CTL_OPTIMIZE, 2) != 0 || /* a tree: it is a long list */
         build_python_filter(python) != 0 || build_gpu_filter(gpu) != 0 ||
         seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
-        add_rules(comp, SCMP_ACT_ERRNO(EPERM), compile_denied, ARRAY_LEN(compile_denied)) != 0) {
+        build_compile_filter(comp) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
         goto done;
     }

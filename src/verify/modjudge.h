@@ -35,6 +35,7 @@ struct run {
     bool fresh;                  /* GPU: not any more, because that showed something wrong */
     bool again;                  /* and what it was has to be seen once more */
     int busy;                    /* turns in front of which the device was not at rest */
+    int unlooked;                /* requests since outputs were looked at, where they are large */
     int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
     double deadline_s;           /* of the correctness trials */
     bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */

@@ -12,7 +12,9 @@
 /* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
  * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
 static const double cpu_request_s = 4e-3, gpu_request_s = 10e-3, long_request_s = 0.1;
-static const int64_t large_output_bytes = 256 << 20, huge_output_bytes = 1 << 30, large_input_bytes = 1 << 30;
+static const int64_t large_output_bytes = 256 << 20, large_input_bytes = 1 << 30;
+/* Requests in a row at whose large outputs nobody has looked. */
+enum { MOST_UNLOOKED = 7 };
 /* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
 /* A device that is busy for this much longer than usual after a reply may have had work left to do; when that is so in
@@ -231,13 +233,16 @@ static bool check_timed(struct run *r, const json_t *reply, const struct modset 
     /* Two, and of many short ones more; on a GPU each look takes longer than they do. */
     int last_with[CHECKED_CALLS], most = on_gpu(r->j) || n < 12 ? 2 : n < 4 * CHECKED_CALLS ? n / 4 : CHECKED_CALLS;
     int checked = n < most ? n : most;
-    /* Looking at gigabytes takes longer than making them: one call of one request of four or eight then, which is
-     * decided only now. */
+    /* Looking at many bytes takes longer than making them: one call then, and on a GPU, where there are many requests,
+     * of one request in four, which is decided only now, or when there has been no look for long. */
     int64_t bytes = 0;
     for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
-    const uint64_t one_in = bytes > huge_output_bytes ? 8 : 4;
-    if (bytes > large_output_bytes)
-        checked = r->next_set <= 4 || r->again || rng_u64(r->random, 8, ++r->random_step) % one_in == 0 ? 1 : 0;
+    if (bytes > large_output_bytes) {
+        const bool looked = !on_gpu(r->j) || r->next_set <= 4 || r->again || r->unlooked >= MOST_UNLOOKED ||
+                            rng_u64(r->random, 8, ++r->random_step) % 4 == 0;
+        checked = looked ? 1 : 0;
+        r->unlooked = looked ? 0 : r->unlooked + 1;
+    }
     *n_checked = checked;
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -18,6 +20,8 @@
 #include "verify/spent.h"
 
 enum { SHAPE_RANK = 12, MOST_BUILDS = 32 };
+/* Of the kernels of an answer's own, and of a source that they are looked for in. */
+enum { MOST_NAMES_BYTES = 64 << 10, MOST_SOURCE_BYTES = 1 << 20 };
 /* Processors from which on those that take part in a GPU's timing (this process, which waits without sleeping, the
  * referee, what is timed) have one each. */
 enum { GPU_CPUS = 4 };
@@ -460,7 +464,9 @@ static bool serve_build(struct run *r, const json_t *wanted, double timeout_s) {
     CLEANUP_STR struct str q = STR_INIT;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++) {
         const char *text = json_string_value(json_object_get(wanted, sources[i]));
-        if (text) kernel_names_note(&r->kernels, text);
+        /* Each kernel that ran is looked for in all of them. */
+        if (text && r->kernels.list.len < MOST_NAMES_BYTES && strlen(text) < MOST_SOURCE_BYTES)
+            kernel_names_note(&r->kernels, text);
     }
     extension_build(&r->j->tools, r->j->compiler, wanted, timeout_s, &job, &standin);
     CLEANUP_FD int fd = job.result == COMPILE_OK ? process_memfd("extension", job.object, job.object_bytes) : -1;
@@ -573,6 +579,13 @@ bool run_build(struct run *r, int param_set) {
 
 static uint64_t nonce_key(struct run *r) { return hmac_u64(r->random, "nonces", ++r->processes, NULL, 0); }
 
+/* An answer that sends requests to compile and reads no reply fills its socket: what it is then sent fails after so
+ * long, instead of waiting until it reads. */
+static void stop_waiting_for_room(const struct modrun *m, double seconds) {
+    const struct timeval most = {.tv_sec = (time_t)ceil(seconds)};
+    if (setsockopt(m->socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) != 0) log_debug("SO_SNDTIMEO is refused");
+}
+
 enum status run_fork(struct run *r, struct err *e) {
     struct modrun_options mo = run_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
@@ -581,6 +594,7 @@ enum status run_fork(struct run *r, struct err *e) {
         if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
     }
     r->up = st == ST_OK;
+    if (r->up) stop_waiting_for_room(&r->r, r->j->o->run_timeout_s);
     /* Where there are processors enough that neither the answer nor the system misses this one. */
     r->r.spin = cpus_of(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
     return st;
@@ -696,15 +710,21 @@ uint64_t run_pointer(const json_t *reply, int i, int k) {
     return (uint64_t)json_integer_value(json_array_get(place_of(reply, i, k), 0));
 }
 
+/* What is read of an output beside twice its size, at most: pages that an answer has never touched cost it nothing, and
+ * the verifier memory. */
+static const int64_t most_spread_bytes = 64 << 20;
+
 /* Bytes from the first to behind the last of its elements, when it is spread over more than it needs; that many more
- * than its size are read, and no more. */
+ * than its size are read, and no more. 0: it is spread too far. */
 static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int k) {
     const json_t *shape = json_object_get(json_array_get(json_object_get(c->loaded, "outputs"), (size_t)k), "shape");
     int64_t span = json_integer_value(json_array_get(place_of(reply, i, k), 1)), elements = 1,
             bytes = c->output_bytes[k];
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
     if (span <= elements || elements == 0) return bytes;
-    return span > 8 * elements + 16384 ? 0 : span * (bytes / elements);
+    if (span > 8 * elements + 16384) return 0;
+    const int64_t spread = span * (bytes / elements);
+    return spread > 2 * bytes + most_spread_bytes ? 0 : spread;
 }
 
 static const char shares_input[] = "an output shares its memory with an input";

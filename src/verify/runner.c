@@ -227,6 +227,7 @@ static void gather(void **a, uint32_t slot, uint32_t param_set, bool for_prepare
 
 /* ---- the runner as a shell ---- */
 
+enum { MOST_SCRIPT_PROCESSES = 1024 };
 /* Entries that a script may leave behind; compilers leave a handful. Folders within folders are as many at most. */
 enum { MOST_LEFT = 20000, DEEPEST_LEFT = 64 };
 
@@ -292,6 +293,9 @@ static int serve_scripts(void) {
     if (getppid() != 1 || getpid() > 9) return 125;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 125; /* what a script leaves behind is waited for here */
     if (prctl(PR_SET_DUMPABLE, 0) != 0) return 125;        /* no script takes a descriptor of this process */
+    /* A compiler that an answer has led astray takes no more of the machine's process numbers. */
+    set_limit(RLIMIT_NPROC, MOST_SCRIPT_PROCESSES);
+    set_limit(RLIMIT_CORE, 0);
     if (send(WIRE_FD_SOCKET, &up, sizeof up, MSG_NOSIGNAL) != (ssize_t)sizeof up) return 125;
     for (bool clean = true; clean && next_script(text, argv, fds);) {
         int status = 0;
