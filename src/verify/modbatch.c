@@ -289,8 +289,8 @@ static void judge_anew(struct loading *l, size_t i, struct run *r, const char *s
     run_finish(r);
 }
 
-/* The control: whether the problem's own reference gets a verdict in the answer's place, with nothing of an answer's
- * alive. Whatever that says, it says that we, the machine and the problem are well. */
+/* The control: whether the problem's own reference is found correct in the answer's place, with nothing of an answer's
+ * alive. Then we, the machine and the problem are well. */
 static bool control_passes(struct loading *l, size_t i) {
     struct verdict v = {0};
     struct run control;
@@ -300,7 +300,7 @@ static bool control_passes(struct loading *l, size_t i) {
     control.own = control.control = true;
     judge_anew(l, i, &control, l->items[i].problem->code);
     log_debug("the reference as an answer: %s; %s", outcome_name(v.outcome), v.message);
-    return outcome_class(v.outcome) != 'I';
+    return v.outcome == OUTCOME_CORRECT;
 }
 
 /* Our own trouble (a worker that was lost), and want of memory that others may have, are worth further tries, from the
