@@ -32,8 +32,8 @@ static const double timed_share = 1.5;
 /* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
 static const double most_moved_s = 60e-6;
 /* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
- * by one. */
-static const double most_slowed = 1.1;
+ * by one. What is known of that is some measurements old: it is asked again only above more. */
+static const double most_slowed = 1.1, most_suspect = 1.25;
 /* Of an interval this wide, high over low, means count in the place of medians: slow requests do. The answer is
  * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
  * machine that is busy with something else spreads both), and the clock was held for so long. */
@@ -468,14 +468,12 @@ void judge_trouble(struct verdict *v, enum status st, const struct err *e) {
     SAY(v, "%s", e->msg);
 }
 
-/* Whether an answer's measurement had a reference that is slower than what it takes alone. */
-static bool is_slowed(const struct verdict *v, double alone_s) {
-    return v->outcome == OUTCOME_CORRECT && v->speedup > 0 && v->eager_ms * 1e-3 > most_slowed * alone_s;
-}
+static bool is_timed(const struct verdict *v) { return v->outcome == OUTCOME_CORRECT && v->speedup > 0; }
 
-static bool any_slowed(const struct run *runs, int n, double alone_s) {
+/* Whether one of these had a reference that took more than so many times what it takes alone. */
+static bool any_slower(const struct run *runs, int n, double times, double alone_s) {
     bool any = false;
-    for (int k = 0; k < n; k++) any |= is_slowed(runs[k].out, alone_s);
+    for (int k = 0; k < n; k++) any |= is_timed(runs[k].out) && runs[k].out->eager_ms * 1e-3 > times * alone_s;
     return any;
 }
 
@@ -486,18 +484,24 @@ static enum status control(struct judge *j, struct reference *ref, struct run *r
     enum { MOST = 15 };
     double took[MOST];
     const int filled = ref->n_timed;
-    bool timed = false;
-    for (int k = 0; k < n; k++) timed |= runs[k].out->outcome == OUTCOME_CORRECT && runs[k].out->speedup > 0;
-    if (!timed || (ref->alone_s > 0 && !any_slowed(runs, n, ref->alone_s))) return ST_OK;
+    double turns_s = 0;
+    for (int k = 0; k < n; k++)
+        if (is_timed(runs[k].out)) turns_s = runs[k].out->eager_ms * 1e-3;
+    if (turns_s == 0) return ST_OK;
+    if (ref->alone_s > 0 && !any_slower(runs, n, most_suspect, ref->alone_s)) {
+        /* Nobody makes it faster than it is; but the quickest turns of all are luck. */
+        if (turns_s < ref->alone_s) ref->alone_s += (turns_s - ref->alone_s) / 4;
+        return ST_OK;
+    }
     const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
-    for (int i = 0; i < MOST && (i < FEW_ROUNDS || any_slowed(runs, n, ref->alone_s)); i++) {
+    for (int i = 0; i < MOST && (i < FEW_ROUNDS || any_slower(runs, n, most_slowed, ref->alone_s)); i++) {
         TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took[i], e));
         took[i] /= count;
         ref->alone_s = timing_median(took, i + 1);
     }
     for (int k = 0; k < n; k++) {
         struct verdict *v = runs[k].out;
-        if (!is_slowed(v, ref->alone_s)) continue;
+        if (!any_slower(&runs[k], 1, most_slowed, ref->alone_s)) continue;
         const double part = ref->alone_s * 1e3 / v->eager_ms;
         log_debug("the reference took %.4g ms beside an answer, %.4g ms alone", v->eager_ms, ref->alone_s * 1e3);
         v->eager_ms *= part;
