@@ -494,7 +494,7 @@ static enum status control(struct judge *j, struct reference *ref, struct run *r
         return ST_OK;
     }
     const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
-    for (int i = 0; i < MOST && (i < FEW_ROUNDS || any_slower(runs, n, most_slowed, ref->alone_s)); i++) {
+    for (int i = 0; i < MOST && (i < ROUNDS || any_slower(runs, n, most_slowed, ref->alone_s)); i++) {
         TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took[i], e));
         took[i] /= count;
         ref->alone_s = timing_median(took, i + 1);

@@ -389,34 +389,42 @@ static void *slow_the_worker(void *ignored) {
     return ignored;
 }
 
-/* Whatever slows the reference down while an answer stands still, the ratio is that of the reference alone. */
+/* The ratio of one more answer that does the same; slowed: beside a reference that is. */
+static double ratio_of(const struct problem *p, bool slowed) {
+    static int serial;
+    CLEANUP_STR struct str source = STR_INIT;
+    str_addf(&source,
+             "void kernel(const float *restrict x, float *restrict out) {\n"
+             "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* %d */\n}\n",
+             serial++);
+    struct verify_item it = {.problem = p, .source = str_c(&source)};
+    struct err e = {0};
+    pthread_t thread;
+    over = false;
+    if (slowed) assert_int_equal(pthread_create(&thread, NULL, slow_the_worker, NULL), 0);
+    const enum status st = verify_batch(verifier, &it, 1, NULL, &e);
+    over = true;
+    if (slowed) pthread_join(thread, NULL);
+    if (st != ST_OK) fail_msg("%s", e.msg);
+    if (it.verdict.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(it.verdict.outcome), it.verdict.message);
+    return it.verdict.speedup;
+}
+
+/* Whatever slows the reference down while an answer stands still, the ratio is that of the reference alone. Other work
+ * on the machine may slow that down as well, but not each time. */
 static void test_slowed_reference(void **state) {
     (void)state;
     need_verifier();
-    static const char *const sources[] = {
-        "void kernel(const float *restrict x, float *restrict out) {\n"
-        "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* alone */\n}\n",
-        "void kernel(const float *restrict x, float *restrict out) {\n"
-        "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* slowed */\n}\n",
-        "void kernel(const float *restrict x, float *restrict out) {\n"
-        "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0.5f ? x[i] - 0.5f : 0.0f; /* alone again */\n}\n"};
     char *code = read_fixture("relu.py");
     struct problem p = {.key = "relu", .name = "relu", .code = code};
-    struct verify_item it = {.problem = &p, .source = sources[1]};
-    struct err e = {0};
-    pthread_t thread;
-    const struct verdict before = judge(&p, sources[0]);
-    over = false;
-    assert_int_equal(pthread_create(&thread, NULL, slow_the_worker, NULL), 0);
-    const enum status st = verify_batch(verifier, &it, 1, NULL, &e);
-    over = true;
-    pthread_join(thread, NULL);
-    if (st != ST_OK) fail_msg("%s", e.msg);
-    if (it.verdict.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(it.verdict.outcome), it.verdict.message);
-    const struct verdict after = judge(&p, sources[2]);
-    printf("ratio %.2f and %.2f, with a slowed reference %.2f\n", before.speedup, after.speedup, it.verdict.speedup);
-    assert_true(it.verdict.speedup < 2.5 * fmax(before.speedup, after.speedup));
+    bool good = false;
+    for (int i = 0; i < 4 && !good; i++) {
+        const double before = ratio_of(&p, false), slowed = ratio_of(&p, true), after = ratio_of(&p, false);
+        printf("ratio %.2f and %.2f, with a slowed reference %.2f\n", before, after, slowed);
+        good = slowed < 2 * fmax(before, after);
+    }
     free(code);
+    assert_true(good);
 }
 
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
