@@ -375,6 +375,7 @@ static enum status estimate_eager(struct references *refs, struct reference *ref
 /* How long a call takes, and with it how many go into a request. */
 static enum status warm_up(struct run *r, int *next_set, struct err *e) {
     if (!empty_request(r)) return ST_OK;
+    candidate_moved_s(&r->c); /* in its tests nobody's time was taken */
     int limit = request_limit(r->j, r->ref);
     int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
     r->window = *next_set;
@@ -517,10 +518,12 @@ static void measure_all(struct judge *j, struct reference *ref, struct run *runs
     struct err e = {0};
     enum status st = measure(j, ref, runs, n, &e);
     for (int k = 0; k < n; k++) candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
-    if (st == ST_OK) st = control(j, ref, runs, n, &e);
-    /* Only those that neither have their times nor failed by themselves. */
+    const bool measured = st == ST_OK;
+    if (measured) st = control(j, ref, runs, n, &e);
+    /* Only those that neither have their times nor failed by themselves; times without a control are none. */
     for (int k = 0; k < n && st != ST_OK; k++)
-        if (runs[k].out->outcome == OUTCOME_CORRECT && !(runs[k].out->speedup > 0)) judge_trouble(runs[k].out, st, &e);
+        if (runs[k].out->outcome == OUTCOME_CORRECT && (measured || !(runs[k].out->speedup > 0)))
+            judge_trouble(runs[k].out, st, &e);
 }
 
 static void quiet(const struct judge *j, bool on) {
