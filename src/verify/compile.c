@@ -19,15 +19,17 @@
 #include "verify/unit.h"
 #include "verify/wire.h"
 
-/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). Linking
- * against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So it is
- * tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve is
- * linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
+/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). The
+ * headers that each unit includes come compiled (make_header); a compiler that cannot use that reads them as ever.
+ * Linking against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So
+ * it is tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve
+ * is linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
  * object is loaded, so that all there is of it is the answer's (load.h): no start files, whose only use here is
  * __dso_handle, a name for atexit(); and libgcc's look at the processor waits until it is asked for (FLAGS). The
  * linker's plugin would run what an answer has put into sections of LTO, and without the plugin gcc would itself, but
  * for -fno-lto. */
 static const char compile_script[] =
+    "if test -e /extra/headers.h.gch; then set -- -include /extra/headers.h \"$@\"; fi\n"
     "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
     "if test ! -e /extra/libm || ! ld -shared --hash-style=gnu --eh-frame-hdr --as-needed -z defs -z now -o answer.so "
     "answer.o /extra/libm /extra/libgomp /extra/libc >stub.log 2>&1; then\n"
@@ -256,7 +258,7 @@ static bool compiles_at_all(const struct compiler *c, const char *tmp_dir) {
     static const char unit[] = "__attribute__((visibility(\"default\"))) int works(void) { return 7; }\n";
     struct compile_job job = {.unit = unit, .unit_bytes = sizeof unit - 1};
     struct shell shell;
-    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
+    shell_init(&shell, c->jail, c->runner, c->extra, c->timeout_s);
     run_compiler(&shell, &job, tmp_dir);
     shell_close(&shell);
     free(job.object);
@@ -300,7 +302,7 @@ static void compile_in(struct compiler *c, struct shell *shell, struct compile_j
 
 void compile_one(struct compiler *c, struct compile_job *job) {
     struct shell shell;
-    shell_init(&shell, c->jail, c->runner, c->stubs, job->timeout_s > 0 ? job->timeout_s : c->timeout_s);
+    shell_init(&shell, c->jail, c->runner, c->extra, job->timeout_s > 0 ? job->timeout_s : c->timeout_s);
     compile_in(c, &shell, job);
     shell_close(&shell);
 }
@@ -332,7 +334,7 @@ static size_t take(struct compile_batch *b) {
 static void *batch_main(void *v) {
     struct compile_batch *b = v;
     struct shell shell;
-    shell_init(&shell, b->c->jail, b->c->runner, b->c->stubs, b->c->timeout_s);
+    shell_init(&shell, b->c->jail, b->c->runner, b->c->extra, b->c->timeout_s);
     pthread_mutex_lock(&b->lock);
     for (size_t i; (i = take(b)) < b->n;) {
         pthread_mutex_unlock(&b->lock);
@@ -459,7 +461,7 @@ static const char stub_script[] =
 /* What answers use of the libraries. A name that is missing here only takes longer to link. */
 static const struct {
     const char *file, *library, *soname, *names;
-} stubs[JAIL_EXTRA_FILES] = {
+} stubs[] = {
     {"libm", "libm.so.6", "libm.so.6",
      "(a?(sin|cos|tan)h?|atan2|exp|exp2|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|hypot|erfc?|[lt]gamma|ceil|floor|"
      "trunc|"
@@ -470,42 +472,72 @@ static const struct {
     {"libc", "libc.so.6", "libc.so.6", "mem(cpy|move|set|cmp)|abort|l?l?abs|qsort|__stack_chk_fail"},
 };
 
-/* Without one of them all is linked in full. */
-static void make_stubs(struct compiler *c) {
-    struct shell shell;
+/* The headers of standard input, compiled with the flags of a unit. */
+static const char header_script[] = "set -e; cd \"$TMPDIR\"\n"
+                                    "cat >headers.h\n"
+                                    "gcc \"$@\" -x c-header -o headers.h.gch headers.h\n"
+                                    "exec cat headers.h.gch";
+
+/* Runs a script that makes one of the extra files from `text` (NULL: from nothing). -1: it does not work here. */
+static int make_extra(struct shell *shell, const char *script, char *const *args, const char *text) {
+    struct err ignored = {0};
+    int status = 1;
+    CLEANUP_FD int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CLEANUP_FD int in = process_memfd("text", text, text ? strlen(text) : 0);
+    int made = process_memfd("extra", NULL, 0), fds[3] = {in, made, null_fd};
+    if (in >= 0 && made >= 0 && null_fd >= 0 &&
+        shell_run(shell, script, args, "/tmp", fds, &status, &ignored) == SHELL_ENDED && status == 0)
+        return made;
+    if (made >= 0) close(made);
+    return -1;
+}
+
+/* Without one of the stubs all is linked in full. */
+static bool make_stubs(struct shell *shell, struct jail_file *out) {
     bool good = true;
-    shell_init(&shell, c->jail, c->runner, c->stubs, c->timeout_s);
-    int made[JAIL_EXTRA_FILES] = {-1, -1, -1};
-    for (int i = 0; i < JAIL_EXTRA_FILES && good; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(stubs); i++) {
         char *args[] = {(char *)(uintptr_t)stubs[i].library, (char *)(uintptr_t)stubs[i].soname,
                         (char *)(uintptr_t)stubs[i].names, NULL};
-        struct err ignored = {0};
-        int status = 1;
-        made[i] = process_memfd("stub", NULL, 0);
-        int fds[3] = {-1, made[i], -1};
-        CLEANUP_FD int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-        fds[0] = fds[2] = null_fd;
-        good = made[i] >= 0 && null_fd >= 0 &&
-               shell_run(&shell, stub_script, args, "/tmp", fds, &status, &ignored) == SHELL_ENDED && status == 0;
+        out[i] = (struct jail_file){good ? make_extra(shell, stub_script, args, NULL) : -1, stubs[i].file};
+        good &= out[i].fd >= 0;
     }
+    for (size_t i = 0; i < ARRAY_LEN(stubs) && !good; i++) {
+        if (out[i].fd >= 0) close(out[i].fd);
+        out[i].fd = -1;
+    }
+    return good;
+}
+
+static bool make_header(struct shell *shell, struct jail_file out[2]) {
+    char *args[] = {
+#define X(s) (char[]){s},
+        FLAGS(X)
+#undef X
+            NULL};
+    out[0] = (struct jail_file){process_memfd("headers", UNIT_HEADERS, strlen(UNIT_HEADERS)), "headers.h"};
+    out[1] = (struct jail_file){make_extra(shell, header_script, args, UNIT_HEADERS), "headers.h.gch"};
+    return out[0].fd >= 0 && out[1].fd >= 0;
+}
+
+static void make_extras(struct compiler *c) {
+    struct shell shell;
+    _Static_assert(ARRAY_LEN(stubs) + 2 == JAIL_EXTRA_FILES, "stubs, headers and those compiled");
+    struct jail_file made[JAIL_EXTRA_FILES];
+    shell_init(&shell, c->jail, c->runner, c->extra, c->timeout_s);
+    if (!make_stubs(&shell, made)) log_debug("no stub libraries: answers are linked against the whole ones");
+    if (!make_header(&shell, made + ARRAY_LEN(stubs))) log_debug("no compiled headers");
     shell_close(&shell);
-    for (int i = 0; i < JAIL_EXTRA_FILES; i++) {
-        if (good)
-            c->stubs[i] = (struct jail_file){made[i], stubs[i].file};
-        else if (made[i] >= 0)
-            close(made[i]);
-    }
-    if (!good) log_debug("no stub libraries: answers are linked against the whole ones");
+    memcpy(c->extra, made, sizeof made); /* now: the jail of this shell has none of them */
 }
 
 enum status compiler_open(struct compiler *c, const struct jail *jail, const char *runner, const char *cache_dir,
                           double timeout_s, int jobs, struct err *e) {
     *c = (struct compiler){
         .jail = jail, .runner = runner, .timeout_s = timeout_s, .jobs = jobs > 0 ? jobs : pool_cpu_count()};
-    for (int i = 0; i < JAIL_EXTRA_FILES; i++) c->stubs[i].fd = -1;
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++) c->extra[i].fd = -1;
     pthread_mutex_init(&c->cache_lock, NULL);
     TRY(ask_version(c, e));
-    if (runner && !jail->weak) make_stubs(c);
+    if (runner && !jail->weak) make_extras(c);
     if (cache_dir) {
         if (snprintf(c->cache, sizeof c->cache, "%s/objects", cache_dir) >= (int)sizeof c->cache)
             return FAIL(e, ST_CONFIG, "cache directory: path too long: %s", cache_dir);
@@ -517,6 +549,6 @@ enum status compiler_open(struct compiler *c, const struct jail *jail, const cha
 
 void compiler_close(struct compiler *c) {
     for (int i = 0; c->jail && i < JAIL_EXTRA_FILES; i++)
-        if (c->stubs[i].fd >= 0) close(c->stubs[i].fd);
+        if (c->extra[i].fd >= 0) close(c->extra[i].fd);
     pthread_mutex_destroy(&c->cache_lock);
 }

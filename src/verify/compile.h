@@ -10,7 +10,7 @@
 struct compiler {
     const struct jail *jail;
     const char *runner; /* path; NULL: every unit gets a jail of its own */
-    struct jail_file stubs[JAIL_EXTRA_FILES];
+    struct jail_file extra[JAIL_EXTRA_FILES]; /* what makes compiling faster, made once; or none */
     double timeout_s;
     int jobs;
     char version[256]; /* compiler and CPU, part of every cache key */

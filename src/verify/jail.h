@@ -34,7 +34,7 @@ enum status jail_start_compiler(const struct jail *j, const char *script, char *
 /* Starts the runner (runner_path) as a shell (shell.h) in one such jail: it runs scripts that come over the socket
  * until that is closed. extra: files that appear in the jail's /extra, read-only. Not in weak mode. The jail dies with
  * the thread that started it. */
-enum { JAIL_EXTRA_FILES = 3 };
+enum { JAIL_EXTRA_FILES = 5 };
 struct jail_file {
     int fd; /* read from its beginning to its end; -1: none */
     const char *name;

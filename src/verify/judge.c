@@ -32,8 +32,10 @@ static const double timed_share = 1.5;
 /* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
 static const double most_moved_s = 60e-6;
 /* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
- * by one. What is known of that is some measurements old: it is asked again only above more. */
+ * by one. What is known of that is some measurements old: it is asked again only above more. First a few times: other
+ * work on the machine explains most of it. */
 static const double most_slowed = 1.1, most_suspect = 1.25;
+enum { FEW_ALONE = 3 };
 /* Of an interval this wide, high over low, means count in the place of medians: slow requests do. The answer is
  * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
  * machine that is busy with something else spreads both), and the clock was held for so long. */
@@ -471,40 +473,50 @@ void judge_trouble(struct verdict *v, enum status st, const struct err *e) {
 
 static bool is_timed(const struct verdict *v) { return v->outcome == OUTCOME_CORRECT && v->speedup > 0; }
 
+/* What one of five calls of the reference alone takes longer than: the noise of the machine is in it. */
+static double usual_s(const struct reference *ref) { return timing_quantile(ref->alone, ref->n_alone, 0.8); }
+
 /* Whether one of these had a reference that took more than so many times what it takes alone. */
-static bool any_slower(const struct run *runs, int n, double times, double alone_s) {
+static bool any_slower(const struct run *runs, int n, double times, const struct reference *ref) {
     bool any = false;
-    for (int k = 0; k < n; k++) any |= is_timed(runs[k].out) && runs[k].out->eager_ms * 1e-3 > times * alone_s;
+    for (int k = 0; k < n; k++) any |= is_timed(runs[k].out) && runs[k].out->eager_ms * 1e-3 > times * usual_s(ref);
     return any;
+}
+
+/* One more time of a call of the reference alone; the oldest makes room. */
+static void note_alone(struct reference *ref, double call_s) {
+    if (ref->n_alone == REFERENCE_ALONE) memmove(ref->alone, ref->alone + 1, (REFERENCE_ALONE - 1) * sizeof call_s);
+    ref->n_alone -= ref->n_alone == REFERENCE_ALONE;
+    ref->alone[ref->n_alone++] = call_s;
 }
 
 /* An answer stands still in the reference's turns, but the kernel may be at work for it: timers, queues, what it does
  * about memory. So the reference is timed with none alive: once for a problem, and again where its turns took longer
  * than that. What it takes alone counts then, unless a second measurement shows that it was somebody else's doing. */
 static enum status control(struct judge *j, struct reference *ref, struct run *runs, int n, struct err *e) {
-    enum { MOST = 15 };
-    double took[MOST];
     const int filled = ref->n_timed;
     double turns_s = 0;
     for (int k = 0; k < n; k++)
         if (is_timed(runs[k].out)) turns_s = runs[k].out->eager_ms * 1e-3;
     if (turns_s == 0) return ST_OK;
-    if (ref->alone_s > 0 && !any_slower(runs, n, most_suspect, ref->alone_s)) {
-        /* Nobody makes it faster than it is; but the quickest turns of all are luck. */
-        if (turns_s < ref->alone_s) ref->alone_s += (turns_s - ref->alone_s) / 4;
+    const bool known = ref->n_alone > 0;
+    if (known && !any_slower(runs, n, most_suspect, ref)) {
+        /* Nobody makes it faster than it is: then what is known of it is old. */
+        if (turns_s < timing_quantile(ref->alone, ref->n_alone, 0.2)) note_alone(ref, turns_s);
         return ST_OK;
     }
-    const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
-    for (int i = 0; i < MOST && (i < ROUNDS || any_slower(runs, n, most_slowed, ref->alone_s)); i++) {
-        TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took[i], e));
-        took[i] /= count;
-        ref->alone_s = timing_median(took, i + 1);
+    const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64), few = known ? FEW_ALONE : ROUNDS;
+    for (int i = 0; i < REFERENCE_ALONE && (i < few || any_slower(runs, n, most_slowed, ref)); i++) {
+        double took;
+        TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took, e));
+        note_alone(ref, took / count);
     }
+    const double alone_s = timing_median(ref->alone, ref->n_alone);
     for (int k = 0; k < n; k++) {
         struct verdict *v = runs[k].out;
-        if (!any_slower(&runs[k], 1, most_slowed, ref->alone_s)) continue;
-        const double part = ref->alone_s * 1e3 / v->eager_ms;
-        log_debug("the reference took %.4g ms beside an answer, %.4g ms alone", v->eager_ms, ref->alone_s * 1e3);
+        if (!any_slower(&runs[k], 1, most_slowed, ref)) continue;
+        const double part = fmin(alone_s * 1e3 / v->eager_ms, 1);
+        log_debug("the reference took %.4g ms beside an answer, %.4g ms alone", v->eager_ms, alone_s * 1e3);
         v->eager_ms *= part;
         v->speedup *= part;
         v->speedup_low *= part;

@@ -8,6 +8,8 @@
 #include "verify/refworker.h"
 #include "verify/sets.h"
 
+enum { REFERENCE_ALONE = 15 };
+
 struct reference {
     struct digest key;                          /* of the problem's code */
     char *code;                                 /* to load it again after the worker was lost */
@@ -28,7 +30,8 @@ struct reference {
         struct compare_limit *limits; /* of each compared argument: the widest of the tests' */
     } shipped, is_signed, touched, scaled;
     double eager_s; /* seconds of one eager call, as last measured; 0 unknown */
-    double alone_s; /* the same, with no answer alive */
+    double alone[REFERENCE_ALONE]; /* the same with no answer alive, the last so many times */
+    int n_alone;
     uint64_t used;  /* for eviction */
 };
 

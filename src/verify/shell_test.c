@@ -41,7 +41,7 @@ static int close_jail(void **state) {
     return 0;
 }
 
-static const struct jail_file none[JAIL_EXTRA_FILES] = {{-1, NULL}, {-1, NULL}, {-1, NULL}};
+static const struct jail_file none[JAIL_EXTRA_FILES] = {{-1, NULL}, {-1, NULL}, {-1, NULL}, {-1, NULL}, {-1, NULL}};
 
 /* Runs a script with `input` as standard input; what it says on 1 and 2 goes to out. */
 static enum shell_result run(struct shell *s, const char *script, const char *arg, const char *input, char *out,
@@ -185,7 +185,7 @@ static void test_stubs(void **state) {
     struct compiler c;
     struct err e = {0};
     if (compiler_open(&c, &jail, runner, NULL, 20, 1, &e) != ST_OK) fail_msg("%s", e.msg);
-    for (int i = 0; i < JAIL_EXTRA_FILES; i++) assert_true(c.stubs[i].fd >= 0);
+    for (int i = 0; i < JAIL_EXTRA_FILES; i++) assert_true(c.extra[i].fd >= 0);
     static const struct {
         const char *unit;
         enum compile_result result;

@@ -1,10 +1,6 @@
 #include "verify/unit.h"
 
-static const char prologue[] = "#define KERNELRL_ABI 1\n"
-                               "#include <math.h>\n"
-                               "#include <stddef.h>\n"
-                               "#include <stdint.h>\n"
-                               "#include <string.h>\n";
+static const char prologue[] = "#define KERNELRL_ABI 1\n" UNIT_HEADERS;
 
 static const char epilogue[] = "\n#line 1 \"kernelrl_shim.c\"\n"
                                "#define KERNELRL_EXPORT __attribute__((visibility(\"default\")))\n"

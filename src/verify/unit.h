@@ -11,6 +11,9 @@
  * kernelrl_prepare and kernelrl_out_of_memory (docs/formats.md, "Native ABI"). */
 void unit_render(const struct spec *spec, const struct lint_facts *facts, const char *source, struct str *out);
 
+/* What every unit includes first. */
+#define UNIT_HEADERS "#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n"
+
 /* Linker options that units need: allocation calls go through the shim, which notes a refusal. */
 #define UNIT_LINK_OPTIONS "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=posix_memalign"
 
