@@ -14,11 +14,12 @@ endif
 LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
+SRC     := $(shell find src -name '*.c' -o -name '*.cu')
 MAIN    := src/cli/main.c
-RUNNER  := src/verify/runner.c
-LIB_SRC := $(filter-out %_test.c src/cuda/% $(MAIN) $(RUNNER), $(wildcard src/*/*.c))
+RUNNER  := src/verify/jail/runner.c
+LIB_SRC := $(filter-out %_test.c src/cuda/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
-TEST_SRC := $(wildcard src/*/*_test.c)
+TEST_SRC := $(filter %_test.c,$(SRC))
 TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
 FUZZ_SRC := $(wildcard tests/fuzz/*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
@@ -38,7 +39,7 @@ RUN_BIN := $(BUILD)/kernelrl-runner
 NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_LIB  := $(BUILD)/libkernelrl_cuda.so
-CUDA_OBJ  := $(patsubst %,$(BUILD)/cuda/%.o,$(basename $(notdir $(wildcard src/cuda/*.c src/cuda/*.cu)))) $(BUILD)/cuda/base.o
+CUDA_OBJ  := $(patsubst src/cuda/%,$(BUILD)/cuda/%.o,$(basename $(filter src/cuda/%,$(SRC)))) $(BUILD)/cuda/base.o
 ifneq ($(NVCC),)
   CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
 endif
@@ -52,7 +53,7 @@ build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the pr
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
 $(BUILD)/libkernelrl.a: $(LIB_OBJ)
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && ar qcsP $@ $^
 $(BIN): $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
@@ -78,7 +79,7 @@ FUZZ_LIB_SRC := $(filter-out src/cpu/%, $(LIB_SRC))
 build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D) && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c -o $@ $<
 build/fuzz/libkernelrl.a: $(FUZZ_LIB_SRC:%.c=build/fuzz/obj/%.o)
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && ar qcsP $@ $^
 build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
 	@echo "  FUZZ $@" && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
 
@@ -146,7 +147,7 @@ test-cuda: $(CUDA_TEST) $(BIN) $(CUDA_TESTED) ## every CUDA op against the CPU's
 doctor: build ## what this machine can do
 	@$(BIN) doctor
 fmt: ## format the sources
-	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'tests/*.c' \
+	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'tests/*.c' \
 	    'tests/*.h' 'tools/*.c' 'bench/*.c')
 tidy: ## style, include direction, banned calls
 	@tools/tidy

@@ -16,7 +16,7 @@
 #include "base/bandwidth.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "tensor/backend.h"
 
 static FILE *json; /* or NULL */

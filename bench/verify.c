@@ -18,10 +18,10 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/str.h"
+#include "generate/generator.h"
 #include "io/json.h"
 #include "io/jsonl.h"
-#include "problem/generator.h"
-#include "rl/parse.h"
+#include "policy/parse.h"
 #include "verify/verify.h"
 
 enum { PROBLEMS = 8, RIGHT = 5, GROUP = 8, MAX_ANSWERS = 256 };

@@ -2,8 +2,9 @@
 """tests/native_answers.py KERNELRL EMULATE RECIPE...: the generator's native CUDA answers against its C answers.
 
 All styles of every recipe (as `kernelrl problems generate --recipe` takes them, sizes small) are compiled together with
-the emulated device in EMULATE and run on random numbers; the plain C answer says what is right. Needs g++, no GPU. Prints
-"N answers, M wrong"; exit status 1 when one is wrong, or a recipe has none."""
+the emulated device in EMULATE and run on random numbers; the plain C answer says what is right. Needs g++, no GPU.
+Prints "N answers, M wrong"; exit status 1 when one is wrong, or a recipe has none."""
+
 import array
 import ctypes
 import json
@@ -17,8 +18,12 @@ import tempfile
 
 def answers(kernelrl, recipe, backend, folder):
     flags = [] if backend == "c" else ["--backend", backend]
-    subprocess.run([kernelrl, "problems", "generate", "--recipe", recipe, "--answers", "--out", folder, *flags], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [kernelrl, "problems", "generate", "--recipe", recipe, "--answers", "--out", folder, *flags],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     with open(os.path.join(folder, "answers.jsonl")) as f:
         return {row["style"]: row["source"] for row in map(json.loads, f)}
 
@@ -65,8 +70,26 @@ def main():
         with open(os.path.join(folder, "all.cc"), "w") as f:
             f.write(text)
         library = os.path.join(folder, "all.so")
-        subprocess.run(["g++", "-std=gnu++17", "-O1", "-w", "-fPIC", "-shared", "-mfma", "-DKERNELRL_EMULATED", "-I", emulate,
-                        "-o", library, os.path.join(folder, "all.cc"), os.path.join(emulate, "emulate.cc"), "-lm"], check=True)
+        subprocess.run(
+            [
+                "g++",
+                "-std=gnu++17",
+                "-O1",
+                "-w",
+                "-fPIC",
+                "-shared",
+                "-mfma",
+                "-DKERNELRL_EMULATED",
+                "-I",
+                emulate,
+                "-o",
+                library,
+                os.path.join(folder, "all.cc"),
+                os.path.join(emulate, "emulate.cc"),
+                "-lm",
+            ],
+            check=True,
+        )
         lib = ctypes.CDLL(library)
         draw, total, wrong = random.Random(1), 0, 0
         for recipe, group, styles, sizes, n in cases:
@@ -78,8 +101,11 @@ def main():
             for number in group:
                 out = array.array("f", [7.0] * count)
                 arrays = [(ctypes.c_float * count).from_buffer(a) for a in (*inputs, out)]
-                getattr(lib, f"run{number}")((ctypes.POINTER(ctypes.c_float) * n)(*[
-                    ctypes.cast(a, ctypes.POINTER(ctypes.c_float)) for a in arrays]))
+                getattr(lib, f"run{number}")(
+                    (ctypes.POINTER(ctypes.c_float) * n)(
+                        *[ctypes.cast(a, ctypes.POINTER(ctypes.c_float)) for a in arrays]
+                    )
+                )
                 lib.settle()
                 results.append(out)
             scale = max(map(abs, results[0]))

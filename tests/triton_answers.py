@@ -1,5 +1,6 @@
-"""tests/triton_answers.py DIR: runs the Triton answers of `kernelrl problems generate --answers --backend triton --out DIR`
-without Triton and without a GPU, and compares each with its module. Prints "N answers, N wrong" and the wrong ones.
+"""tests/triton_answers.py DIR: runs the Triton answers of `kernelrl problems generate --answers --backend triton --out
+DIR` without Triton and without a GPU, and compares each with its module. Prints "N answers, N wrong" and the wrong
+ones.
 
 Triton is replaced by a stand-in of the few functions that the generator's kernels use: a kernel runs once, its program
 id is a column of all programs, so that every value is a matrix of (programs, block). It finds wrong arithmetic, indices

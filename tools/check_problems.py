@@ -8,6 +8,7 @@ Dispatch is what the same module takes with every size at most 8, on one thread.
 answer is the generator's (separate passes, one thread, libm, gcc -O3 -march=native) for the same operators and sizes.
 Needs PyTorch and gcc; run it on an otherwise idle machine.
 """
+
 import argparse
 import ctypes
 import inspect
@@ -62,8 +63,11 @@ def eager_ms(code):
 
 
 def naive_ms(kernelrl, recipe, folder):
-    subprocess.run([kernelrl, "problems", "generate", "--recipe", recipe, "--out", folder, "--answers"], check=True,
-                   stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [kernelrl, "problems", "generate", "--recipe", recipe, "--out", folder, "--answers"],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     folder = pathlib.Path(folder)
     code = json.loads((folder / "problems.jsonl").read_text())["code"]
     answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
@@ -108,13 +112,18 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             naive = naive_ms(args.kernelrl, row["recipe"], folder)
         rows.append((row, eager, tiny / eager, naive / eager))
-        print(f"{row['key']:60} eager {eager:7.3f} ms  dispatch {100 * tiny / eager:5.1f} %  naive/eager "
-              f"{naive / eager:6.2f}", flush=True)
+        print(
+            f"{row['key']:60} eager {eager:7.3f} ms  dispatch {100 * tiny / eager:5.1f} %  naive/eager "
+            f"{naive / eager:6.2f}",
+            flush=True,
+        )
     slower = sum(r[3] > 1 for r in rows)
     within = sum(0.1 <= r[1] <= 2 for r in rows)
     inside = sum(r[2] <= 0.1 for r in rows)
-    summary = (f"{len(rows)} problems: eager takes 0.1-2 ms on {within}, dispatch is at most 10 % on {inside}, naive "
-               f"C is slower than eager on {slower}.")
+    summary = (
+        f"{len(rows)} problems: eager takes 0.1-2 ms on {within}, dispatch is at most 10 % on {inside}, naive "
+        f"C is slower than eager on {slower}."
+    )
     print(summary)
     if args.limit:
         return
@@ -135,8 +144,9 @@ plain C answer (one pass an operator, one thread, libm), its time over eager's; 
 | Problem | Split | Operators | Eager, ms | Dispatch, % | Naive / eager |
 |---|---|---|---:|---:|---:|
 """
-    table = "".join(f"| {r['key']} | {r['split']} | {r['ops']} | {e:.3f} | {100 * d:.0f} | {n:.2f} |\n"
-                    for r, e, d, n in rows)
+    table = "".join(
+        f"| {r['key']} | {r['split']} | {r['ops']} | {e:.3f} | {100 * d:.0f} | {n:.2f} |\n" for r, e, d, n in rows
+    )
     pathlib.Path(args.output).write_text(head + table)
 
 

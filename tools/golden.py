@@ -5,6 +5,7 @@ Usage: tools/golden.py MODEL ADAPTER DIR
 Fills DIR with MODEL's config.json and model.safetensors, with ADAPTER (a PEFT adapter, such as kernelrl writes), and
 with expected.safetensors: logits, hidden states, a greedy continuation, log-probabilities, a loss, its gradients and
 one AdamW step, all in float32. Exit status 2: transformers, peft or torch is missing."""
+
 import os
 import shutil
 import sys
@@ -78,8 +79,10 @@ def main():
     for name, p in trained:
         out[f"after.{name}"] = p.detach()
     save_file({k: v.contiguous().clone() for k, v in out.items()}, os.path.join(target, "expected.safetensors"))
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}: "
-          f"{len(trained)} adapter tensors, {sum(LENGTHS)} tokens")
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}: "
+        f"{len(trained)} adapter tensors, {sum(LENGTHS)} tokens"
+    )
     return 0
 
 

@@ -2,10 +2,11 @@
 """tools/methods_table.py [--verdicts N] --out FILE RUNS METHOD...: the table of tools/experiment_methods, as Markdown.
 
 RUNS/METHOD_SEED/test.json is an evaluation of `kernelrl eval`; methods over turns and start also have turns.json;
-RUNS/stage1 has before_SEED.json and after_SEED.json. What is missing is left out and named. A problem's rate is the mean over the answers of all
-seeds; rates are means over problems; intervals are 95 % percentile bootstraps over problems, of changes paired ones.
-Standard library only.
+RUNS/stage1 has before_SEED.json and after_SEED.json. What is missing is left out and named. A problem's rate is the
+mean over the answers of all seeds; rates are means over problems; intervals are 95 % percentile bootstraps over
+problems, of changes paired ones. Standard library only.
 """
+
 import argparse
 import glob
 import json
@@ -85,7 +86,8 @@ def evaluations(runs, method, name):
 
 
 REPAIR = [
-    "`kevin_repair` spends half of its verdicts on the model's own answers, of which it makes supervised rows that repair",
+    "`kevin_repair` spends half of its verdicts on the model's own answers, of which it makes supervised "
+    "rows that repair",
     "them, and trains over turns with the other half.",
 ]
 
@@ -105,18 +107,23 @@ def methods_table(runs, methods, verdicts):
     lines = [
         "# Methods against each other",
         "",
-        "The methods of `configs/` on the embedded model and the built-in problems, made by `tools/experiment_methods`: each",
-        "from its file, at an equal number of verdicts, evaluated on the held-out problems with one answer to a prompt at",
+        "The methods of `configs/` on the embedded model and the built-in problems, made by "
+        "`tools/experiment_methods`: each",
+        "from its file, at an equal number of verdicts, evaluated on the held-out problems with one answer "
+        "to a prompt at",
         "temperature 1. `+key=value` is the method with keys changed. What to make of it stands in",
         "[lab-notes.md](lab-notes.md).",
         *(REPAIR if "kevin_repair" in methods else []),
         "",
-        f"Score: what is trained for, {COMPILE_WEIGHT} for an answer that compiles, 1 for a correct one, and {SPEED_WEIGHT} log2(1 + speed-up)",
-        "of it. Intervals: 95 % bootstrap over problems, of differences paired. Train s: with the cores given, one seed's mean.",
+        f"Score: what is trained for, {COMPILE_WEIGHT} for an answer that compiles, 1 for a correct one, and "
+        f"{SPEED_WEIGHT} log2(1 + speed-up)",
+        "of it. Intervals: 95 % bootstrap over problems, of differences paired. Train s: with the cores "
+        "given, one seed's mean.",
         "",
         f"## After {verdicts} verdicts" if verdicts else "## Methods",
         "",
-        "| method | seeds | compiles, % | correct, % | change | fast_1, % | score | grpo's above it | correct, each seed | level 1, 2, 3, correct, % | train s (cores) |",
+        "| method | seeds | compiles, % | correct, % | change | fast_1, % | score | grpo's above it | "
+        "correct, each seed | level 1, 2, 3, correct, % | train s (cores) |",
         "|---|---:|---|---|---|---|---|---|---|---|---|",
     ]
     missing = []
@@ -143,7 +150,8 @@ def methods_table(runs, methods, verdicts):
             of_level = [v for k, v in correct.items() if k[0] == level]
             levels.append(f"{100 * sum(of_level) / len(of_level):.1f}" if of_level else "-")
         lines.append(
-            f"| {m} | {len(rs)} | {cells[0]} | {cells[1]} | {change} | {cells[2]} | {s:.2f} [{low:.2f}, {high:.2f}] | {above} | "
+            f"| {m} | {len(rs)} | {cells[0]} | {cells[1]} | {change} | {cells[2]} | {s:.2f} [{low:.2f}, "
+            f"{high:.2f}] | {above} | "
             + f"{each} | {', '.join(levels)} | {train_time(found) if m != 'start' else '-'} |"
         )
     return lines, missing
@@ -189,7 +197,12 @@ def stage1_table(runs):
     before, after = every("before_*.json"), every("after_*.json")
     if not before or not after:
         return []
-    lines = ["", f"## Stage 1 from a model that hardly compiles, seeds: {len(after)}", "", "| | before | after | change | after, each seed |"]
+    lines = [
+        "",
+        f"## Stage 1 from a model that hardly compiles, seeds: {len(after)}",
+        "",
+        "| | before | after | change | after, each seed |",
+    ]
     lines.append("|---|---|---|---|---|")
     for name, of in COLUMNS[:2]:
         a, b = by_problem(before, of), by_problem(after, of)
@@ -200,7 +213,8 @@ def stage1_table(runs):
 
 
 def ahead_table(runs, methods):
-    """Time of a step and reward of the last four, of methods that name max_staleness: on as many cores, they differ in it."""
+    """Time of a step and reward of the last four, of methods that name max_staleness: on as many cores, they differ in
+    it."""
     rows = []
     for m in methods:
         steps = []

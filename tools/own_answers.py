@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """tools/own_answers.py RUN DIR: a run's own answers as a folder for `kernelrl corpus from=DIR`.
 
-Reads RUN/traces.jsonl.zst (single turns, zero-shot prompts; backend c, cuda_native or triton) and writes DIR/problems.jsonl and
-DIR/answers.jsonl as `kernelrl problems generate --answers --verify` does: what failed is a broken answer with its
-verdict, all are of the one style "own". Their refinement rows show the model's own failures with the verifier's
-feedback, and end with an answer of its own that is right. Needs zstdcat; standard library otherwise.
+Reads RUN/traces.jsonl.zst (single turns, zero-shot prompts; backend c, cuda_native or triton) and writes
+DIR/problems.jsonl and DIR/answers.jsonl as `kernelrl problems generate --answers --verify` does: what failed is a
+broken answer with its verdict, all are of the one style "own". Their refinement rows show the model's own failures with
+the verifier's feedback, and end with an answer of its own that is right. Needs zstdcat; standard library otherwise.
 """
+
 import json
 import os
 import re

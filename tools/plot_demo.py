@@ -4,6 +4,7 @@
 RUN is a run directory with metrics.jsonl, or such a file. A thin line is a run, the thick one their mean (over the runs
 that have the step). Standard library only. The picture has no background and reads on white and on black.
 """
+
 import json
 import math
 import os

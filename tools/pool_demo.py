@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """tools/pool_demo.py [--out FILE] RUN...: one Markdown report of several `kernelrl demo` runs with different seeds.
 
-RUN is a run directory with demo.json, or such a file. All runs must hold the same held-out problems. A problem's rate is
-the mean over the answers of all runs; rates are means over problems; intervals are 95 % percentile bootstraps over
+RUN is a run directory with demo.json, or such a file. All runs must hold the same held-out problems. A problem's rate
+is the mean over the answers of all runs; rates are means over problems; intervals are 95 % percentile bootstraps over
 problems (the same draws before and after, so that a change has an interval of its own). Standard library only.
 """
+
 import json
 import math
 import os
@@ -12,7 +13,12 @@ import random
 import sys
 
 DRAWS = 2000
-RATES = [("parse", "parses"), ("compile", "compiles"), ("correct", "correct"), ("fast_1", "correct and faster (fast_1)")]
+RATES = [
+    ("parse", "parses"),
+    ("compile", "compiles"),
+    ("correct", "correct"),
+    ("fast_1", "correct and faster (fast_1)"),
+]
 PARTS = ("before", "after", "before_greedy", "after_greedy")
 
 
@@ -165,7 +171,8 @@ def report(demos):
         "",
         f"`kernelrl demo` with seeds {seeds}, made by `make experiments`. Machine: {machine()}.",
         f"{first['problems']} held-out problems, of whose operator sequences the model has seen none; for each "
-        f"{first['samples']} answers at temperature 1 and one greedy answer, before and after training, for every seed.",
+        f"{first['samples']} answers at temperature 1 and one greedy answer, before and after training, for "
+        f"every seed.",
         "",
         "![Reward and correct kernels over training steps](demo.svg)",
         "",
@@ -175,7 +182,8 @@ def report(demos):
     out += table("Temperature 1", parts["before"], parts["after"])
     out += table("Greedy", parts["before_greedy"], parts["after_greedy"])
     out += [
-        "Speed of the kernels after training over before, on problems solved both times by the same seed (the change in "
+        "Speed of the kernels after training over before, on problems solved both times by the same seed "
+        "(the change in "
         "the tables above also moves when harder problems are solved):",
         "",
         "| | after / before | problems |",
@@ -185,13 +193,15 @@ def report(demos):
         "",
         "## Each seed",
         "",
-        "| seed | correct, % | fast_1, % | speed-up | greedy: correct, % | fast_1, % | speed-up | wall, s | peak, MiB |",
+        "| seed | correct, % | fast_1, % | speed-up | greedy: correct, % | fast_1, % | speed-up | wall, s | "
+        "peak, MiB |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     out += [seed_row(d) for d in demos]
     out += [
         "",
-        "Intervals: 95 % bootstrap over problems, 2,000 draws, the same ones before and after. Speed-up: PyTorch eager's "
+        "Intervals: 95 % bootstrap over problems, 2,000 draws, the same ones before and after. Speed-up: "
+        "PyTorch eager's "
         "time over the kernel's, geometric mean over correct kernels. Wall: the whole demo, both evaluations included. "
         f"Peak: resident memory of the largest process. Answers without a verdict, left out: {missing}.",
         "",

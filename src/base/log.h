@@ -1,5 +1,5 @@
 /* log: lines for people. Goes to stderr and, once log_open_file was called, to the run's logs.log with a time stamp.
- * Metrics are not logs (see rl/metrics.h). */
+ * Metrics are not logs (see rl/run/metrics.h). */
 #ifndef KERNELRL_LOG_H
 #define KERNELRL_LOG_H
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
 

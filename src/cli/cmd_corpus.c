@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "io/config.h"
-#include "rl/corpus.h"
+#include "rl/evaluate/corpus.h"
 
 struct corpus_args {
     const char *from, *output, *python, *index;

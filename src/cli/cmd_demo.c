@@ -12,31 +12,31 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
-#include "rl/eval.h"
-#include "rl/journal.h"
-#include "rl/loop.h"
-#include "rl/session.h"
+#include "rl/learn/session.h"
+#include "rl/loop/loop.h"
+#include "rl/rollout/journal.h"
+#include "rl/run/rates.h"
 
-struct results { /* of the same problems; n_problems 0: not made */
+struct demo_results { /* of the same problems; n_problems 0: not made */
     struct eval_result sampled, greedy, kernelbench;
 };
-static void free_results(struct results *r) {
+static void free_results(struct demo_results *r) {
     eval_free(&r->sampled);
     eval_free(&r->greedy);
     eval_free(&r->kernelbench);
 }
 
-struct evaluation {
+struct demo_evaluation {
     struct session s;
     struct journal *journal;
     const struct problem **test;
     struct problem_set problems, generated; /* what the results point into, once the session is closed */
 };
 /* Everything but the problems: training wants the device, and the verifier's processes, for itself. */
-static void evaluation_leave(struct evaluation *x) {
+static void evaluation_leave(struct demo_evaluation *x) {
     x->problems = x->s.problems;
     x->generated = x->s.generated;
     x->s.problems = x->s.generated = (struct problem_set){.arena = ARENA_INIT};
@@ -44,7 +44,7 @@ static void evaluation_leave(struct evaluation *x) {
     journal_close(x->journal);
     session_close(&x->s);
 }
-static void evaluation_free(struct evaluation *x) {
+static void evaluation_free(struct demo_evaluation *x) {
     problem_set_free(&x->problems);
     problem_set_free(&x->generated);
     free(x->test);
@@ -97,7 +97,7 @@ static enum status kernelbench_open(const struct train_options *o, struct kernel
 /* ---- evaluations --------------------------------------------------------------------------------------------------*/
 
 /* n_samples 1: greedy; then on a GPU all problems at once: answers compile while others are judged. */
-static enum status evaluate_on(const struct train_options *o, const struct evaluation *x,
+static enum status evaluate_on(const struct train_options *o, const struct demo_evaluation *x,
                                const struct problem *const *problems, int n, int n_samples, struct eval_result *out,
                                struct err *e) {
     const struct rollout_params p = {.group_size = n_samples,
@@ -109,8 +109,8 @@ static enum status evaluate_on(const struct train_options *o, const struct evalu
 }
 
 /* Greedy answers to the held-out problems and to KernelBench's. */
-static enum status evaluate_greedy(const struct train_options *o, const struct evaluation *x, int n,
-                                   const struct kernelbench *k, double start, struct results *out, struct err *e) {
+static enum status evaluate_greedy(const struct train_options *o, const struct demo_evaluation *x, int n,
+                                   const struct kernelbench *k, double start, struct demo_results *out, struct err *e) {
     CLEANUP_FREE const struct problem **all = xcalloc((size_t)(n + k->n) + 1, sizeof *all);
     struct eval_result both;
     memcpy(all, x->test, (size_t)n * sizeof *all);
@@ -139,8 +139,8 @@ static enum status recall(const struct train_options *o, const char *name, struc
 }
 
 static enum status evaluate_all(const struct train_options *o, const char *name, const char *checkpoint,
-                                const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
-                                struct results *out, struct err *e) {
+                                const struct kernelbench *k, const volatile bool *cancel, struct demo_evaluation *x,
+                                struct demo_results *out, struct err *e) {
     struct train_options mine = *o;
     mine.load_checkpoint_path = checkpoint;
     CLEANUP_FREE const struct problem **train = NULL;
@@ -164,8 +164,8 @@ static enum status evaluate_all(const struct train_options *o, const char *name,
 
 /* name: "before" or "after", of the file of its verdicts. */
 static enum status evaluate(const struct train_options *o, const char *name, const char *checkpoint,
-                            const struct kernelbench *k, const volatile bool *cancel, struct evaluation *x,
-                            struct results *out, struct err *e) {
+                            const struct kernelbench *k, const volatile bool *cancel, struct demo_evaluation *x,
+                            struct demo_results *out, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/logs.log", o->log_path);
     TRY(log_open_file(path.p, e)); /* training has opened and closed it in between */
@@ -177,7 +177,7 @@ static enum status evaluate(const struct train_options *o, const char *name, con
 
 /* ---- the report ---------------------------------------------------------------------------------------------------*/
 
-static void row(const char *name, struct interval a, struct interval b) {
+static void row(const char *name, struct rate_interval a, struct rate_interval b) {
     printf("  %-9s %5.1f%% [%5.1f,%5.1f]   %5.1f%% [%5.1f,%5.1f]   %+6.1f\n", name, 100 * a.mean, 100 * a.low,
            100 * a.high, 100 * b.mean, 100 * b.low, 100 * b.high, 100 * (b.mean - a.mean));
 }
@@ -193,10 +193,10 @@ static void table(const char *title, const struct eval_result *a, const struct e
            a->speedup.high, b->speedup.mean, b->speedup.low, b->speedup.high, b->speedup.mean / a->speedup.mean);
 }
 
-static void print_tables(const struct results *before, const struct results *after) {
+static void print_tables(const struct demo_results *before, const struct demo_results *after) {
     char title[128];
     int n = 0, n_greedy;
-    struct interval p = {0}, g = eval_paired_speed(&before->greedy, &after->greedy, &n_greedy);
+    struct rate_interval p = {0}, g = eval_paired_speed(&before->greedy, &after->greedy, &n_greedy);
     printf("\n%-21s before                  after            change\n", "");
     if (before->sampled.n_problems > 0) {
         snprintf(title, sizeof title, "temperature 1 (%d held-out problems x %d answers)", before->sampled.n_problems,
@@ -227,8 +227,8 @@ static void put_result(struct str *s, const char *name, const struct eval_result
 }
 
 /* demo.json in the run directory: the evaluations, problem by problem; null: not made. */
-static enum status write_json(const struct train_options *o, const struct results *before, const struct results *after,
-                              double seconds, struct err *e) {
+static enum status write_json(const struct train_options *o, const struct demo_results *before,
+                              const struct demo_results *after, double seconds, struct err *e) {
     struct rusage self, children;
     getrusage(RUSAGE_SELF, &self);
     getrusage(RUSAGE_CHILDREN, &children);
@@ -247,9 +247,9 @@ static enum status write_json(const struct train_options *o, const struct result
 }
 
 static enum status demo(const struct train_options *o, const char *yaml, struct err *e) {
-    const volatile bool *cancel = cli_interruptible();
-    struct evaluation first = {0}, last = {0};
-    struct results before = {0}, after = {0};
+    const volatile bool *cancel = interrupt_flag();
+    struct demo_evaluation first = {0}, last = {0};
+    struct demo_results before = {0}, after = {0};
     struct kernelbench k = {0};
     CLEANUP_STR struct str final = STR_INIT;
     str_addf(&final, "%s/checkpoints/final", o->log_path);

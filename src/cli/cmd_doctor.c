@@ -12,8 +12,8 @@
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "io/hub.h"
-#include "verify/compile.h"
-#include "verify/refworker.h"
+#include "verify/build/compile.h"
+#include "verify/jail/ref_worker.h"
 
 /* What is missing, in the order in which it matters. */
 struct advice {

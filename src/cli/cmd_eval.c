@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
-#include "rl/evaluate.h"
+#include "rl/evaluate/evaluate.h"
 
 static const char eval_usage[] = "eval [--config FILE]... [--json] [key=value]...\n"
                                  "       kernelrl eval --compare A.json B.json [--json] [--output NAME.md]";
@@ -94,7 +94,7 @@ int cmd_eval(int argc, char **argv) {
     struct summary result = {0};
     CLEANUP_STR struct str text = STR_INIT, shown = STR_INIT;
     enum status st = eval_configure(&c, eval_schema(), &o, kept - 1, argv + 1, &e);
-    if (st == ST_OK) st = evaluate_run(&c, &o, cli_interruptible(), &result, &text, &e);
+    if (st == ST_OK) st = evaluate_run(&c, &o, interrupt_flag(), &result, &text, &e);
     if (st == ST_OK) {
         if (!json) report_text(&result, &shown);
         fputs(str_c(json ? &text : &shown), stdout);
@@ -114,7 +114,7 @@ int cmd_generate(int argc, char **argv) {
     struct err e = {0};
     int written = 0;
     enum status st = eval_configure(&c, generate_schema(), &o, argc - 1, argv + 1, &e);
-    if (st == ST_OK) st = generate_run(&c, &o, cli_interruptible(), &written, &e);
+    if (st == ST_OK) st = generate_run(&c, &o, interrupt_flag(), &written, &e);
     if (st == ST_OK) log_info("%s/%s: %d new kernels", o.runs_dir, o.run_name, written);
     config_free(&c);
     return st == ST_OK ? 0 : cli_report(&e);

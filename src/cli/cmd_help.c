@@ -9,7 +9,7 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "rl/evaluate.h"
+#include "rl/evaluate/evaluate.h"
 
 #ifndef KERNELRL_COMMIT /* the Makefile asks git */
 #define KERNELRL_COMMIT "unknown"

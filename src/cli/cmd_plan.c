@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "cli/cli.h"
-#include "rl/locate.h"
-#include "rl/plan.h"
+#include "rl/options/find_model.h"
+#include "rl/options/memory_plan.h"
 
 static const char usage_text[] =
     "plan [--arch NAME] [--memory GIB] [--config FILE]... [key=value]...\n"

@@ -6,15 +6,15 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
 #include "cli/problems.h"
+#include "generate/generator.h"
 #include "io/json.h"
 #include "io/jsonl.h"
-#include "problem/generator.h"
 #include "verify/verify.h"
 
 static const char usage[] =
@@ -64,7 +64,7 @@ static const char help[] =
 
 enum { BATCH_PROBLEMS = 16, STYLES_MAX = GEN_STYLES > (int)GEN_TRITON_STYLES ? GEN_STYLES : GEN_TRITON_STYLES };
 
-struct args {
+struct problems_args {
     const char *source, *out, *recipe;
     const char *device;
     bool json, answers, broken, verify, weaker, untimed;
@@ -88,7 +88,7 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-static bool passes(const struct args *a, const struct problem *p) {
+static bool passes(const struct problems_args *a, const struct problem *p) {
     return (a->level == 0 || p->level == a->level) && (a->difficulty == 0 || p->difficulty == a->difficulty) &&
            (a->split < 0 || (int)p->split == a->split) && (!a->ops || has_word(p->ops, a->ops));
 }
@@ -110,7 +110,7 @@ static void put_problem(struct str *s, const struct problem *p, bool code) {
     str_addc(s, '\n');
 }
 
-static enum status list(const struct args *a, struct err *e) {
+static enum status list(const struct problems_args *a, struct err *e) {
     struct problem_set set;
     TRY(problem_set_load(a->source, &set, e));
     struct str s = STR_INIT;
@@ -147,7 +147,7 @@ static enum status no_problem(const struct problem_set *set, const char *key, st
     return FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set->items[0].key);
 }
 
-static enum status show(const struct args *a, const char *key, struct err *e) {
+static enum status show(const struct problems_args *a, const char *key, struct err *e) {
     struct problem_set set;
     TRY(problem_set_load(a->source, &set, e));
     const struct problem *p = problem_find(&set, key);
@@ -161,7 +161,8 @@ static enum status show(const struct args *a, const char *key, struct err *e) {
 }
 
 /* check and label: the problems named, or all that pass the filters. */
-static enum status look_at(const struct args *a, bool label, char **keys, int n_keys, bool *bad, struct err *e) {
+static enum status look_at(const struct problems_args *a, bool label, char **keys, int n_keys, bool *bad,
+                           struct err *e) {
     struct problem_set set;
     TRY(problem_set_load(a->source, &set, e));
     const struct problem **chosen = xcalloc(set.count + (size_t)n_keys + 1, sizeof *chosen);
@@ -185,29 +186,29 @@ static enum status look_at(const struct args *a, bool label, char **keys, int n_
 
 /* ---- generate --------------------------------------------------------------------------------------------------- */
 
-struct answer {
+struct problems_answer {
     const struct problem *problem;
     int style;  /* enum gen_style, gen_triton_style or gen_cuda_style */
     int broken; /* enum gen_break, or -1 */
     const char *source;
 };
 
-static int style_count(const struct args *a) {
+static int style_count(const struct problems_args *a) {
     return a->backend == BACKEND_triton        ? (int)GEN_TRITON_STYLES
            : a->backend == BACKEND_cuda_native ? (int)GEN_CUDA_STYLES
                                                : (int)GEN_STYLES;
 }
-static const char *style_name(const struct args *a, int s) {
+static const char *style_name(const struct problems_args *a, int s) {
     return a->backend == BACKEND_triton        ? gen_triton_style_name((enum gen_triton_style)s)
            : a->backend == BACKEND_cuda_native ? gen_cuda_style_name((enum gen_cuda_style)s)
                                                : gen_style_name((enum gen_style)s);
 }
-static int style_share(const struct args *a, int s) {
+static int style_share(const struct problems_args *a, int s) {
     return a->backend == BACKEND_triton        ? gen_triton_style_share((enum gen_triton_style)s)
            : a->backend == BACKEND_cuda_native ? gen_cuda_style_share((enum gen_cuda_style)s)
                                                : gen_style_share((enum gen_style)s);
 }
-static const char *answer_of(const struct args *a, const struct gen_item *it, int s) {
+static const char *answer_of(const struct problems_args *a, const struct gen_item *it, int s) {
     return a->backend == BACKEND_triton        ? it->triton[s]
            : a->backend == BACKEND_cuda_native ? it->cuda[s]
                                                : it->answers[s];
@@ -217,7 +218,7 @@ struct files {
     struct jsonl_writer *problems, *labels, *answers;
 };
 
-struct tally {
+struct problems_tally {
     int64_t problems, right, wrong, failed, survived; /* survived: broken answers that are correct all the same */
     int64_t style_failed[STYLES_MAX];
     double started_s;
@@ -240,8 +241,8 @@ static const char *code_of(const char *answer) {
 
 /* Up to `per_problem` right answers (0: all different ones), drawn by their styles' shares, and a wrong variant of one.
  */
-static size_t collect(const struct args *a, const struct gen_item *it, uint64_t index, struct arena *ar,
-                      struct answer *out) {
+static size_t collect(const struct problems_args *a, const struct gen_item *it, uint64_t index, struct arena *ar,
+                      struct problems_answer *out) {
     size_t n = 0, drawn = 0;
     int share[STYLES_MAX], left = 0;
     for (int s = style_count(a) - 1; s >= 0; s--) { /* from the best style down, so that its plan is the one kept */
@@ -251,7 +252,7 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
         while (k < n && strcmp(code_of(out[k].source), code_of(source)) != 0) k++;
         if (k == n) {
             share[n] = 0;
-            out[n++] = (struct answer){&it->problem, s, -1, source};
+            out[n++] = (struct problems_answer){&it->problem, s, -1, source};
         }
         const int part = style_share(a, s);
         share[k] += part;
@@ -263,7 +264,7 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
         size_t k = drawn;
         while (at >= share[k]) at -= share[k++];
         left -= share[k];
-        const struct answer chosen = out[k];
+        const struct problems_answer chosen = out[k];
         out[k] = out[drawn];
         share[k] = share[drawn];
         out[drawn] = chosen;
@@ -272,14 +273,15 @@ static size_t collect(const struct args *a, const struct gen_item *it, uint64_t 
     n = right;
     for (uint64_t k = 0; a->broken && n == right && k < 3; k++) {
         enum gen_break kind = (enum gen_break)((index + k) % GEN_BREAKS);
-        const struct answer *from = &out[rng_below(&r, right)];
+        const struct problems_answer *from = &out[rng_below(&r, right)];
         char *text = generator_break(from->source, kind, (uint64_t)a->seed + index + k, ar);
-        if (text) out[n++] = (struct answer){&it->problem, from->style, (int)kind, text};
+        if (text) out[n++] = (struct problems_answer){&it->problem, from->style, (int)kind, text};
     }
     return n;
 }
 
-static void put_answer(const struct args *a, struct str *s, const struct answer *w, const struct verdict *v) {
+static void put_answer(const struct problems_args *a, struct str *s, const struct problems_answer *w,
+                       const struct verdict *v) {
     js_begin(s, NULL, '{');
     js_put_str(s, "key", w->problem->key);
     js_put_i64(s, "problem_id", w->problem->problem_id);
@@ -296,8 +298,8 @@ static void put_answer(const struct args *a, struct str *s, const struct answer 
 }
 
 /* Judges (when asked) and writes one batch of answers. */
-static enum status write_answers(const struct args *a, struct verifier *v, const struct answer *w, size_t n,
-                                 struct files *f, struct tally *t, struct err *e) {
+static enum status write_answers(const struct problems_args *a, struct verifier *v, const struct problems_answer *w,
+                                 size_t n, struct files *f, struct problems_tally *t, struct err *e) {
     struct verify_item *items = xcalloc(n ? n : 1, sizeof *items);
     struct str s = STR_INIT;
     enum status st = ST_OK;
@@ -335,12 +337,12 @@ done:
     return st;
 }
 
-static enum status write_batch(const struct args *a, const struct generator *g, struct verifier *v, int64_t first,
-                               int64_t n, struct files *f, struct tally *t, struct err *e) {
+static enum status write_batch(const struct problems_args *a, const struct generator *g, struct verifier *v,
+                               int64_t first, int64_t n, struct files *f, struct problems_tally *t, struct err *e) {
     struct arena ar = ARENA_INIT;
     struct str lines = STR_INIT, labels = STR_INIT;
     struct gen_item items[BATCH_PROBLEMS];
-    struct answer w[BATCH_PROBLEMS * (STYLES_MAX + 1)];
+    struct problems_answer w[BATCH_PROBLEMS * (STYLES_MAX + 1)];
     size_t n_w = 0;
     enum status st = ST_OK;
     for (int64_t i = 0; i < n; i++) {
@@ -373,11 +375,11 @@ done:
     return st;
 }
 
-static enum status generate(const struct args *a, struct err *e) {
+static enum status generate(const struct problems_args *a, struct err *e) {
     struct generator *g = NULL;
     struct verifier *v = NULL;
     struct files f = {0};
-    struct tally t = {.started_s = clock_now_s()};
+    struct problems_tally t = {.started_s = clock_now_s()};
     enum status st = ST_OK;
     int64_t count = a->recipe ? 1 : a->count;
     if (a->recipe && a->count) return FAIL(e, ST_USAGE, "--recipe makes one problem: leave --count out");
@@ -408,7 +410,7 @@ static enum status generate(const struct args *a, struct err *e) {
             vo.device = a->device ? a->device : "cuda:0";
         }
         TRY_GOTO(verifier_open(&vo, &v, e), done);
-        t.cancel = cli_interruptible();
+        t.cancel = interrupt_flag();
     }
     for (int64_t at = 0; at < count; at += BATCH_PROBLEMS) {
         TRY_GOTO(write_batch(a, g, v, a->first + at, i64_min(BATCH_PROBLEMS, count - at), &f, &t, e), done);
@@ -509,7 +511,7 @@ int cmd_problems(int argc, char **argv) {
         {NULL, 0, NULL, 0},
     };
     static const char *const methods[] = {"text", "operators", "cost"};
-    struct args a = {.split = -1, .timeout_s = 60};
+    struct problems_args a = {.split = -1, .timeout_s = 60};
     struct err e = {0};
     bool generating = false, filtering = false, labelling = false, bad = false;
     opterr = 0;

@@ -8,13 +8,13 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
+#include "generate/generator.h"
 #include "io/json.h"
-#include "problem/generator.h"
 #include "rag/rag.h"
-#include "rl/raicl.h"
+#include "rl/rollout/raicl.h"
 #include "verify/verify.h"
 
 /* ---- build --------------------------------------------------------------------------------------------------------*/
@@ -259,7 +259,7 @@ int cmd_build_rag_index(int argc, char **argv) {
         cli_report(&e);
         return cli_usage(build_usage);
     }
-    a.cancel = cli_interruptible();
+    a.cancel = interrupt_flag();
     if (st == ST_OK) st = build(&a, &e);
     return st == ST_OK ? 0 : cli_report(&e);
 }

@@ -12,13 +12,13 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
-#include "cli/watch.h"
 #include "io/json.h"
-#include "rl/runs.h"
+#include "rl/run/watch.h"
+#include "rl/run/watch_runs.h"
 #include "verify/verify.h"
 
 static const char usage[] =
@@ -38,7 +38,7 @@ static const char usage[] =
 
 enum { NAMES_MAX = 64, LOG_MAX_BYTES = 1 << 30 };
 
-struct args {
+struct runs_args {
     const char *command, *runs_dir, *name[NAMES_MAX];
     int n_names;
     int64_t count; /* -n; 0: the command's own */
@@ -120,7 +120,7 @@ static void print_header(void) {
            "changed");
 }
 
-static enum status list(const struct args *a, bool running_only, struct err *e) {
+static enum status list(const struct runs_args *a, bool running_only, struct err *e) {
     struct run_info *all;
     int n, shown = 0;
     const int64_t most = a->count ? a->count : 20;
@@ -141,8 +141,8 @@ static enum status list(const struct args *a, bool running_only, struct err *e) 
 }
 
 /* Calls fn for each run named on the command line. */
-typedef enum status run_fn(const struct args *a, struct run_info *r, struct err *e);
-static enum status each(const struct args *a, run_fn *fn, struct err *e) {
+typedef enum status run_fn(const struct runs_args *a, struct run_info *r, struct err *e);
+static enum status each(const struct runs_args *a, run_fn *fn, struct err *e) {
     for (int i = 0; i < a->n_names; i++) {
         CLEANUP_FREE char *dir = NULL;
         struct run_info r;
@@ -155,7 +155,7 @@ static enum status each(const struct args *a, run_fn *fn, struct err *e) {
     return ST_OK;
 }
 
-static enum status status_of(const struct args *a, struct run_info *r, struct err *e) {
+static enum status status_of(const struct runs_args *a, struct run_info *r, struct err *e) {
     TRY(print_run(r, a->json, e));
     if (r->error && !a->json) printf("  %s\n", r->error);
     return ST_OK;
@@ -164,7 +164,7 @@ static enum status status_of(const struct args *a, struct run_info *r, struct er
 /* ---- stop ---------------------------------------------------------------------------------------------------------*/
 
 /* Asks the process that holds the lock, and waits until the lock is free. */
-static enum status stop(const struct args *a, struct run_info *r, struct err *e) {
+static enum status stop(const struct runs_args *a, struct run_info *r, struct err *e) {
     if (r->state != RUN_RUNNING) return FAIL(e, ST_INVALID, "%s: is not running", r->dir);
     if (r->pid == 0)
         return FAIL(e, ST_INVALID, "%s: runs, but its lock does not say as which process; end it by hand", r->dir);
@@ -191,7 +191,7 @@ static enum status stop(const struct args *a, struct run_info *r, struct err *e)
     }
 }
 
-static enum status stop_all(const struct args *a, struct err *e) {
+static enum status stop_all(const struct runs_args *a, struct err *e) {
     struct run_info *all;
     int n, stopped = 0;
     TRY(runs_list(a->runs_dir, &all, &n, e));
@@ -210,7 +210,7 @@ static enum status stop_all(const struct args *a, struct err *e) {
 
 /* ---- logs, metrics ------------------------------------------------------------------------------------------------*/
 
-static enum status logs(const struct args *a, struct run_info *r, struct err *e) {
+static enum status logs(const struct runs_args *a, struct run_info *r, struct err *e) {
     struct str path = STR_INIT;
     str_addf(&path, "%s/logs.log", r->dir);
     CLEANUP_FREE char *file = str_steal(&path), *text = NULL;
@@ -256,7 +256,7 @@ static enum status missing(const struct run_info *r, struct err *e) {
 }
 
 /* Single and several turns alike. */
-static enum status metrics(const struct args *a, struct run_info *r, struct err *e) {
+static enum status metrics(const struct runs_args *a, struct run_info *r, struct err *e) {
     static const char *const names[] = {"reward/mean",         "reward/std",         "kernel/compile_rate",
                                         "kernel/correct_rate", "kernel/fast_1_rate", "kernel/geomean_speedup",
                                         "policy/entropy",      "time/total_s"};
@@ -278,7 +278,7 @@ static enum status metrics(const struct args *a, struct run_info *r, struct err 
     return missing(r, e);
 }
 
-static enum status uniform(const struct args *a, struct run_info *r, struct err *e) {
+static enum status uniform(const struct runs_args *a, struct run_info *r, struct err *e) {
     static const char *const names[] = {"batch/constant_groups", "batch/num_groups"};
     struct run_series s;
     int64_t wasted = 0;
@@ -322,7 +322,7 @@ static enum status add_account(const struct run_info *r, struct account *sum, st
     return ST_OK;
 }
 
-static enum status summary(const struct args *a, struct err *e) {
+static enum status summary(const struct runs_args *a, struct err *e) {
     struct account sum = {0};
     struct run_info *all = NULL;
     int n = a->n_names;
@@ -349,7 +349,7 @@ static enum status summary(const struct args *a, struct err *e) {
     return st;
 }
 
-static enum status compare(const struct args *a, struct err *e) {
+static enum status compare(const struct runs_args *a, struct err *e) {
     static const char *const names[] = {"reward/mean",        "kernel/compile_rate",  "kernel/correct_rate",
                                         "kernel/fast_1_rate", "kernel/cheat_rate",    "kernel/geomean_speedup",
                                         "policy/entropy",     "policy/answer_tokens", "train/grad_norm",
@@ -396,7 +396,7 @@ static int largest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-static enum status disk(const struct args *a, struct err *e) {
+static enum status disk(const struct runs_args *a, struct err *e) {
     struct run_info *all;
     int n;
     int64_t total = 0;
@@ -420,7 +420,7 @@ static enum status disk(const struct args *a, struct err *e) {
 
 /* ---- clean, resume ------------------------------------------------------------------------------------------------*/
 
-static enum status clean(const struct args *a, struct run_info *r, struct err *e) {
+static enum status clean(const struct runs_args *a, struct run_info *r, struct err *e) {
     char size[16], answer[16] = "";
     if (r->state == RUN_RUNNING) return FAIL(e, ST_INVALID, "%s: is running; stop it first", r->dir);
     bytes_text(tree_bytes(r->dir), size);
@@ -478,7 +478,7 @@ static bool number(int argc, char **argv, int *i, double low, double *out) {
     return *i + 1 < argc && parse_f64(argv[++*i], out) && *out >= low && *out < 1e9;
 }
 
-static enum status parse(int argc, char **argv, struct args *a, struct err *e) {
+static enum status parse(int argc, char **argv, struct runs_args *a, struct err *e) {
     double count = 0;
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
@@ -511,7 +511,7 @@ static enum status parse(int argc, char **argv, struct args *a, struct err *e) {
     return ST_OK;
 }
 
-static enum status watch(const struct args *a, struct run_info *r, struct err *e) {
+static enum status watch(const struct runs_args *a, struct run_info *r, struct err *e) {
     return watch_run(r->dir, a->interval_s, a->once, a->cancel, e);
 }
 
@@ -526,7 +526,7 @@ int cmd_runs(int argc, char **argv) {
                     {"logs", 1, "nf", logs},   {"metrics", 1, "n", metrics},   {"watch", 1, "io", watch},
                     {"summary", -1, "", NULL}, {"compare", 3, "", NULL},       {"uniform", 1, "", uniform},
                     {"disk", 0, "", NULL},     {"clean", 2, "y", clean}};
-    struct args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5};
+    struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5};
     struct err e = {0};
     if (argc >= 2 && (is_option(argv[1], "--help") || is_option(argv[1], "-h"))) {
         printf("usage: kernelrl %s\n", usage);
@@ -568,7 +568,7 @@ int cmd_runs(int argc, char **argv) {
         return wrong_usage(a.command, names == 2 ? "expected the NAME of a run" : "expected the NAMEs of two runs");
     if (commands[c].fn == stop && a.all == (a.n_names > 0))
         return wrong_usage(a.command, "expected the NAME of a run, or --all");
-    if (a.follow || commands[c].fn == stop || commands[c].fn == watch) a.cancel = cli_interruptible();
+    if (a.follow || commands[c].fn == stop || commands[c].fn == watch) a.cancel = interrupt_flag();
     if (strcmp(a.command, "list") == 0 || (commands[c].fn == status_of && a.n_names == 0))
         st = list(&a, commands[c].fn == status_of, &e);
     else if (commands[c].fn == stop && a.all)

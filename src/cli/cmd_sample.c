@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "cli/interrupt.h"
 #include "engine/engine.h"
-#include "rl/locate.h"
-#include "rl/session.h"
+#include "rl/learn/session.h"
+#include "rl/options/find_model.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
@@ -136,7 +136,7 @@ static enum status sample_all(struct sample_options *o, struct engine *en, const
     struct ids prompt = {0}, stops = {0};
     CLEANUP_STR struct str text = STR_INIT;
     struct sample *out = xcalloc((size_t)o->n, sizeof *out);
-    const volatile bool *cancel = cli_interruptible();
+    const volatile bool *cancel = interrupt_flag();
     enum status st;
     TRY_GOTO(make_prompt(o, c, t, &prompt, e), done);
     collect_stops(c, t, &stops);
@@ -180,7 +180,7 @@ static enum status run(struct sample_options *o, struct err *e) {
     struct tokenizer *t = NULL;
     struct engine *en = NULL;
     CLEANUP_FREE char *dir = NULL, *adapter = NULL;
-    const volatile bool *cancel = cli_interruptible();
+    const volatile bool *cancel = interrupt_flag();
     enum status st;
     const struct model_options mo = {.dtype = o->dtype, .frozen = true};
     TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &dir, e), done);

@@ -12,9 +12,9 @@
 
 #include "base/arena.h"
 #include "base/str.h"
+#include "bench/onpolicy.h"
 #include "cli/cli.h"
-#include "cli/onpolicy.h"
-#include "cli/ops.h"
+#include "cli/selfcheck_ops.h"
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "tensor/backend.h"

@@ -8,7 +8,7 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "rl/locate.h"
+#include "rl/options/find_model.h"
 #include "text/tokenizer.h"
 
 static const char usage[] =

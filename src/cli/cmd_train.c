@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/interrupt.h"
 #include "cli/cli.h"
 #include "cli/detach.h"
-#include "cli/interrupt.h"
-#include "rl/loop.h"
-#include "rl/sft.h"
+#include "rl/loop/loop.h"
+#include "rl/loop/sft.h"
 
 /* In the background: the parent says where to look, the child goes on. */
 static enum status detach(const struct train_options *o, bool *is_parent, struct err *e) {
@@ -48,7 +48,7 @@ int cmd_train(int argc, char **argv) {
     if (st == ST_OK && background) st = detach(&o, &is_parent, &e);
     if (st == ST_OK && !is_parent) {
         config_dump(&c, &yaml);
-        st = train_run(&o, str_c(&yaml), cli_interruptible(), &e);
+        st = train_run(&o, str_c(&yaml), interrupt_flag(), &e);
     }
     str_free(&yaml);
     config_free(&c);
@@ -64,7 +64,7 @@ int cmd_sft(int argc, char **argv) {
     config_init(&c, &sft_schema, &o);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = sft_options_check(&c, &o, &e);
-    if (st == ST_OK) st = sft_run(&o, cli_interruptible(), &e);
+    if (st == ST_OK) st = sft_run(&o, interrupt_flag(), &e);
     config_free(&c);
     return st == ST_OK ? 0 : cli_report(&e);
 }

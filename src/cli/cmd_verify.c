@@ -7,9 +7,9 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "cli/verify_run.h"
+#include "policy/parse.h"
 #include "problem/problem.h"
-#include "rl/parse.h"
+#include "rl/evaluate/judge_files.h"
 #include "verify/verify.h"
 
 enum { MAX_ANSWER_BYTES = 4 << 20 };

@@ -12,8 +12,8 @@
 
 #include "base/fs.h"
 #include "base/str.h"
+#include "bench/onpolicy.h"
 #include "cli/cli.h"
-#include "cli/onpolicy.h"
 
 static struct err err;
 

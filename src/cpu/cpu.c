@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "cpu/attention.h"
-#include "cpu/pairs.h"
+#include "cpu/bf16_pairs.h"
 
 struct cpu_backend {
     struct backend be; /* first: ops cast back */
@@ -290,7 +290,7 @@ static void cpu_linear_dw(struct backend *be, float *dw, struct tensor dy, struc
 /* ---- column sums and rows by index --------------------------------------------------------------------------------
  */
 
-struct columns {
+struct cpu_columns {
     struct tensor x, y;
     float *out;
     const float *src;
@@ -303,7 +303,7 @@ static inline float *row_at(struct tensor t, int64_t r) { return (float *)t.data
 
 static void add_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
-    const struct columns *p = ctx;
+    const struct cpu_columns *p = ctx;
     for (int64_t t = 0; t < p->x.rows; t++) {
         const float *x = row_at(p->x, t);
         for (int64_t j = begin; j < end; j++) p->out[j] += x[j];
@@ -311,20 +311,20 @@ static void add_columns(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 static void cpu_bias_grad(struct backend *be, float *db, struct tensor dy) {
-    struct columns a = {.x = dy, .out = db};
+    struct cpu_columns a = {.x = dy, .out = db};
     pool_for(dy.rows * dy.cols < MIN_ELEMENTS ? NULL : be->pool, dy.cols, 64, add_columns, &a);
 }
 
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
-    const struct columns *p = ctx;
+    const struct cpu_columns *p = ctx;
     for (int64_t t = begin; t < end; t++)
         memcpy(row_at(p->y, t), row_at(p->x, p->ids[t]), (size_t)p->y.cols * sizeof(float));
 }
 
 static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
     ASSERT(x.cols == y.cols);
-    struct columns a = {.x = x, .y = y, .ids = rows};
+    struct cpu_columns a = {.x = x, .y = y, .ids = rows};
     pool_for(be->pool, y.rows, row_grain(y.cols), embed_rows, &a);
 }
 
@@ -334,7 +334,7 @@ static void cpu_embed(struct backend *be, struct tensor x, const struct weight *
         pairs_embed(&cpu_of(be)->pairs, x, table, ids);
         return;
     }
-    struct columns a = {.x = {table->w, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
+    struct cpu_columns a = {.x = {table->w, DT_F32, INT64_MAX, x.cols, x.cols}, .y = x, .ids = ids};
     pool_for(be->pool, x.rows, row_grain(x.cols), embed_rows, &a);
 }
 
@@ -342,7 +342,7 @@ static void cpu_embed(struct backend *be, struct tensor x, const struct weight *
  * order without sorting or atomics. */
 static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
-    const struct columns *p = ctx;
+    const struct cpu_columns *p = ctx;
     for (int64_t t = 0; t < p->x.rows; t++) {
         const float *x = row_at(p->x, t);
         float *y = row_at(p->y, p->ids[t]);
@@ -356,7 +356,7 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
 static void cpu_scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
                                  const float *scale) {
     ASSERT(x.cols == y.cols);
-    struct columns a = {.x = x, .y = y, .ids = rows, .scale = scale};
+    struct cpu_columns a = {.x = x, .y = y, .ids = rows, .scale = scale};
     pool_for(x.rows * x.cols < MIN_ELEMENTS ? NULL : be->pool, x.cols, 16, scatter_columns, &a);
 }
 
@@ -366,7 +366,7 @@ static void cpu_embed_grad(struct backend *be, float *dtable, struct tensor dx, 
 
 static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
-    const struct columns *p = ctx;
+    const struct cpu_columns *p = ctx;
     for (int64_t t = begin; t < end; t++) {
         const float *x = row_at(p->x, t);
         float *y = row_at(p->y, t);
@@ -381,7 +381,7 @@ static void axpby_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 
 static void cpu_axpby(struct backend *be, struct tensor y, float a, struct tensor x, float b) {
     ASSERT(x.rows == y.rows && x.cols == y.cols);
-    struct columns c = {.x = x, .y = y, .a = a, .b = b};
+    struct cpu_columns c = {.x = x, .y = y, .a = a, .b = b};
     pool_for(be->pool, y.rows, row_grain(y.cols), axpby_rows, &c);
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "cpu/ref.h"
+#include "cpu/naive.h"
 #include "tensor/backend.h"
 
 static const char *const isa[] = {"reference", "avx2", "avx512"};

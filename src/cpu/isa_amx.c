@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "cpu/cpu.h"
-#include "cpu/v16.h"
+#include "cpu/vec16.h"
 
-#include "cpu/pairs_body.h"
+#include "cpu/bf16_pairs_body.h"
 
 bool cpu_amx_permitted(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; /* Linux, Documentation/arch/x86/xstate.rst */

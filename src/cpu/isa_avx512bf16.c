@@ -5,9 +5,9 @@
 #define V16_BF16
 #define BF16_PAIRS cpu_pairs_avx512bf16
 #include "cpu/cpu.h"
-#include "cpu/v16.h"
+#include "cpu/vec16.h"
 
-#include "cpu/pairs_body.h"
+#include "cpu/bf16_pairs_body.h"
 #else
 typedef int isa_avx512bf16_unused;
 #endif

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/v16.h"
+#include "cpu/vec16.h"
 
 #include "cpu/gemm_body.h"
 
-#include "cpu/pairs_body.h"
+#include "cpu/bf16_pairs_body.h"
 
 #include "cpu/rows_body.h"
 

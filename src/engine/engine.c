@@ -66,7 +66,7 @@ struct engine {
 };
 
 /* The state of engine_run that its helpers share. */
-struct run {
+struct engine_batch {
     struct engine *en;
     const struct request *req;
     int n_req;
@@ -285,12 +285,12 @@ static bool stop_string_hit(const struct engine *en, struct flight *f, const str
     return false;
 }
 
-static struct sample *out_of(const struct run *r, const struct flight *f) {
+static struct sample *out_of(const struct engine_batch *r, const struct flight *f) {
     return &r->out[r->first_out[f->req] + f->sample];
 }
 
 /* Adds a drawn token to its sample; *finished when it was the last. */
-static enum status accept_token(struct run *r, struct flight *f, int32_t id, float logp, float entropy,
+static enum status accept_token(struct engine_batch *r, struct flight *f, int32_t id, float logp, float entropy,
                                 bool *finished) {
     struct engine *en = r->en;
     const struct request *q = &r->req[f->req];
@@ -320,13 +320,13 @@ static enum status accept_token(struct run *r, struct flight *f, int32_t id, flo
 }
 
 /* For the token behind n drawn ones. */
-static double random_at(const struct run *r, const struct flight *f, int n) {
+static double random_at(const struct engine_batch *r, const struct flight *f, int n) {
     return rng_f64(r->req[f->req].params.seed, f->stream, (uint64_t)n);
 }
-static double random_of(const struct run *r, const struct flight *f) { return random_at(r, f, f->n); }
+static double random_of(const struct engine_batch *r, const struct flight *f) { return random_at(r, f, f->n); }
 
 /* Draws the next token of a sample from its row of logits. */
-static enum status take_token(struct run *r, struct flight *f, const float *logits, bool *finished) {
+static enum status take_token(struct engine_batch *r, struct flight *f, const float *logits, bool *finished) {
     struct engine *en = r->en;
     float entropy = 0;
     const int32_t id = sampler_draw(&en->sampler, logits, &r->req[f->req].params, random_of(r, f));
@@ -336,7 +336,7 @@ static enum status take_token(struct run *r, struct flight *f, const float *logi
 
 /* What a step is to do with the last row of f, which feeds all it has or a part. The device draws for samples, unless
  * top-k or top-p ask for an order; the first tokens of a prompt's samples are all drawn from one row, here. */
-static struct step_want want_of(const struct run *r, const struct flight *f, bool all) {
+static struct step_want want_of(const struct engine_batch *r, const struct flight *f, bool all) {
     const struct sample_params *p = &r->req[f->req].params;
     if (!all) return (struct step_want){.what = STEP_NOTHING};
     if (f->left > 0 || (p->top_k > 0 && p->temperature > 0) || (p->top_p < 1 && p->temperature > 0))
@@ -346,7 +346,7 @@ static struct step_want want_of(const struct run *r, const struct flight *f, boo
 
 /* ---- sequences in flight ------------------------------------------------------------------------------------------*/
 
-static int known_tokens(const struct run *r, const struct flight *f) { return r->req[f->req].n_prompt + f->n; }
+static int known_tokens(const struct engine_batch *r, const struct flight *f) { return r->req[f->req].n_prompt + f->n; }
 
 static struct flight *insert_flight(struct engine *en, int at) {
     ASSERT(en->n_spare > 0);
@@ -378,7 +378,7 @@ static void preempt_from(struct engine *en, int at) {
 }
 
 /* Skips what the cache remembers; the last token is always fed, for its logits. */
-static void skip_cached(struct run *r, struct flight *f) {
+static void skip_cached(struct engine_batch *r, struct flight *f) {
     struct engine *en = r->en;
     if (en->opt.no_prefix_cache) return;
     const int64_t len = kv_len(en->kv, f->seq);
@@ -387,7 +387,7 @@ static void skip_cached(struct run *r, struct flight *f) {
 
 /* Gives a sequence without blocks a place in the cache, when there is memory for the tokens it has and for one more
  * block of everyone else; alone it always gets it. */
-static bool enter(struct run *r, struct flight *f, int running) {
+static bool enter(struct engine_batch *r, struct flight *f, int running) {
     struct engine *en = r->en;
     ASSERT(en->n_free > 0);
     f->seq = en->free_seq[--en->n_free];
@@ -402,7 +402,7 @@ static bool enter(struct run *r, struct flight *f, int running) {
 
 /* Lets preempted sequences in again, then new prompts, oldest first. A prompt starts while there is a slot for one of
  * its samples at least, so only the youngest prompt can have more samples than slots. */
-static void enter_all(struct run *r) {
+static void enter_all(struct engine_batch *r) {
     struct engine *en = r->en;
     int running = 0, room = r->slots;
     r->made_room = false;
@@ -429,7 +429,7 @@ static void enter_all(struct run *r) {
 }
 
 /* Turns a flight whose cache ends with the prompt into the sample `sample` of its request. */
-static void begin_sample(struct run *r, struct flight *f, int sample) {
+static void begin_sample(struct engine_batch *r, struct flight *f, int sample) {
     const struct request *q = &r->req[f->req];
     f->sample = sample;
     f->left = 0;
@@ -441,7 +441,7 @@ static void begin_sample(struct run *r, struct flight *f, int sample) {
 }
 
 /* The arrays of a sample that has ended, as long as it is. */
-static void deliver(const struct run *r, const struct flight *f) {
+static void deliver(const struct engine_batch *r, const struct flight *f) {
     struct sample *s = out_of(r, f);
     const size_t n = (size_t)f->n;
     s->n = f->n;
@@ -453,7 +453,7 @@ static void deliver(const struct run *r, const struct flight *f) {
     memcpy(s->entropy, f->entropy, n * sizeof *s->entropy);
 }
 
-static void finish(struct run *r, int at) {
+static void finish(struct engine_batch *r, int at) {
     struct engine *en = r->en;
     struct flight *f = en->order[at];
     deliver(r, f);
@@ -469,7 +469,7 @@ static void finish(struct run *r, int at) {
 
 /* Decides what each sequence feeds and takes the blocks for it, oldest first; the youngest are preempted when blocks
  * run out. */
-static enum status plan(struct run *r) {
+static enum status plan(struct engine_batch *r) {
     struct engine *en = r->en;
     int budget = en->opt.prefill_tokens;
     for (int i = 0; i < en->n_order; i++) {
@@ -503,7 +503,7 @@ static enum status plan(struct run *r) {
 }
 
 /* The smallest adapter above `last` that feeds; INT_MAX: none. */
-static int next_adapter(const struct run *r, int last) {
+static int next_adapter(const struct engine_batch *r, int last) {
     const struct engine *en = r->en;
     int next = INT_MAX;
     for (int i = 0; i < en->n_order; i++) {
@@ -514,7 +514,7 @@ static int next_adapter(const struct run *r, int last) {
 }
 
 /* Fills step_* with what is fed, each adapter's rows together; returns the number of sequences. */
-static int lay_out(struct run *r) {
+static int lay_out(struct engine_batch *r) {
     struct engine *en = r->en;
     int count = 0, n_ids = 0;
     for (int a = INT_MIN; (a = next_adapter(r, a)) < INT_MAX;)
@@ -535,7 +535,7 @@ static int lay_out(struct run *r) {
 
 /* Starts samples of the prompt at `at`, whose logits are there, while there are slots and blocks for them: each will
  * soon need one. *at moves on behind what is left of it. */
-static enum status start_samples(struct run *r, int *at, int *samples, const float *logits) {
+static enum status start_samples(struct engine_batch *r, int *at, int *samples, const float *logits) {
     struct engine *en = r->en;
     struct flight *p = en->order[*at];
     while (p->left > 0 && *samples < r->slots && (*at == 0 || kv_available(en->kv) > *samples)) {
@@ -568,7 +568,7 @@ static enum status start_samples(struct run *r, int *at, int *samples, const flo
 }
 
 /* Draws from the logits of a step: the next token of samples, the first of new ones. */
-static enum status draw(struct run *r) {
+static enum status draw(struct engine_batch *r) {
     struct engine *en = r->en;
     int samples = 0;
     for (int i = 0; i < en->n_order; i++) {
@@ -611,7 +611,7 @@ static enum status draw(struct run *r) {
  * its token leaves a row behind that nobody reads. New sequences come in when no step is under way. */
 
 /* Whether the step laid out feeds one token of each of its sequences, which the device then draws for. */
-static bool only_decodes(const struct run *r, int count) {
+static bool only_decodes(const struct engine_batch *r, int count) {
     const struct engine *en = r->en;
     if (!model_can_begin(en->m, count)) return false;
     for (int i = 0; i < en->n_order; i++)
@@ -621,7 +621,7 @@ static bool only_decodes(const struct run *r, int count) {
 
 /* Whether somebody is left out of the step under way who has a token to feed, or waits for the room that sequences have
  * made which have ended. */
-static bool must_let_in(const struct run *r) {
+static bool must_let_in(const struct engine_batch *r) {
     const struct engine *en = r->en;
     bool waiting = r->next_req < r->n_req;
     for (int i = 0; i < en->n_order; i++) {
@@ -634,7 +634,7 @@ static bool must_let_in(const struct run *r) {
 
 /* Begins the step behind the one under way, of `rows` sequences, with those whose next token is not their last; *count
  * is their number, 0 where it cannot be. */
-static enum status begin_next(struct run *r, int rows, int *count) {
+static enum status begin_next(struct engine_batch *r, int rows, int *count) {
     struct engine *en = r->en;
     int n = 0;
     *count = 0;
@@ -664,7 +664,7 @@ static enum status begin_next(struct run *r, int rows, int *count) {
 }
 
 /* Ends the step under way, when the next one has begun, and draws. */
-static enum status go_on(struct run *r) {
+static enum status go_on(struct engine_batch *r) {
     struct engine *en = r->en;
     int next;
     TRY(begin_next(r, r->under_way, &next));
@@ -678,7 +678,7 @@ static enum status go_on(struct run *r) {
     return ST_OK;
 }
 
-static enum status step(struct run *r) {
+static enum status step(struct engine_batch *r) {
     struct engine *en = r->en;
     if (r->under_way > 0) return go_on(r);
     enter_all(r);
@@ -706,7 +706,7 @@ static enum status step(struct run *r) {
 
 /* ---- the run ------------------------------------------------------------------------------------------------------*/
 
-static enum status run_all(struct run *r, engine_progress_fn *progress, void *ctx) {
+static enum status run_all(struct engine_batch *r, engine_progress_fn *progress, void *ctx) {
     struct engine *en = r->en;
     while (r->done < r->total) {
         TRY(step(r));
@@ -738,7 +738,7 @@ static void clear(struct engine *en) {
 
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) {
-    struct run r = {.en = en, .req = req, .n_req = n_req, .out = out, .e = e};
+    struct engine_batch r = {.en = en, .req = req, .n_req = n_req, .out = out, .e = e};
     int64_t longest = 0, total = 0, prompts = 0;
     int limit = 0, longest_req = 0;
     for (int i = 0; i < n_req; i++) {

@@ -87,14 +87,14 @@ static enum status unknown_key(const struct config_schema *s, const char *where,
 /* ---- allowed values -----------------------------------------------------------------------------------------------
  */
 
-struct interval {
+struct number_interval {
     double lo, hi;
     bool lo_open, hi_open;
 };
 
 /* "[1,4]", "(0,)", "(,8)"; a missing bound is infinite. The text is the schema's, so a mistake asserts. */
-static struct interval parse_interval(const char *text) {
-    struct interval r = {-INFINITY, INFINITY, true, true};
+static struct number_interval parse_interval(const char *text) {
+    struct number_interval r = {-INFINITY, INFINITY, true, true};
     if (!text) return r;
     char *end;
     const char *p = text + 1;
@@ -116,12 +116,12 @@ static struct interval parse_interval(const char *text) {
 }
 
 static bool in_interval(double v, const char *text) {
-    struct interval r = parse_interval(text);
+    struct number_interval r = parse_interval(text);
     return (r.lo_open ? v > r.lo : v >= r.lo) && (r.hi_open ? v < r.hi : v <= r.hi);
 }
 
 static void describe_interval(const char *text, struct str *out) {
-    struct interval r = parse_interval(text);
+    struct number_interval r = parse_interval(text);
     bool lo = isfinite(r.lo), hi = isfinite(r.hi);
     if (lo && hi && !r.lo_open && !r.hi_open) {
         str_addf(out, " from %g to %g", r.lo, r.hi);

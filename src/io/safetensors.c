@@ -511,14 +511,14 @@ static enum status check_names(const char *path, const struct st_entry *entries,
 }
 
 /* Where the tensors' bytes come from: the entries, or a callback that is given an entry's index. */
-struct source {
+struct tensor_source {
     const struct st_entry *entries;
     st_fetch_fn *fetch; /* NULL: the entries hold their data */
     void *ctx;
 };
 
 static enum status write_temp(int fd, const char *path, const struct st_entry **order, const int64_t *bytes, size_t n,
-                              const struct str *header, const struct source *src, struct err *e) {
+                              const struct str *header, const struct tensor_source *src, struct err *e) {
     CLEANUP_FREE void *buf = xmalloc(CHUNK * sizeof(float));
     uint64_t header_bytes = header->len;
     bool ok = fs_write_all(fd, &header_bytes, 8) && fs_write_all(fd, header->p, header->len);
@@ -590,7 +590,7 @@ enum status st_write_fetched(const char *path, const struct st_entry *entries, s
         st = FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
         goto done;
     }
-    const struct source src = {entries, fetch, ctx};
+    const struct tensor_source src = {entries, fetch, ctx};
     st = write_temp(fd, path, order, bytes, n, &h, &src, e);
     if (close(fd) != 0 && st == ST_OK) st = FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
     if (st == ST_OK && rename(tmp, path) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", path, strerror(errno));

@@ -122,7 +122,7 @@ struct step_space {
 };
 
 /* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
-struct place {
+struct matrix_place {
     struct weight *in;
     int64_t row;
 };
@@ -145,7 +145,7 @@ struct model {
     struct layer *layer;
     bool base_packed;
     struct param *param;
-    struct place *place; /* [n_param] */
+    struct matrix_place *place; /* [n_param] */
     int n_param;
 
     struct adapter own;

@@ -35,7 +35,7 @@ static struct weight base_weight(struct layout *y, int64_t N, int64_t K) {
 
 /* `rows` rows of w from `row` on, under a name of their own. */
 static void add_rows(struct layout *y, const char *name, struct weight *w, int64_t row, int64_t rows) {
-    if (y->m->place && !w->w) y->m->place[y->n] = (struct place){w, row};
+    if (y->m->place && !w->w) y->m->place[y->n] = (struct matrix_place){w, row};
     add_param(y, name, w->w ? w->w + row * w->K : NULL, 2, rows, w->K);
 }
 
@@ -171,13 +171,13 @@ static int64_t largest(const struct param *p, int n, bool all) {
 }
 
 /* NULL unless p is a base matrix held in bf16 alone. */
-static const struct place *place_of(const struct model *m, const struct param *p) {
+static const struct matrix_place *place_of(const struct model *m, const struct param *p) {
     return p->w ? NULL : &m->place[p - m->param];
 }
 
 /* Straight from the file's map when that holds bf16; the slab a foreign type needs is in *spare. */
-static enum status read_bf16(struct model *m, const struct place *at, const struct param *p, const struct st_tensor *t,
-                             uint16_t **spare, struct err *e) {
+static enum status read_bf16(struct model *m, const struct matrix_place *at, const struct param *p,
+                             const struct st_tensor *t, uint16_t **spare, struct err *e) {
     const uint16_t *src = (const uint16_t *)(const void *)t->data;
     if (t->dtype != ST_DTYPE_BF16 || !st_is_aligned(t)) {
         *spare = xrealloc(*spare, (size_t)p->n * sizeof **spare);
@@ -215,14 +215,14 @@ enum status params_read(struct model *m, const struct param *p, int n, const str
     return m->be->sync(m->be, e);
 }
 
-struct fetch {
+struct weight_fetch {
     const struct model *m;
     const struct param *p;
     float *host;
 };
 
 static enum status fetch_param(void *ctx, size_t i, const void **data, struct err *e) {
-    struct fetch *x = ctx;
+    struct weight_fetch *x = ctx;
     model_param_get(x->m, &x->p[i], x->host);
     *data = x->host;
     return x->m->be->sync(x->m->be, e); /* a file must not hold what a failed transfer left */
@@ -235,7 +235,7 @@ enum status params_write(const struct model *m, const struct param *p, int n, en
     for (int i = 0; i < n; i++)
         en[i] = (struct st_entry){
             .name = p[i].name, .dtype = dtype, .from = ST_DTYPE_F32, .nd = p[i].nd, .dim = {p[i].dim[0], p[i].dim[1]}};
-    struct fetch x = {m, p, host};
+    struct weight_fetch x = {m, p, host};
     return st_write_fetched(path, en, (size_t)n, NULL, fetch_param, &x, e);
 }
 
@@ -299,7 +299,7 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
 
 /* A matrix held in bf16 alone of the same `period` random numbers over and over. */
 static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
-    const struct place *at = place_of(m, p);
+    const struct matrix_place *at = place_of(m, p);
     const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
     CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
     for (int64_t j = 0; j < n; j++)
@@ -321,7 +321,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     const bool empty = m->empty;
     CLEANUP_FREE float *host = empty ? NULL : xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
     for (int i = 0; empty && i < m->n_param; i++) {
-        const struct place *at = place_of(m, &m->param[i]);
+        const struct matrix_place *at = place_of(m, &m->param[i]);
         if (at) be->weight_put(be, at->in, at->row, m->param[i].dim[0], NULL);
     }
     const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
@@ -427,7 +427,7 @@ const struct param *model_params(struct model *m, int *count) {
 }
 
 void model_param_get(const struct model *m, const struct param *p, float *w_host) {
-    const struct place *at = place_of(m, p);
+    const struct matrix_place *at = place_of(m, p);
     if (at) {
         CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
         m->be->weight_get(m->be, at->in, at->row, p->dim[0], host);
@@ -438,7 +438,7 @@ void model_param_get(const struct model *m, const struct param *p, float *w_host
 }
 
 void model_param_put(struct model *m, const struct param *p, const float *w_host) {
-    const struct place *at = place_of(m, p);
+    const struct matrix_place *at = place_of(m, p);
     if (at) {
         CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
         for (int64_t i = 0; i < p->n; i++) host[i] = st_f32_to_bf16(w_host[i]);

@@ -38,7 +38,7 @@ struct model_options {
      * numbers takes longer than what is to be measured. */
     bool repeat_random;
     /* model_init and model_lora_init: memory is taken and nothing put into it, for a backend that holds nothing
-     * (tensor/paper.h). */
+     * (tensor/counting.h). */
     bool empty;
 };
 enum { MODEL_AUTO_BF16 = 100 * 1000 * 1000 };

@@ -10,7 +10,7 @@
 
 #define X(op, error, grad, ulp, flags, shapes, variants) \
     {#op, error, grad, ulp, flags, &shapes_##shapes, variants, &op_##op},
-const struct op opcheck_ops[] = {OP_LIST(X)};
+const struct checked_op opcheck_ops[] = {OP_LIST(X)};
 #undef X
 const int opcheck_n_ops = (int)ARRAY_LEN(opcheck_ops);
 
@@ -59,8 +59,8 @@ static void fill_random(struct op_case *c, struct operand *a, float scale) {
                 not_finite[rng_below(&r, ARRAY_LEN(not_finite))];
 }
 
-void operand_add(struct op_case *c, int i, const char *name, enum role role, int64_t rows, int64_t cols, unsigned flags,
-                 float scale) {
+void operand_add(struct op_case *c, int i, const char *name, enum operand_role role, int64_t rows, int64_t cols,
+                 unsigned flags, float scale) {
     struct operand *a = &c->a[i];
     *a = (struct operand){.name = name, .role = role, .rows = rows, .cols = cols, .ld = cols};
     a->place = flags & ON_HOST ? HOST : DEVICE;
@@ -83,7 +83,8 @@ void operand_index(struct op_case *c, int i, const char *name, int64_t n, int64_
     for (int64_t j = 0; j < n; j++) a->index[j] = (int32_t)rng_below(&r, (uint64_t)below);
 }
 
-void case_build(struct op_case *c, const struct op *op, const int64_t s[SHAPE], int variant, int view, int special) {
+void case_build(struct op_case *c, const struct checked_op *op, const int64_t s[SHAPE], int variant, int view,
+                int special) {
     *c = (struct op_case){.op = op, .variant = variant, .view = view, .special = special, .weight = -1};
     memcpy(c->s, s, sizeof c->s);
     c->seed = 1 + (uint64_t)(op - opcheck_ops);
@@ -248,7 +249,7 @@ uint16_t bf16_bits(float x) {
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */
 
-void finding(struct findings *f, const struct op_case *c, const char *fmt, ...) {
+void finding(struct op_findings *f, const struct op_case *c, const char *fmt, ...) {
     if (f->first[0]) return;
     static const char *const special[] = {"", ", extreme values", ", NaN and infinities"};
     int n = snprintf(f->first, sizeof f->first, "shape");
@@ -270,7 +271,7 @@ static int64_t ordered(float f) { /* neighbours in value are neighbours here */
     return i < 0 ? -(int64_t)(i & 0x7fffffff) : i;
 }
 
-void compare_bits(struct findings *f, const struct op_case *c, float *const want[], float *const got[], int64_t ulp,
+void compare_bits(struct op_findings *f, const struct op_case *c, float *const want[], float *const got[], int64_t ulp,
                   const char *what) {
     for (int i = 0; i < OPERANDS_MAX; i++) {
         const struct operand *a = &c->a[i];
@@ -292,7 +293,7 @@ void compare_bits(struct findings *f, const struct op_case *c, float *const want
     }
 }
 
-static const char *class_of(const struct op *op) {
+static const char *class_of(const struct checked_op *op) {
     if (op->flags & ROWS) return op->ulp ? "T I" : "E I";
     return op->ulp ? "T" : "E";
 }
@@ -304,8 +305,8 @@ static void json_number(FILE *out, const char *key, double x) {
         fprintf(out, ", \"%s\": null", key);
 }
 
-void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, const struct op *op, const char *mode,
-                     const struct findings *f, double bound, bool ok) {
+void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
+                     const char *mode, const struct op_findings *f, double bound, bool ok) {
     ok ? t->passed++ : t->failed++;
     if (o->json) {
         fprintf(
@@ -333,8 +334,8 @@ void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, c
     fflush(o->out);
 }
 
-void report_skip(const struct opcheck_options *o, struct opcheck_tally *t, const struct op *op, const char *mode,
-                 const char *why) {
+void report_skip(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
+                 const char *mode, const char *why) {
     t->skipped++;
     if (o->json)
         fprintf(o->out, "{\"mode\": \"%s\", \"op\": \"%s\", \"skipped\": \"%s\"}\n", mode, op->name, why);

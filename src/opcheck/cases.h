@@ -56,21 +56,26 @@ enum op_flags { ROWS = 1, THREADS = 2, BF16 = 4, ZERO_SIGN = 8 };
 enum { SHAPE = 7, OPERANDS_MAX = 12, GUARD = 8, VIEWS = 3, SPECIALS = 3 };
 #define POISON 0x7fc0deadu
 
-enum role { IN, OUT, INOUT, WRT }; /* WRT: not an argument; what a gradient of a linear op is taken with respect to */
-enum place { DEVICE, HOST, INDEX };
+enum operand_role {
+    IN,
+    OUT,
+    INOUT,
+    WRT
+}; /* WRT: not an argument; what a gradient of a linear op is taken with respect to */
+enum operand_place { DEVICE, HOST, INDEX };
 struct operand {
     const char *name; /* NULL: not used by this case */
-    enum role role;
-    enum place place;
+    enum operand_role role;
+    enum operand_place place;
     int64_t rows, cols, ld, off, n; /* n: elements of the buffer, guards and all */
     bool per_row;                   /* row r belongs to row r of the batch: cut along with it */
     float *init;                    /* [n] contents before the call, owned; NULL for INDEX */
     int32_t *index;                 /* [n], owned; INDEX only */
 };
 
-struct op;
+struct checked_op;
 struct op_case {
-    const struct op *op;
+    const struct checked_op *op;
     int64_t s[SHAPE]; /* the op's own letters, see the lists of shapes */
     int variant, view, special;
     int64_t rows; /* of the batch, after cutting */
@@ -118,7 +123,7 @@ struct shape_list {
     const int64_t (*s)[SHAPE];
     int n;
 };
-struct op {
+struct checked_op {
     const char *name;
     double error, grad_error;
     int64_t ulp;
@@ -127,7 +132,7 @@ struct op {
     int variants;
     const struct op_functions *f;
 };
-extern const struct op opcheck_ops[];
+extern const struct checked_op opcheck_ops[];
 extern const int opcheck_n_ops;
 
 /* Lists of shapes; the letters of s are:
@@ -144,7 +149,8 @@ OP_LIST(X)
 /* Builds the case in *c (contents overwritten). view: 0 rows without gaps, 1 gaps and a misaligned start, 2 gaps of a
  * multiple of 16 bytes. special: 0 normal random numbers, 1 also huge, tiny and zero ones, 2 also NaN and infinities.
  */
-void case_build(struct op_case *c, const struct op *op, const int64_t s[SHAPE], int variant, int view, int special);
+void case_build(struct op_case *c, const struct checked_op *op, const int64_t s[SHAPE], int variant, int view,
+                int special);
 void case_free(struct op_case *c);
 /* The case of rows (for attention: sequences) [from, from+n) of c: shares everything with c, never freed. */
 struct op_case case_cut(const struct op_case *c, int64_t from, int64_t n);
@@ -153,7 +159,7 @@ double case_work(const struct op_case *c);   /* about how many operations it tak
 
 /* SOLID: no gaps, aligned, whatever the view. STALE: holds POISON, though it is not an output. */
 enum operand_flags { PER_ROW = 1, SOLID = 2, ON_HOST = 4, STALE = 8 };
-void operand_add(struct op_case *c, int at, const char *name, enum role role, int64_t rows, int64_t cols,
+void operand_add(struct op_case *c, int at, const char *name, enum operand_role role, int64_t rows, int64_t cols,
                  unsigned flags, float scale);
 /* n indices below `below`, one for each row. */
 void operand_index(struct op_case *c, int at, const char *name, int64_t n, int64_t below);
@@ -192,31 +198,31 @@ uint16_t bf16_bits(float x); /* of bf16_rounded */
 
 /* ---- counting and printing ---- */
 
-struct findings {
+struct op_findings {
     int64_t cases, left_out, values, differ, max_ulp,
         misplaced;           /* misplaced: guards written, outputs not, inputs changed */
     double max_error, bound; /* that came nearest to its bound, or the farthest beyond it; bound: of that case */
     char first[240];         /* the first complaint in words, or empty */
 };
-void finding(struct findings *f, const struct op_case *c, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void finding(struct op_findings *f, const struct op_case *c, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Compares view for view what two runs gave: bits, or at most `ulp` apart; any NaN equals any NaN. */
-void compare_bits(struct findings *f, const struct op_case *c, float *const want[], float *const got[], int64_t ulp,
+void compare_bits(struct op_findings *f, const struct op_case *c, float *const want[], float *const got[], int64_t ulp,
                   const char *what);
 bool same_float(float a, float b); /* bits, any NaN being any NaN */
 /* Prints the line of an op and counts it. bound: of max_error, < 0 when the mode has none. */
-void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, const struct op *op, const char *mode,
-                     const struct findings *f, double bound, bool ok);
-void report_skip(const struct opcheck_options *o, struct opcheck_tally *t, const struct op *op, const char *mode,
-                 const char *why);
+void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
+                     const char *mode, const struct op_findings *f, double bound, bool ok);
+void report_skip(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
+                 const char *mode, const char *why);
 
 /* The largest case that is worth its time on this backend, in units of case_work. */
 double work_limit(const struct opcheck_env *env, const struct opcheck_options *o);
 
-enum status check_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status check_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                      struct opcheck_tally *t, struct err *e) MUST_USE;
-enum status grad_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status grad_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                     struct opcheck_tally *t, struct err *e) MUST_USE;
-enum status invariance_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status invariance_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                           struct opcheck_tally *t, struct err *e) MUST_USE;
 /* All ops at once: they share the measured limits. */
 enum status perf_ops(const struct opcheck_env *env, const struct opcheck_options *o, struct opcheck_tally *t,

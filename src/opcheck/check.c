@@ -8,7 +8,7 @@
 static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 /* Inputs as they were, guards as they were, outputs written. */
-static void check_places(struct findings *f, const struct op_case *c, float *const got[]) {
+static void check_places(struct op_findings *f, const struct op_case *c, float *const got[]) {
     uint32_t u;
     for (int i = 0; i < OPERANDS_MAX; i++) {
         const struct operand *a = &c->a[i];
@@ -34,7 +34,7 @@ static void check_places(struct findings *f, const struct op_case *c, float *con
 
 /* A device adds the terms of a bf16 product in an order of its own: class T, within this of the oracle. */
 #define DEVICE_BF16_ERROR 1e-4
-static bool order_of_its_own(const struct opcheck_env *env, const struct op *op) {
+static bool order_of_its_own(const struct opcheck_env *env, const struct checked_op *op) {
     return !env->host && op->flags & BF16 && strncmp(op->name, "linear", 6) == 0;
 }
 static double bound_of(const struct opcheck_env *env, const struct op_case *c) {
@@ -43,7 +43,7 @@ static double bound_of(const struct opcheck_env *env, const struct op_case *c) {
 }
 
 /* How far values are from what the oracle expects: relative to each, or to the root mean square of all. */
-static void check_expected(struct findings *f, const struct op_case *c, double bound, float *const got[],
+static void check_expected(struct op_findings *f, const struct op_case *c, double bound, float *const got[],
                            double *const want[]) {
     for (int i = 0; i < OPERANDS_MAX; i++) {
         const struct operand *a = &c->a[i];
@@ -71,7 +71,7 @@ static void check_expected(struct findings *f, const struct op_case *c, double b
     }
 }
 
-static enum status check_case(const struct opcheck_env *env, struct findings *f, const struct op_case *c,
+static enum status check_case(const struct opcheck_env *env, struct op_findings *f, const struct op_case *c,
                               struct err *e) {
     struct side target, reference;
     float *got[OPERANDS_MAX] = {NULL}, *ref[OPERANDS_MAX] = {NULL};
@@ -110,9 +110,9 @@ static enum status check_case(const struct opcheck_env *env, struct findings *f,
 /* A device's large tiles need few such cases, and the references would take minutes over all of them. */
 #define LARGE_WORK 6e6
 
-enum status check_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status check_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                      struct opcheck_tally *t, struct err *e) {
-    struct findings f = {.bound = order_of_its_own(env, op) ? DEVICE_BF16_ERROR : op->error};
+    struct op_findings f = {.bound = order_of_its_own(env, op) ? DEVICE_BF16_ERROR : op->error};
     for (int i = 0; i < op->shapes->n; i++)
         for (int variant = 0; variant < op->variants; variant++) {
             double work = 0; /* of this shape, once known */

@@ -58,7 +58,7 @@ static struct scales scales_of(const struct op_case *c, float *const got[]) {
     return s;
 }
 
-static void compare(struct findings *f, const struct op_case *c, double got, double want, double scale,
+static void compare(struct op_findings *f, const struct op_case *c, double got, double want, double scale,
                     const char *where) {
     double error = got == want ? 0 : fabs(got - want) / scale;
     if (isnan(error)) error = INFINITY;
@@ -67,7 +67,7 @@ static void compare(struct findings *f, const struct op_case *c, double got, dou
     if (error > c->op->grad_error) finding(f, c, "%s: %.9g, finite difference: %.9g", where, got, want);
 }
 
-static void every_element(struct findings *f, const struct op_case *c, double *const v[], float *const got[],
+static void every_element(struct op_findings *f, const struct op_case *c, double *const v[], float *const got[],
                           struct op_pair p, struct scales scale) {
     const struct operand *a = &c->a[p.wrt];
     double *direction = xaligned((size_t)a->n * sizeof *direction);
@@ -82,7 +82,7 @@ static void every_element(struct findings *f, const struct op_case *c, double *c
     free(direction);
 }
 
-static void along_directions(struct findings *f, const struct op_case *c, double *const v[], float *const got[],
+static void along_directions(struct op_findings *f, const struct op_case *c, double *const v[], float *const got[],
                              struct op_pair p, struct scales scale) {
     const struct operand *a = &c->a[p.wrt];
     double *direction = xaligned((size_t)a->n * sizeof *direction);
@@ -102,7 +102,7 @@ static void along_directions(struct findings *f, const struct op_case *c, double
     free(direction);
 }
 
-static enum status grad_case(const struct opcheck_env *env, struct findings *f, const struct op_case *c, bool small,
+static enum status grad_case(const struct opcheck_env *env, struct op_findings *f, const struct op_case *c, bool small,
                              struct err *e) {
     struct side side;
     float *got[OPERANDS_MAX];
@@ -122,10 +122,10 @@ static enum status grad_case(const struct opcheck_env *env, struct findings *f, 
     return ST_OK;
 }
 
-enum status grad_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status grad_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                     struct opcheck_tally *t, struct err *e) {
     if (!op->f->loss) return ST_OK; /* not a gradient */
-    struct findings f = {0};
+    struct op_findings f = {0};
     for (int large = 0; large < 2; large++)
         for (int i = 0; i < (large ? op->shapes->n : op->f->n_small); i++)
             for (int variant = 0; variant < op->variants; variant++) {

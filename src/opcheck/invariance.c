@@ -20,7 +20,7 @@ static enum status run_cut(struct side *s, const struct op_case *c, int64_t batc
 }
 
 /* Everything the case gives on one backend, compared with `want`, or put there when it is empty. */
-static enum status run_backend(struct findings *f, const struct op_case *c, struct backend *be,
+static enum status run_backend(struct op_findings *f, const struct op_case *c, struct backend *be,
                                float *want[OPERANDS_MAX], bool *have, struct err *e) {
     struct side s;
     TRY(side_open(&s, c, be, e));
@@ -54,9 +54,9 @@ static enum status run_backend(struct findings *f, const struct op_case *c, stru
 }
 
 /* Attention: the rows of a packed training batch against the same rows, each alone, out of a cache. */
-static enum status cached_as_in_training(const struct opcheck_env *env, struct findings *f,
+static enum status cached_as_in_training(const struct opcheck_env *env, struct op_findings *f,
                                          const struct op_case *cached, float *const want[OPERANDS_MAX], struct err *e) {
-    const struct op *op = opcheck_ops;
+    const struct checked_op *op = opcheck_ops;
     while (strcmp(op->name, "attention") != 0) op++;
     struct op_case c;
     struct side s;
@@ -79,9 +79,9 @@ static enum status cached_as_in_training(const struct opcheck_env *env, struct f
     return st;
 }
 
-enum status invariance_op(const struct opcheck_env *env, const struct op *op, const struct opcheck_options *o,
+enum status invariance_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                           struct opcheck_tally *t, struct err *e) {
-    struct findings f = {0};
+    struct op_findings f = {0};
     const bool attention = op->shapes == &shapes_attention;
     for (int variant = 0; variant < op->variants; variant++) {
         int64_t s[SHAPE];

@@ -27,7 +27,7 @@ enum status opcheck_mode(const struct opcheck_env *env, enum opcheck_mode mode, 
     if (mode == OPCHECK_PERF) return perf_ops(env, o, t, e);
     const char *name = mode == OPCHECK_CHECK ? "check" : mode == OPCHECK_GRAD ? "grad" : "invariance";
     for (int i = 0; i < opcheck_n_ops; i++) {
-        const struct op *op = &opcheck_ops[i];
+        const struct checked_op *op = &opcheck_ops[i];
         if (o->op && strcmp(o->op, op->name) != 0) continue;
         if (mode == OPCHECK_GRAD && !op->f->loss) continue;
         if ((op->flags & BF16) && !env->target->bf16) {

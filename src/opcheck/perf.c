@@ -27,7 +27,7 @@ enum { DECODE_ROWS = 16, TRAIN_ROWS = 512, HEAD_ROWS = 64, DECODE_PAST = 300, CO
 
 /* What was measured of an op at one shape. */
 struct perf_line {
-    const struct op *op;
+    const struct checked_op *op;
     const struct dims *model;
     char what[40], shape[80];
     double seconds, flop, bytes;
@@ -107,8 +107,8 @@ static enum status time_case(const struct op_case *c, struct backend *be, double
     return st;
 }
 
-static const struct op *op_named(const char *name) {
-    const struct op *op = opcheck_ops;
+static const struct checked_op *op_named(const char *name) {
+    const struct checked_op *op = opcheck_ops;
     while (strcmp(op->name, name) != 0) op++;
     return op;
 }
@@ -117,7 +117,7 @@ static bool wanted(const struct perf *p, const char *op) { return !p->o->op || s
 
 static enum status measure(struct perf *p, const struct dims *m, const char *op_name, const char *what, int variant,
                            const int64_t s[SHAPE], struct err *e) {
-    const struct op *op = op_named(op_name);
+    const struct checked_op *op = op_named(op_name);
     if (!wanted(p, op_name) || ((op->flags & BF16) && !p->env->target->bf16)) return ST_OK;
     struct op_case c;
     bool cold;

@@ -298,7 +298,7 @@ const struct shape_list shapes_logits = {logits, (int)ARRAY_LEN(logits)};
 enum { LP_X, LP_TARGET, LP_LOGP, LP_ENTROPY, LP_G = 2 };
 
 /* A row with all but its target masked out, too, when values are special. */
-static void logits_build(struct op_case *c, enum role role) {
+static void logits_build(struct op_case *c, enum operand_role role) {
     c->rows = c->s[0];
     operand_add(c, LP_X, "logits", role, c->s[0], c->s[1], PER_ROW, 4);
     operand_index(c, LP_TARGET, "targets", c->s[0], c->s[1]);

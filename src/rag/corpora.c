@@ -27,7 +27,7 @@ static const char columns[] = "pytorch_code,kernel_code,backend,source,name,spee
                               "python_code,triton_code,entry_point,module_name,"
                               "PyTorch_Code_Module,CUDA_Code,Correct,Level_ID,Op_Name,Kernel_Name,CUDA_Speedup_Native";
 
-struct reader {
+struct corpus_reader {
     const struct corpus_filter *filter;
     const volatile bool *cancel;
     corpus_fn *fn;
@@ -71,7 +71,7 @@ static int level_of(const json_t *row) {
     return *digits && digits[1] == 0 ? *digits - '0' : 0;
 }
 
-static enum status own_row(const json_t *row, const char *where, const struct reader *rd, struct rag_record *r,
+static enum status own_row(const json_t *row, const char *where, const struct corpus_reader *rd, struct rag_record *r,
                            struct err *e) {
     TRY(js_get_str(row, where, "pytorch_code", &r->pytorch_code, e));
     TRY(js_get_str(row, where, "kernel_code", &r->kernel_code, e));
@@ -105,7 +105,7 @@ static enum status sakana_row(const json_t *row, const char *where, struct rag_r
 }
 
 /* What keeps a row out is counted under its first reason. */
-static enum status take(struct reader *rd, const struct rag_record *r, int level, struct err *e) {
+static enum status take(struct corpus_reader *rd, const struct rag_record *r, int level, struct err *e) {
     const struct corpus_filter *f = rd->filter;
     struct corpus_counts *n = rd->n;
     n->rows++;
@@ -126,7 +126,7 @@ static enum status take(struct reader *rd, const struct rag_record *r, int level
     return ST_OK;
 }
 
-static enum status read_row(struct reader *rd, const json_t *row, const char *where, struct err *e) {
+static enum status read_row(struct corpus_reader *rd, const json_t *row, const char *where, struct err *e) {
     struct rag_record r = {.speedup = NAN, .correct = true};
     int level = -1;
     if (!json_is_object(row)) return FAIL(e, ST_PARSE, "%s: expected an object", where);
@@ -148,10 +148,11 @@ static enum status read_row(struct reader *rd, const json_t *row, const char *wh
 
 /* ---- files --------------------------------------------------------------------------------------------------------*/
 
-typedef enum status row_fn(struct reader *rd, const json_t *row, const char *where, struct err *e);
+typedef enum status row_fn(struct corpus_reader *rd, const json_t *row, const char *where, struct err *e);
 
 /* Reads all rows and closes j. */
-static enum status each_row(struct reader *rd, struct jsonl_reader *j, const char *path, row_fn *fn, struct err *e) {
+static enum status each_row(struct corpus_reader *rd, struct jsonl_reader *j, const char *path, row_fn *fn,
+                            struct err *e) {
     enum status st;
     for (;;) {
         const char *line;
@@ -172,7 +173,7 @@ static enum status each_row(struct reader *rd, struct jsonl_reader *j, const cha
 
 static bool is_lines(const char *name) { return str_has_suffix(name, ".jsonl") || str_has_suffix(name, ".jsonl.zst"); }
 
-static enum status read_file(struct reader *rd, const char *path, struct err *e) {
+static enum status read_file(struct corpus_reader *rd, const char *path, struct err *e) {
     struct jsonl_reader *j;
     const char *base = strrchr(path, '/');
     rd->label = base ? base + 1 : path;
@@ -200,7 +201,7 @@ static int by_key(const void *a, const void *b) {
     return strcmp(((const struct module *)a)->key, ((const struct module *)b)->key);
 }
 
-static enum status keep_module(struct reader *rd, const json_t *row, const char *where, struct err *e) {
+static enum status keep_module(struct corpus_reader *rd, const json_t *row, const char *where, struct err *e) {
     struct generated *g = rd->ctx;
     const char *key, *code;
     TRY(js_get_str(row, where, "key", &key, e));
@@ -212,11 +213,11 @@ static enum status keep_module(struct reader *rd, const json_t *row, const char 
 }
 
 struct answers {
-    struct reader *rd; /* whoever wants the records */
+    struct corpus_reader *rd; /* whoever wants the records */
     const struct generated *g;
 };
 
-static enum status read_answer(struct reader *inner, const json_t *row, const char *where, struct err *e) {
+static enum status read_answer(struct corpus_reader *inner, const json_t *row, const char *where, struct err *e) {
     const struct answers *x = inner->ctx;
     struct rag_record r = {.backend = "c", .source = "generator", .speedup = NAN, .correct = true};
     const char *key, *outcome = NULL, *broken = NULL;
@@ -234,10 +235,10 @@ static enum status read_answer(struct reader *inner, const json_t *row, const ch
     return take(x->rd, &r, -1, e);
 }
 
-static enum status read_generated(struct reader *rd, const char *problems, const char *answers, struct err *e) {
+static enum status read_generated(struct corpus_reader *rd, const char *problems, const char *answers, struct err *e) {
     struct generated g = {.arena = ARENA_INIT};
     struct answers x = {rd, &g};
-    struct reader modules = {.ctx = &g, .cancel = rd->cancel}, inner = {.ctx = &x, .cancel = rd->cancel};
+    struct corpus_reader modules = {.ctx = &g, .cancel = rd->cancel}, inner = {.ctx = &x, .cancel = rd->cancel};
     struct jsonl_reader *j;
     enum status st = jsonl_open(problems, MAX_LINE_BYTES, &j, e);
     if (st == ST_OK) st = each_row(&modules, j, problems, keep_module, e);
@@ -249,7 +250,7 @@ static enum status read_generated(struct reader *rd, const char *problems, const
     return st;
 }
 
-static enum status read_folder(struct reader *rd, const char *dir, int depth, int *files, struct err *e) {
+static enum status read_folder(struct corpus_reader *rd, const char *dir, int depth, int *files, struct err *e) {
     char path[MAX_PATH], beside[MAX_PATH];
     if (depth > MAX_DEPTH) return FAIL(e, ST_INVALID, "%s: folders nested too deep", dir);
     snprintf(path, sizeof path, "%s/problems.jsonl", dir);
@@ -295,7 +296,7 @@ enum status corpus_read(const char *what, const struct corpus_filter *f, const v
         if (hub_open(&r, &dir, e) != ST_OK) return err_note(e, "corpus %s", what);
         path = dir;
     }
-    struct reader rd = {.filter = f, .cancel = cancel, .fn = fn, .ctx = ctx, .n = out};
+    struct corpus_reader rd = {.filter = f, .cancel = cancel, .fn = fn, .ctx = ctx, .n = out};
     int files = 0;
     if (fs_is_dir(path))
         TRY(read_folder(&rd, path, 0, &files, e));

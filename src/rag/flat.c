@@ -25,7 +25,7 @@ static const double plane_middle[PLANES] = {7.5 - 128, 3.5 - 128, 1.5 - 128, -12
 typedef int32_t dot_fn(const uint8_t *plane, const int8_t *u, size_t bytes);
 
 /* Of one row v: the code c of a number stands for scale * (c - 128). */
-struct row {
+struct flat_row {
     float scale, norm;   /* norm: L2, of v */
     float error[PLANES]; /* L2, of v less what the first planes say of it; rounded up */
 };
@@ -35,7 +35,7 @@ struct flat {
     int64_t n;
     int dim, padded;
     uint8_t *plane[PLANES]; /* [n, padded * bits / 8] */
-    struct row *row;        /* [n] */
+    struct flat_row *row;   /* [n] */
     dot_fn *const *dot;     /* by bits */
     /* Of the search at hand: */
     double *estimate; /* [n] the product, from the planes read */
@@ -96,7 +96,7 @@ static void make_planes(void *ctx, int64_t begin, int64_t end, int thread) {
                 error[p] += rest * rest;
             }
         }
-        f->row[i] = (struct row){.scale = scale, .norm = round_up(sqrt(norm))};
+        f->row[i] = (struct flat_row){.scale = scale, .norm = round_up(sqrt(norm))};
         for (int p = 0, shift = 8; p < PLANES; p++) {
             shift -= plane_bits[p];
             f->row[i].error[p] = round_up(sqrt(error[p]));
@@ -214,7 +214,7 @@ static void read_plane(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t j = begin; j < end; j++) {
         const int64_t i = s->row[j];
-        const struct row *r = &f->row[i];
+        const struct flat_row *r = &f->row[i];
         if (f->known[i]) continue;
         if (j + AHEAD < end) /* rows with gaps between them are not foreseen by the processor */
             for (size_t at = 0; at < bytes; at += 64)

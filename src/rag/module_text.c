@@ -8,16 +8,16 @@
 
 enum { SHINGLE_TOKENS = 4, EXPAND_DEPTH = 4, NEST_MAX = 64, PENDING_MAX = 256 };
 
-enum kind { T_NAME, T_NUMBER, T_STRING, T_OP, T_LINE /* end of a logical line */ };
-struct token {
-    enum kind kind;
+enum node_kind { T_NAME, T_NUMBER, T_STRING, T_OP, T_LINE /* end of a logical line */ };
+struct text_token {
+    enum node_kind kind;
     int n; /* bytes */
     const char *p;
 };
 
-struct source {
+struct source_text {
     struct arena *arena;
-    struct token *t; /* [n], and one T_LINE behind it */
+    struct text_token *t; /* [n], and one T_LINE behind it */
     int n;
 };
 
@@ -44,8 +44,8 @@ static size_t string_length(const char *p, size_t n) {
     return n;
 }
 
-static struct source scan(const char *p, size_t n, struct arena *a) {
-    struct source s = {.arena = a, .t = arena_array(a, struct token, n + 2)};
+static struct source_text scan(const char *p, size_t n, struct arena *a) {
+    struct source_text s = {.arena = a, .t = arena_array(a, struct text_token, n + 2)};
     int depth = 0;
     for (size_t i = 0; i < n;) {
         const char c = p[i];
@@ -59,7 +59,8 @@ static struct source scan(const char *p, size_t n, struct arena *a) {
             continue;
         }
         if (c == '\n') {
-            if (depth == 0 && s.n > 0 && s.t[s.n - 1].kind != T_LINE) s.t[s.n++] = (struct token){T_LINE, 1, p + i};
+            if (depth == 0 && s.n > 0 && s.t[s.n - 1].kind != T_LINE)
+                s.t[s.n++] = (struct text_token){T_LINE, 1, p + i};
             i++;
             continue;
         }
@@ -67,7 +68,7 @@ static struct source scan(const char *p, size_t n, struct arena *a) {
             i++;
             continue;
         }
-        enum kind kind = T_OP;
+        enum node_kind kind = T_OP;
         if ((len = string_length(p + i, n - i)) > 0) {
             kind = T_STRING;
         } else if (is_name_start(c)) {
@@ -87,25 +88,25 @@ static struct source scan(const char *p, size_t n, struct arena *a) {
             if (strchr(")]}", c) && depth > 0) depth--;
         }
         if (i + len > n) len = n - i;
-        s.t[s.n++] = (struct token){kind, (int)len, p + i};
+        s.t[s.n++] = (struct text_token){kind, (int)len, p + i};
         i += len;
     }
-    s.t[s.n] = (struct token){T_LINE, 0, p + n};
+    s.t[s.n] = (struct text_token){T_LINE, 0, p + n};
     return s;
 }
 
-static bool is(const struct token *t, const char *text) {
+static bool is(const struct text_token *t, const char *text) {
     return t->kind != T_STRING && t->kind != T_LINE && (size_t)t->n == strlen(text) &&
            memcmp(t->p, text, (size_t)t->n) == 0;
 }
-static bool same(const struct token *x, const struct token *y) {
+static bool same(const struct text_token *x, const struct text_token *y) {
     return x->n == y->n && memcmp(x->p, y->p, (size_t)x->n) == 0;
 }
 
 /* ---- operators ----------------------------------------------------------------------------------------------------*/
 
 /* Layer, function and method of an operator have one name here: nn.MaxPool2d, F.max_pool2d and max_pool2d. */
-static const char *canonical(struct arena *a, const struct token *t) {
+static const char *canonical(struct arena *a, const struct text_token *t) {
     static const char *const synonyms[][2] = {
         {"mm", "matmul"},       {"bmm", "matmul"},        {"multiply", "mul"}, {"subtract", "sub"},
         {"divide", "div"},      {"clip", "clamp"},        {"swish", "silu"},   {"logsoftmax2", "logsoftmax"},
@@ -142,29 +143,29 @@ static bool is_ignored(const char *op) {
 }
 
 struct member { /* self.NAME = ... in __init__ */
-    const struct token *name;
+    const struct text_token *name;
     int begin, end; /* tokens of the right side */
 };
 struct class_text {
-    const struct token *name;
+    const struct text_token *name;
     struct member *members;
     int n_members;
     int begin, end; /* tokens of the body of forward(); begin 0: it has none */
 };
-struct reader {
-    struct source *s;
+struct class_reader {
+    struct source_text *s;
     struct class_text *classes;
     int n_classes;
     struct module_text *out;
 };
 
-static int line_end(const struct source *s, int i) {
+static int line_end(const struct source_text *s, int i) {
     while (i < s->n && s->t[i].kind != T_LINE) i++;
     return i;
 }
 
 /* Column of the first token of a line: Python's blocks end where it falls back. */
-static int column(const struct source *s, int i) {
+static int column(const struct source_text *s, int i) {
     const char *p = s->t[i].p, *first = s->t[0].p;
     int n = 0;
     while (p > first && p[-1] != '\n') {
@@ -174,8 +175,8 @@ static int column(const struct source *s, int i) {
     return n;
 }
 
-static void find_classes(struct reader *r) {
-    struct source *s = r->s;
+static void find_classes(struct class_reader *r) {
+    struct source_text *s = r->s;
     r->classes = arena_array(s->arena, struct class_text, s->n + 1);
     struct class_text *c = NULL;
     for (int i = 0; i < s->n; i = line_end(s, i) + 1) {
@@ -200,20 +201,20 @@ static void find_classes(struct reader *r) {
     }
 }
 
-static void add_op(struct reader *r, const char *op) {
+static void add_op(struct class_reader *r, const char *op) {
     if (!is_ignored(op) && r->out->n_ops < MODULE_OPS_MAX) r->out->ops[r->out->n_ops++] = op;
 }
 
-static const struct class_text *class_named(const struct reader *r, const struct token *name) {
+static const struct class_text *class_named(const struct class_reader *r, const struct text_token *name) {
     for (int i = 0; i < r->n_classes; i++)
         if (same(r->classes[i].name, name)) return &r->classes[i];
     return NULL;
 }
 
-static void walk(struct reader *r, const struct class_text *c, int begin, int end, int depth);
+static void walk(struct class_reader *r, const struct class_text *c, int begin, int end, int depth);
 
 /* The operators that a call of NAME stands for: those of a class of this file, else its own name. */
-static void call(struct reader *r, const struct token *name, int depth) {
+static void call(struct class_reader *r, const struct text_token *name, int depth) {
     const struct class_text *c = class_named(r, name);
     if (c && c->begin && depth < EXPAND_DEPTH)
         walk(r, c, c->begin, c->end, depth + 1);
@@ -222,13 +223,13 @@ static void call(struct reader *r, const struct token *name, int depth) {
 }
 
 /* self.NAME(...): what the constructor put there, Sequential's parts in their order. */
-static void call_member(struct reader *r, const struct class_text *c, const struct token *name, int depth) {
+static void call_member(struct class_reader *r, const struct class_text *c, const struct text_token *name, int depth) {
     for (int i = 0; i < c->n_members; i++) {
         const struct member *m = &c->members[i];
         if (!same(m->name, name)) continue;
         bool called = false;
         for (int k = m->begin; k < m->end; k++) {
-            const struct token *t = &r->s->t[k];
+            const struct text_token *t = &r->s->t[k];
             if (t->kind != T_NAME || !is(t + 1, "(") || !isupper((unsigned char)t->p[0])) continue;
             call(r, t, depth);
             called = true;
@@ -249,7 +250,7 @@ struct frame {
     int pending; /* arithmetic waiting from here on */
 };
 
-static const char *arithmetic(const struct token *t) {
+static const char *arithmetic(const struct text_token *t) {
     static const char *const ops[][2] = {{"+", "add"},  {"-", "sub"},  {"*", "mul"},  {"/", "div"},  {"@", "matmul"},
                                          {"**", "pow"}, {"+=", "add"}, {"-=", "sub"}, {"*=", "mul"}, {"/=", "div"}};
     for (size_t i = 0; i < ARRAY_LEN(ops); i++)
@@ -257,13 +258,13 @@ static const char *arithmetic(const struct token *t) {
     return NULL;
 }
 
-static void walk(struct reader *r, const struct class_text *c, int begin, int end, int depth) {
-    const struct token *t = r->s->t;
+static void walk(struct class_reader *r, const struct class_text *c, int begin, int end, int depth) {
+    const struct text_token *t = r->s->t;
     struct frame stack[NEST_MAX] = {{.name = -1}};
     const char *pending[PENDING_MAX];
     int top = 0, n_pending = 0, mute = -1; /* mute: inside the arguments of an ignored call opened at this level */
     for (int i = begin; i < end; i++) {
-        const struct token *x = &t[i];
+        const struct text_token *x = &t[i];
         if (x->kind == T_LINE || is(x, ",")) {
             for (int k = stack[top].pending; k < n_pending; k++) add_op(r, pending[k]);
             n_pending = stack[top].pending;
@@ -291,7 +292,7 @@ static void walk(struct reader *r, const struct class_text *c, int begin, int en
             if (mute == top) mute = -1;
             if (top > 0) top--;
         } else if (mute < 0 && n_pending < PENDING_MAX && i > begin) {
-            const struct token *before = x - 1;
+            const struct text_token *before = x - 1;
             const bool binary =
                 before->kind == T_NAME || before->kind == T_NUMBER || is(before, ")") || is(before, "]");
             const char *op = binary ? arithmetic(x) : NULL;
@@ -300,7 +301,7 @@ static void walk(struct reader *r, const struct class_text *c, int begin, int en
     }
 }
 
-static void read_ops(struct reader *r) {
+static void read_ops(struct class_reader *r) {
     const struct class_text *main_class = NULL;
     for (int i = 0; i < r->n_classes; i++) {
         const struct class_text *c = &r->classes[i];
@@ -317,13 +318,13 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void read_tokens(struct source *s, struct module_text *out) {
+static void read_tokens(struct source_text *s, struct module_text *out) {
     uint64_t run[SHINGLE_TOKENS] = {0};
     int seen = 0;
     out->names = arena_array(s->arena, const char *, s->n + 1);
     out->shingles = arena_array(s->arena, uint64_t, s->n + 1);
     for (int i = 0; i < s->n; i++) {
-        const struct token *t = &s->t[i];
+        const struct text_token *t = &s->t[i];
         if (t->kind == T_LINE || t->kind == T_STRING) continue;
         if (t->kind == T_NAME) {
             char *name = arena_strndup(s->arena, t->p, (size_t)t->n);
@@ -343,8 +344,8 @@ static void read_tokens(struct source *s, struct module_text *out) {
 
 void module_text_read(const char *code, size_t n, struct arena *a, struct module_text *out) {
     *out = (struct module_text){0};
-    struct source s = scan(code, n, a);
-    struct reader r = {.s = &s, .out = out};
+    struct source_text s = scan(code, n, a);
+    struct class_reader r = {.s = &s, .out = out};
     find_classes(&r);
     read_ops(&r);
     read_tokens(&s, out);

@@ -1,6 +1,6 @@
 /* ops: what every backend computes, in words; backend.h holds the function table.
  *
- * Determinism classes. E: bits equal to the scalar C reference (src/cpu/ref.c, or KERNELRL_CPU=reference).
+ * Determinism classes. E: bits equal to the scalar C reference (src/cpu/naive.c, or KERNELRL_CPU=reference).
  * I: the bits of a row depend on that row's inputs alone, never on the rows around it or on the thread count.
  * T: within a stated error. Every op below is I; on the CPU all instruction sets also agree bit for bit (AMX aside, in
  * products with bf16 weights), because they follow one order of operations:
@@ -18,8 +18,8 @@
  *   pairs (avx512bf16, the order of vdpbf16ps: Intel SDM volume 2; avx512, avx2 and reference do the same with fused
  *       multiply-adds): for each pair (2i, 2i+1), the odd one first: s = fma(a_2i+1, b_2i+1, s), s = fma(a_2i, b_2i,
  * s). tiles (amx, tdpbf16ps): for each 32 terms, zeros behind the last, two sums from 0: even = fma(a_2i, b_2i, even)
- * and odd likewise for i = 0..15; then s = s + (even + odd). Both are E against ref_product_bf16 of src/cpu/ref.c (the
- * bits of a NaN aside), and I; they differ from each other in rounding. One order serves all numbers of rows.
+ * and odd likewise for i = 0..15; then s = s + (even + odd). Both are E against ref_product_bf16 of src/cpu/naive.c
+ * (the bits of a NaN aside), and I; they differ from each other in rounding. One order serves all numbers of rows.
  *
  * bf16 activations. A backend whose `act` is DT_BF16 takes and gives, in models with bf16 weights, these in bfloat16,
  * rounded once to nearest even: the outputs of rmsnorm (h), rope (q, k, and v behind them), attention (o), swiglu, and

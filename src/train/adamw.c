@@ -124,14 +124,14 @@ void adamw_step(struct adamw *a, const struct param *p, int n_params, const stru
 }
 
 /* Gives st_write the moments one after the other: entry 2i is m of parameter i, 2i+1 its v. */
-struct fetch {
+struct moment_fetch {
     const struct adamw *a;
     const struct param *p;
     float *host;
 };
 
 static enum status fetch_moment(void *ctx, size_t i, const void **data, struct err *e) {
-    const struct fetch *x = ctx;
+    const struct moment_fetch *x = ctx;
     struct backend *be = x->a->be;
     be->mem_get(be, x->host, i % 2 ? x->a->v[i / 2] : x->a->m[i / 2], (size_t)x->p[i / 2].n * sizeof(float));
     *data = x->host;
@@ -153,7 +153,7 @@ enum status adamw_save(const struct adamw *a, const struct param *p, const char 
         }
     const char *metadata[] = {"step", arena_printf(&arena, "%lld", (long long)a->step), NULL};
     CLEANUP_FREE float *host = xmalloc((size_t)largest(p, a->n_params) * sizeof *host);
-    struct fetch x = {a, p, host};
+    struct moment_fetch x = {a, p, host};
     enum status st = st_write_fetched(path, entries, 2 * n, metadata, fetch_moment, &x, e);
     arena_free(&arena);
     return st;

@@ -16,8 +16,8 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "verify/compare.h"
-#include "verify/process.h"
-#include "verify/refworker.h"
+#include "verify/jail/process.h"
+#include "verify/jail/ref_worker.h"
 
 enum { CASES = 600, MAX_N = 8192 };
 

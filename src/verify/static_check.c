@@ -7,14 +7,14 @@
 /* ---- tokens ---- */
 
 enum token_kind { TOKEN_NAME, TOKEN_NUMBER, TOKEN_STRING, TOKEN_OTHER };
-struct token {
+struct check_token {
     const char *p;
     size_t n;
     enum token_kind kind;
     int line;
 };
 struct tokens {
-    struct token *v;
+    struct check_token *v;
     size_t n, cap;
 };
 
@@ -23,7 +23,7 @@ static void push(struct tokens *t, const char *p, size_t n, enum token_kind kind
         t->cap = t->cap ? t->cap * 2 : 1024;
         t->v = xrealloc(t->v, t->cap * sizeof *t->v);
     }
-    t->v[t->n++] = (struct token){p, n, kind, line};
+    t->v[t->n++] = (struct check_token){p, n, kind, line};
 }
 
 static bool name_char(char c) { return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 128; }
@@ -53,7 +53,7 @@ static const char *string_end(const char *p, bool triple, bool raw, int *line) {
 }
 
 /* r, b, f, u and their pairs. */
-static bool is_prefix(const struct token *t) {
+static bool is_prefix(const struct check_token *t) {
     if (t->kind != TOKEN_NAME || t->n > 2) return false;
     for (size_t i = 0; i < t->n; i++)
         if (!strchr("rRbBfFuU", t->p[i])) return false;
@@ -73,7 +73,7 @@ static void python_tokens(const char *p, struct tokens *out) {
             continue;
         }
         if (*p == '"' || *p == '\'') {
-            struct token *last = out->n ? &out->v[out->n - 1] : NULL;
+            struct check_token *last = out->n ? &out->v[out->n - 1] : NULL;
             bool prefixed = last && is_prefix(last) && last->p + last->n == p, raw = false;
             for (size_t i = 0; prefixed && i < last->n; i++) raw |= last->p[i] == 'r' || last->p[i] == 'R';
             if (prefixed) out->n--;
@@ -202,7 +202,7 @@ static bool matches(const struct tokens *t, size_t i, const char *p, const char 
         const char *blank = memchr(p, ' ', (size_t)(end - p)), *stop = blank ? blank : end;
         size_t n = (size_t)(stop - p);
         if (i >= t->n || t->v[i].kind == TOKEN_STRING) return false;
-        const struct token *k = &t->v[i];
+        const struct check_token *k = &t->v[i];
         bool any = n == 1 && *p == '*', prefix = n > 1 && p[n - 1] == '*';
         if (!any && prefix && (k->kind != TOKEN_NAME || k->n < n - 1 || memcmp(k->p, p, n - 1) != 0)) return false;
         if (!any && !prefix && (k->n != n || memcmp(k->p, p, n) != 0)) return false;
@@ -212,14 +212,14 @@ static bool matches(const struct tokens *t, size_t i, const char *p, const char 
     return true;
 }
 
-static void note(struct findings *out, const char *rule, enum check_severity severity, int line) {
+static void note(struct static_findings *out, const char *rule, enum check_severity severity, int line) {
     for (int i = 0; i < out->n; i++)
         if (out->items[i].rule == rule && out->items[i].line == line) return;
     if (out->n < CHECK_MAX_FINDINGS) out->items[out->n++] = (struct finding){rule, severity, line};
 }
 
 static void apply(const struct tokens *t, const struct rule *rules, size_t n_rules, const char *precision,
-                  struct findings *out) {
+                  struct static_findings *out) {
     for (size_t r = 0; r < n_rules; r++) {
         if (strcmp(rules[r].name, "precision_downgrade") == 0 && strcmp(precision, "fp32") != 0) continue;
         for (size_t i = 0; i < t->n; i++) {
@@ -242,14 +242,14 @@ static bool has(const struct tokens *t, const char *pattern) {
 }
 
 /* A string that holds C++ rather than words. */
-static bool looks_like_c(const struct token *s) {
+static bool looks_like_c(const struct check_token *s) {
     static const char *const signs[] = {"#include", "__global__", "__device__", "torch::", "at::", "void "};
     for (size_t i = 0; i < ARRAY_LEN(signs); i++)
         if (mem_find(s->p, s->n, signs[i], strlen(signs[i]))) return true;
     return false;
 }
 
-void static_check(enum verify_backend backend, const char *precision, const char *source, struct findings *out) {
+void static_check(enum verify_backend backend, const char *precision, const char *source, struct static_findings *out) {
     struct tokens python = {0}, c = {0};
     out->n = 0;
     if (backend == BACKEND_c || backend == BACKEND_cuda_native)
@@ -275,14 +275,14 @@ void static_check(enum verify_backend backend, const char *precision, const char
     free(c.v);
 }
 
-void findings_text(const struct findings *f, struct str *out) {
+void findings_text(const struct static_findings *f, struct str *out) {
     for (int severity = CHECK_STRICT; severity >= CHECK_WARN; severity--)
         for (int i = 0; i < f->n; i++)
             if ((int)f->items[i].severity == severity)
                 str_addf(out, "%s%s:%d", out->len ? " " : "", f->items[i].rule, f->items[i].line);
 }
 
-const struct finding *findings_strict(const struct findings *f) {
+const struct finding *findings_strict(const struct static_findings *f) {
     for (int i = 0; i < f->n; i++)
         if (f->items[i].severity == CHECK_STRICT) return &f->items[i];
     return NULL;

@@ -16,17 +16,17 @@ struct finding {
 };
 
 enum { CHECK_MAX_FINDINGS = 64 };
-struct findings {
+struct static_findings {
     struct finding items[CHECK_MAX_FINDINGS];
     int n; /* one per rule and line, the first CHECK_MAX_FINDINGS */
 };
 
 /* Looks at an answer of a backend; for c and cuda_native the whole text is C. precision: what the answer was asked to
  * compute in ("fp32": less is a warning). */
-void static_check(enum verify_backend backend, const char *precision, const char *source, struct findings *out);
+void static_check(enum verify_backend backend, const char *precision, const char *source, struct static_findings *out);
 /* "code_bypass:12 stream_injection:30", worst first. */
-void findings_text(const struct findings *f, struct str *out);
+void findings_text(const struct static_findings *f, struct str *out);
 /* The first strict finding; NULL. */
-const struct finding *findings_strict(const struct findings *f);
+const struct finding *findings_strict(const struct static_findings *f);
 
 #endif

@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "verify/score.h"
+#include "rl/evaluate/score.h"
 #include "verify/static_check.h"
 
 static bool found(enum verify_backend b, const char *source, const char *rule, int line) {
-    struct findings f;
+    struct static_findings f;
     static_check(b, "fp32", source, &f);
     for (int i = 0; i < f.n; i++)
         if (strcmp(f.items[i].rule, rule) == 0 && (line == 0 || f.items[i].line == line)) return true;
@@ -39,7 +39,7 @@ static void python_side(void **state) {
     assert_true(found(b, "class L(torch.Tensor):\n    x = 1\n", "lazy_eval", 1));
     assert_true(found(b, "exec(code)\n", "dynamic_code", 1));
     assert_true(found(b, "y = x.half()\n", "precision_downgrade", 1));
-    struct findings f;
+    struct static_findings f;
     static_check(b, "fp16", "y = x.half()\n", &f);
     assert_int_equal(f.n, 0);
 }
@@ -56,7 +56,7 @@ static void c_side(void **state) {
     assert_true(found(BACKEND_c, "/* \n */ void f(void) { system(\"ls\"); }", "reaches_outside", 2));
     assert_false(found(BACKEND_c, "void f(void) { const char *s = \"system(\"; }", "reaches_outside", 0));
     assert_true(found(BACKEND_c, "#define J(a, b) a##b\n", "token_pasting", 1));
-    struct findings f;
+    struct static_findings f;
     CLEANUP_STR struct str text = STR_INIT;
     static_check(BACKEND_c, "fp32", "static float *kept; int f(void) { return fork(); }", &f);
     findings_text(&f, &text);
@@ -66,7 +66,7 @@ static void c_side(void **state) {
 
 static void odd_texts(void **state) {
     (void)state;
-    struct findings f;
+    struct static_findings f;
     static const char *const texts[] = {"",   "'",       "\"\"\"", "r'\\", "/*", "\\", "#", "'''\n__global__ /*",
                                         "b'", "\xff\xfe"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)

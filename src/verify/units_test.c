@@ -13,14 +13,14 @@
 
 #include "base/rng.h"
 #include "io/json.h"
+#include "verify/build/c_source.h"
+#include "verify/build/lint.h"
+#include "verify/build/object_check.h"
 #include "verify/compare.h"
-#include "verify/lint.h"
-#include "verify/load.h"
-#include "verify/refworker.h"
-#include "verify/sets.h"
-#include "verify/spent.h"
+#include "verify/jail/ref_worker.h"
+#include "verify/jail/time_account.h"
+#include "verify/native/input_sets.h"
 #include "verify/timing.h"
-#include "verify/unit.h"
 #include "verify/verify.h"
 
 /* ---- what runs when it is loaded ---- */

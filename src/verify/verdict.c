@@ -98,6 +98,11 @@ static enum status read_stats(const json_t *o, const char *where, const char *ke
     return ST_OK;
 }
 
+void verdict_of_trouble(struct verdict *v, enum status st, const struct err *e) {
+    v->outcome = st == ST_INVALID || st == ST_PARSE ? OUTCOME_PROBLEM_ERROR : OUTCOME_INFRASTRUCTURE;
+    VERDICT_SAY(v, "%s", e->msg);
+}
+
 void verdict_to_json(const struct verdict *v, struct str *out) {
     bool timed = v->speedup > 0;
     char class[2] = {outcome_class(v->outcome), 0};

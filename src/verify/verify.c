@@ -14,12 +14,12 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/pool.h"
-#include "verify/judge.h"
-#include "verify/lint.h"
-#include "verify/load.h"
-#include "verify/module.h"
+#include "verify/build/c_source.h"
+#include "verify/build/lint.h"
+#include "verify/build/object_check.h"
+#include "verify/native/judge.h"
 #include "verify/static_check.h"
-#include "verify/unit.h"
+#include "verify/torch/judge.h"
 
 enum { CACHE_SLOTS = 4096 };
 
@@ -35,7 +35,7 @@ struct verifier {
     struct compiler compiler;
     struct refworker worker;
     struct references references;
-    struct judge judge;
+    struct native_judge judge;
     struct module_judge module; /* ModelNew backends; then worker is not running */
     struct cache_slot *cache;   /* direct-mapped: a newer verdict replaces an older one */
     char runner[PATH_MAX];
@@ -103,7 +103,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->references.single_input = v->o.single_input;
-    v->judge = (struct judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
+    v->judge = (struct native_judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
     v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
     *out = v;
     return ST_OK;
@@ -147,9 +147,7 @@ int64_t verifier_held_bytes(struct verifier *v) {
 
 /* ---- a batch ---- */
 
-#define SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
-
-struct work {
+struct verify_work {
     struct verifier *v;
     struct verify_item *item;
     struct digest key;
@@ -189,7 +187,7 @@ static struct cache_slot *cache_slot(struct verifier *v, const struct digest *ke
 
 /* Static advice into the verdict. False: it is the verdict. */
 static bool look_at_text(const struct verifier *v, const char *source, struct verdict *out) {
-    struct findings f;
+    struct static_findings f;
     CLEANUP_STR struct str text = STR_INIT;
     static_check(v->o.backend, v->o.precision, source, &f);
     findings_text(&f, &text);
@@ -197,13 +195,13 @@ static bool look_at_text(const struct verifier *v, const char *source, struct ve
     const struct finding *worst = findings_strict(&f);
     if (!v->o.lint_strict || !worst) return true;
     out->outcome = OUTCOME_LINT;
-    SAY(out, "line %d: %s (lint is strict)", worst->line, worst->rule);
+    VERDICT_SAY(out, "line %d: %s (lint is strict)", worst->line, worst->rule);
     return false;
 }
 
 /* Everything before the compiler. */
-static void prepare_work(struct verifier *v, struct work *all, size_t i) {
-    struct work *w = &all[i];
+static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) {
+    struct verify_work *w = &all[i];
     struct verify_item *it = w->item;
     struct verdict *out = &it->verdict;
     *out = (struct verdict){.outcome = OUTCOME_INFRASTRUCTURE, .max_error = (double)NAN};
@@ -211,7 +209,7 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     w->decided = true;
     if (!it->source || !*it->source) {
         out->outcome = OUTCOME_NO_KERNEL;
-        SAY(out, "%s", outcome_text(OUTCOME_NO_KERNEL));
+        VERDICT_SAY(out, "%s", outcome_text(OUTCOME_NO_KERNEL));
         return;
     }
     w->key = verify_key(it->problem, it->source);
@@ -235,7 +233,7 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
     struct err e = {0};
     enum status st = reference_get(&v->references, it->problem->code, &w->ref, &e);
     if (st != ST_OK) {
-        judge_trouble(out, st, &e);
+        verdict_of_trouble(out, st, &e);
         return;
     }
     struct lint_facts facts;
@@ -249,20 +247,20 @@ static void prepare_work(struct verifier *v, struct work *all, size_t i) {
 }
 
 /* What the look at the source could not see. */
-static void check_load(struct work *w) {
+static void check_load(struct verify_work *w) {
     struct verdict *out = &w->item->verdict;
     const char *tag;
     const enum load_finding found = load_check(w->job.object, w->job.object_bytes, &tag);
     if (found == LOAD_CLEAN) return;
     out->outcome = OUTCOME_LINT;
     if (found == LOAD_RUNS)
-        SAY(out, "code may only run inside kernel() and prepare(): the object has %s", tag);
+        VERDICT_SAY(out, "code may only run inside kernel() and prepare(): the object has %s", tag);
     else
-        SAY(out, "the compiled object is not a shared object as the linker makes them");
+        VERDICT_SAY(out, "the compiled object is not a shared object as the linker makes them");
     w->decided = true;
 }
 
-static void after_compiler(struct work *w) {
+static void after_compiler(struct verify_work *w) {
     struct verdict *out = &w->item->verdict;
     out->compile_s = w->job.seconds;
     if (w->job.result == COMPILE_OK) {
@@ -273,7 +271,7 @@ static void after_compiler(struct work *w) {
                                             [COMPILE_SLOW] = OUTCOME_COMPILE_TIMEOUT,
                                             [COMPILE_BROKEN] = OUTCOME_INFRASTRUCTURE};
     out->outcome = outcomes[w->job.result];
-    SAY(out, "%s", w->job.message);
+    VERDICT_SAY(out, "%s", w->job.message);
     w->decided = true;
 }
 
@@ -289,13 +287,13 @@ void verifier_recall(struct verifier *v, const struct digest *key, const struct 
 
 /* Compiles in the background and tests what is ready beside it; then, with the processors to itself, times what was
  * found correct meanwhile. The rest is tested and timed one by one. */
-static enum status judge_all(struct verifier *v, struct work *all, size_t n, struct compile_job *const *jobs,
+static enum status judge_all(struct verifier *v, struct verify_work *all, size_t n, struct compile_job *const *jobs,
                              size_t n_jobs, const volatile bool *cancel, struct err *e) {
     struct compile_batch *compiling = compile_start(&v->compiler, jobs, n_jobs, cancel);
     enum status st = ST_OK;
     size_t job = 0;
     for (size_t i = 0; i < n && st == ST_OK; i++) {
-        struct work *w = &all[i];
+        struct verify_work *w = &all[i];
         if (w->decided) continue;
         if (!compile_wait(compiling, job++) || (cancel && *cancel)) {
             st = FAIL(e, ST_CANCELLED, "cancelled");
@@ -330,7 +328,7 @@ static enum status judge_all(struct verifier *v, struct work *all, size_t n, str
 }
 
 /* What a verdict gets behind the judgement. */
-static void settle(struct work *w) {
+static void settle(struct verify_work *w) {
     struct verdict *out = &w->item->verdict;
     CLEANUP_STR struct str flags = STR_INIT;
     problem_flags(w->item->problem, &flags);
@@ -339,13 +337,13 @@ static void settle(struct work *w) {
 }
 
 static void module_done(void *of) {
-    struct work *w = of;
+    struct verify_work *w = of;
     verifier_recall(w->v, &w->key, &w->item->verdict);
     settle(w);
     if (w->item->judged) w->item->judged(w->item->judged_ctx, w->item);
 }
 
-static enum status judge_modules(struct verifier *v, struct work *all, size_t n, const volatile bool *cancel,
+static enum status judge_modules(struct verifier *v, struct verify_work *all, size_t n, const volatile bool *cancel,
                                  struct err *e) {
     struct module_item *items = xcalloc(n + 1, sizeof *items);
     size_t m = 0;
@@ -360,7 +358,7 @@ static enum status judge_modules(struct verifier *v, struct work *all, size_t n,
 
 enum status verify_batch(struct verifier *v, struct verify_item *items, size_t n, const volatile bool *cancel,
                          struct err *e) {
-    struct work *all = xcalloc(n + 1, sizeof *all);
+    struct verify_work *all = xcalloc(n + 1, sizeof *all);
     struct compile_job **jobs = xcalloc(n + 1, sizeof *jobs);
     size_t n_jobs = 0;
     enum status st = ST_OK;

@@ -199,6 +199,12 @@ bool verify_key_matches(const char *hex, const struct problem *p, const char *so
  * older one fits more than one answer. */
 void verifier_recall(struct verifier *v, const struct digest *key, const struct verdict *verdict);
 
+/* Makes the verdict one of trouble on our side: OUTCOME_PROBLEM_ERROR where the status says that the problem is at
+ * fault (ST_INVALID, ST_PARSE), else OUTCOME_INFRASTRUCTURE. */
+void verdict_of_trouble(struct verdict *v, enum status st, const struct err *e);
+/* Writes the verdict's message, as printf does. */
+#define VERDICT_SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
+
 /* Verdict as one JSON object (docs/formats.md), and back. There and back once, bytes of a message that are not UTF-8
  * become U+FFFD and infinities are gone; a second time changes nothing. ST_PARSE, the message beginning with where (a
  * file and its line), when a key is missing or wrong. */

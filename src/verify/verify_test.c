@@ -18,8 +18,8 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
-#include "verify/reference.h"
-#include "verify/spent.h"
+#include "verify/jail/time_account.h"
+#include "verify/native/reference.h"
 #include "verify/verify.h"
 
 static struct verifier *verifier;

@@ -1,4 +1,5 @@
 """tests/e2e/read_events.py RUN: TensorBoard's own reader against metrics.jsonl. Needs the package tensorboard."""
+
 import glob
 import json
 import math
@@ -55,7 +56,8 @@ for row in rows:
 assert compared > 50, compared
 assert {"Distributions/Rewards", "Distributions/Advantages"} <= histograms, histograms
 assert any("Configuration" in t for t in texts), texts
-# The charts of several scalars: each line of theirs is a scalar that is there (those of evaluations where there are any).
+# The charts of several scalars: each line of theirs is a scalar that is there (those of evaluations where there are
+# any).
 acc = EventAccumulator(sorted(files)[0], size_guidance={"tensors": 0})
 acc.Reload()
 layout = layout_pb2.Layout()

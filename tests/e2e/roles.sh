@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Roles beside the solver, in a whole run: sampled, scored, trained on, written down, and gone on with exactly. The
-# embedded model knows none of their formats; src/rl/roles_test.c shows what they earn.
+# embedded model knows none of their formats; src/rl/loop/roles_test.c shows what they earn.
 . "$(dirname "$0")/tap.bash"
 if [ ! -f models/tiny/model.safetensors ]; then
     skip "roles" "models/tiny has no model.safetensors; make embedded-model builds it"

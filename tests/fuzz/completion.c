@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "rl/parse.h"
-#include "rl/prompt.h"
+#include "policy/parse.h"
+#include "policy/prompt.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "verify/load.h"
+#include "verify/build/object_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "problem/spec.h"
-#include "verify/lint.h"
-#include "verify/refworker.h"
-#include "verify/sets.h"
-#include "verify/unit.h"
+#include "verify/build/c_source.h"
+#include "verify/build/lint.h"
+#include "verify/jail/ref_worker.h"
+#include "verify/native/input_sets.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,4 +1,5 @@
-"""Looks for problems that reward the wrong thing: check.py FILE SECONDS, where FILE has a JSON line {key, code} a problem.
+"""Looks for problems that reward the wrong thing: check.py FILE SECONDS, where FILE has a JSON line {key, code} a
+problem.
 
 Prints a line a problem: {"key", "findings": {NAME: explanation}, "eager_ms", "outputs"}. Exit status 3: no torch. Each
 problem runs in a process of its own, so that one that hangs or dies says so and does no harm to the others. Findings:
@@ -120,7 +121,11 @@ def main():
             result = {"findings": {"error": "takes longer than %g s" % limit}, "eager_ms": None, "outputs": 0}
         p.join()
         if result is None:
-            result = {"findings": {"error": "its process died (exit code %s)" % p.exitcode}, "eager_ms": None, "outputs": 0}
+            result = {
+                "findings": {"error": "its process died (exit code %s)" % p.exitcode},
+                "eager_ms": None,
+                "outputs": 0,
+            }
         result["key"] = problem["key"]
         print(json.dumps(result), flush=True)
 

@@ -1,6 +1,6 @@
-"""Which kernels ran, for how long and on which streams: CUPTI's activity records, asked for directly. torch.profiler gives
-the same after three seconds of start-up; this takes a hundredth of one. Offsets are those of CUpti_ActivityKernel and of
-CUpti_ActivityMemcpy and Memset, whose later versions only add at the end."""
+"""Which kernels ran, for how long and on which streams: CUPTI's activity records, asked for directly. torch.profiler
+gives the same after three seconds of start-up; this takes a hundredth of one. Offsets are those of CUpti_ActivityKernel
+and of CUpti_ActivityMemcpy and Memset, whose later versions only add at the end."""
 
 import ctypes
 import glob
@@ -51,7 +51,9 @@ class Trace:
         self.buffers = []
         lib = library()
 
-        @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
+        @ctypes.CFUNCTYPE(
+            None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+        )
         def request(buffer, size, count):
             memory = ctypes.create_string_buffer(BUFFER_BYTES + 8)
             self.buffers.append(memory)
@@ -63,7 +65,10 @@ class Trace:
         @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
         def complete(_context, _stream, buffer, _size, valid):
             record = ctypes.c_void_p()
-            while lib.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)) == 0:
+            while (
+                lib.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record))
+                == 0
+            ):
                 base = record.value
                 kind = ctypes.c_uint32.from_address(base).value
                 if kind in QUEUE:

@@ -1,8 +1,8 @@
 """The jailed side of a ModelNew verdict: loads an answer and calls it when asked.
 
 It shares its process with the answer, so nothing that it says is believed. It knows no seeds of inputs, no expected
-values and no clock; it says where an output lies, and the verifier reads that memory by itself. The reference is timed in
-a process of the same kind, so that whatever a request costs is the same on both sides.
+values and no clock; it says where an output lies, and the verifier reads that memory by itself. The reference is timed
+in a process of the same kind, so that whatever a request costs is the same on both sides.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_PERTURB = -1, -2, -3, -6
 ANSWER = "/tmp/answer.py"
 MAX_OUTPUTS = 64
 OPERATIONS = (
-    "warm", "available", "load", "rehearse", "attach", "build", "poison", "ready", "call", "describe", "rest", "threads", "record",
+    "warm", "available", "load", "rehearse", "attach", "build", "poison", "ready", "call", "describe", "rest",
+    "threads", "record",
 )  # fmt: skip
 
 
@@ -115,10 +116,10 @@ class Harness:
 
     def rehearse(self, request, _):
         """Compiles the Triton kernels that a call launches, ahead of the answer's turn: that takes a processor and no
-        device. A second copy of the module makes a call on tensors without memory, in which kernels are compiled but not
-        launched; the copy is dropped, and Triton finds what it has compiled in its cache on disk. Whatever goes wrong
-        here goes wrong again, and is told, when the answer is called. Kernels that are tuned would be timed, and what an
-        extension or the driver is asked for by itself would be done: those answers wait."""
+        device. A second copy of the module makes a call on tensors without memory, in which kernels are compiled but
+        not launched; the copy is dropped, and Triton finds what it has compiled in its cache on disk. Whatever goes
+        wrong here goes wrong again, and is told, when the answer is called. Kernels that are tuned would be timed, and
+        what an extension or the driver is asked for by itself would be done: those answers wait."""
         mine = sys.modules.get("answer")
         with open(ANSWER, encoding="utf-8", errors="surrogateescape") as f:
             text = f.read()
@@ -194,7 +195,8 @@ class Harness:
     # ---- calling ----
 
     def poison(self, request, _):
-        """Fills what the allocator will hand out next, so that memory nobody has written does not pass for an output."""
+        """Fills what the allocator will hand out next, so that memory nobody has written does not pass for an
+        output."""
         byte = request["byte"]
         if not self.gpu:
             libc.mallopt(M_PERTURB, byte)  # 0 turns it off
@@ -237,8 +239,8 @@ class Harness:
             self.cuda.synchronize()
 
     def call(self, request, _):
-        """The module on each slot in turn. Says where the outputs are as soon as the device has finished. With "apart" a
-        call begins when the device has finished the one before."""
+        """The module on each slot in turn. Says where the outputs are as soon as the device has finished. With "apart"
+        a call begins when the device has finished the one before."""
         outputs, pointers = [], []
         seeds = request.get("seeds") or [None] * len(request["slots"])
         nonce, apart = request["nonce"], self.gpu and request.get("apart", False)
@@ -323,8 +325,8 @@ class Harness:
         return {"threads": threading.active_count()}
 
     def record(self, request, _):
-        """Between a request with "on" and one without, what this process gives the device to do is recorded by CUPTI. In
-        between comes a request for calls like any other."""
+        """Between a request with "on" and one without, what this process gives the device to do is recorded by CUPTI.
+        In between comes a request for calls like any other."""
         if request["on"]:
             try:
                 self.trace = cupti.Trace()
@@ -346,8 +348,8 @@ class Harness:
 
 def main(fd, options):
     """Serves one answer until the verifier closes the socket. Runs in the jail."""
-    # Memory that was freed is kept and used again. By default that depends on what the process has freed before, and the
-    # page faults of an output that is mapped anew for each call can cost more than the call.
+    # Memory that was freed is kept and used again. By default that depends on what the process has freed before, and
+    # the page faults of an output that is mapped anew for each call can cost more than the call.
     libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
     libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
     libc.mallopt(M_TOP_PAD, 16 << 20)
@@ -357,7 +359,11 @@ def main(fd, options):
     os.environ.update(dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), selfjail.hub_cache()))
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
     os.environ.update(
-        HOME="/tmp", TMPDIR="/tmp", USER="nobody", TRITON_CACHE_DIR="/tmp/triton", TORCHINDUCTOR_CACHE_DIR="/tmp/inductor"
+        HOME="/tmp",
+        TMPDIR="/tmp",
+        USER="nobody",
+        TRITON_CACHE_DIR="/tmp/triton",
+        TORCHINDUCTOR_CACHE_DIR="/tmp/inductor",
     )
     channel = Channel(fd)
     harness = Harness(channel, options)

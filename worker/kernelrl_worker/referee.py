@@ -1,16 +1,17 @@
 """The trusted side of a ModelNew verdict: makes the inputs, knows the right outputs, compares.
 
 Answers and references run in other processes (harness.py). This one holds the secrets: it draws inputs from seeds that
-the verifier sends, writes them into memory that an answer sees, and judges what the verifier (or, on a GPU, the answer's
-allocator) shows it. A set of inputs is (family, seed, parameter set): made again whenever it is wanted, so that problems
-of any size fit; expected outputs are kept while there is room.
+the verifier sends, writes them into memory that an answer sees, and judges what the verifier (or, on a GPU, the
+answer's allocator) shows it. A set of inputs is (family, seed, parameter set): made again whenever it is wanted, so
+that problems of any size fit; expected outputs are kept while there is room.
 
 Families of inputs. `shipped` is what get_inputs draws. The others change its floating-point elements: `signed` flips
-signs at random, `scaled` and `small` also multiply by 3 and 0.01 (`scaled` by what makes the outputs of two draws differ,
-where the problem's own inputs and 3 do not), `negated` takes the negative, `offset` adds 50 to what
-is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of either sign, `probe` changes one
-element by so much that the reference's output must change, and asks for that change. `touched` changes one element, in
-any place, by as much as was found to show in some place: in timed calls, where nobody has time to find out for each.
+signs at random, `scaled` and `small` also multiply by 3 and 0.01 (`scaled` by what makes the outputs of two draws
+differ, where the problem's own inputs and 3 do not), `negated` takes the negative, `offset` adds 50 to what
+is not zero, `unit` draws values next to 1 of both signs, `spikes` makes a few elements a hundred times as large, of
+either sign, `probe` changes one element by so much that the reference's output must change, and asks for that change.
+`touched` changes one element, in any place, by as much as was found to show in some place: in timed calls, where nobody
+has time to find out for each.
 """
 
 import contextlib
@@ -89,7 +90,6 @@ class Sample:
         if piece == self.pieces.numel():
             return flat.numel() - each + rest
         return int(self.pieces[piece]) * each + rest
-
 
     def places(self, start, stop, flat):
         """Where elements start to stop of of(flat) are in flat."""
@@ -499,7 +499,8 @@ class Case:
         return self._run(param_set, [reference.shaken(v) for v in values], seed)[0]
 
     def find_scaling(self, seed):
-        """The factor of the family `scaled`: one that tells problems apart whose own inputs hardly change their outputs."""
+        """The factor of the family `scaled`: one that tells problems apart whose own inputs hardly change their
+        outputs."""
         end = time.perf_counter() + SEARCH_SECONDS
         self.scaling = rule.Scaling()
 
@@ -521,7 +522,9 @@ class Case:
             values, mine = outputs_for(scaling, 0)
             exact = self._exact_if_room(values, mine, 0, seed)
             return exact is not None and all(
-                rule.limit_of([(a, b)]).noise <= BAD_NOISE[self.kind] for a, b in zip(mine, exact) if a.is_floating_point()
+                rule.limit_of([(a, b)]).noise <= BAD_NOISE[self.kind]
+                for a, b in zip(mine, exact)
+                if a.is_floating_point()
             )
 
         self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
@@ -551,7 +554,10 @@ class Case:
         """The float64 model's outputs; None where it cannot run. Room is made for it once."""
         for again in (True, False):
             try:
-                wide = [v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+                wide = [
+                    v.double() if reference.is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v
+                    for v in values
+                ]
                 tensors.seed_everything(seed)
                 exact = []
                 with torch.no_grad():
@@ -607,7 +613,9 @@ class Case:
         values = self._draw(family, seed, param_set)
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())
-        limits = self._limits(family, values, outputs, param_set, seed) if finite else [rule.Limit(o.dtype) for o in outputs]
+        limits = (
+            self._limits(family, values, outputs, param_set, seed) if finite else [rule.Limit(o.dtype) for o in outputs]
+        )
         # Far from the problem's own scale only float64 says how far the reference itself is to be trusted.
         if self.doubles[param_set] is False and family in ("offset", "spikes", "scaled", "touched"):
             return False, limits
@@ -621,8 +629,8 @@ class Case:
         return limits[index] if index < len(limits) else rule.Limit(dtype)
 
     def expected(self, which):
-        """(inputs, outputs, scales of the outputs) of a set; kept while there is room, because every answer to the problem
-        meets it."""
+        """(inputs, outputs, scales of the outputs) of a set; kept while there is room, because every answer to the
+        problem meets it."""
         key = (which["family"], which["seed"], which["param_set"])
         if key in self.kept:
             return self.kept[key]
@@ -904,12 +912,16 @@ class Referee:
 
     def do_survey(self, request, _):
         case = self.cases[request["problem"]]
-        return {"families": case.survey([tuple(f) for f in request["families"]], request["seed"], request["wanted"], request["timed"])}
+        return {
+            "families": case.survey(
+                [tuple(f) for f in request["families"]], request["seed"], request["wanted"], request["timed"]
+            )
+        }
 
     def do_stage(self, request, _):
-        """Writes inputs. `timed`: both processes stand still, and what they have left on the device must not take part in
-        the turns that follow: neither what is still running, nor what has waited there for these inputs. `watch`: blocks
-        of the answer's memory, in which nothing may change until its call (do_watch)."""
+        """Writes inputs. `timed`: both processes stand still, and what they have left on the device must not take part
+        in the turns that follow: neither what is still running, nor what has waited there for these inputs. `watch`:
+        blocks of the answer's memory, in which nothing may change until its call (do_watch)."""
         case = self.cases[request["problem"]]
         guarded = request["timed"] and case.kind == "cuda"
         rested = not guarded or self._comes_to_rest(case.device)

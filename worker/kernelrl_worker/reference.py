@@ -40,8 +40,8 @@ CASTS = {
     torch.int8: torch.int64,
     torch.uint8: torch.int64,
 }
-# Times the tolerance that one changed element has to move some output; how large it is tried, in sizes of its input; and
-# of how many inputs.
+# Times the tolerance that one changed element has to move some output; how large it is tried, in sizes of its input;
+# and of how many inputs.
 SHOWS, TOUCH_FACTORS, MOST_TOUCHED = 50, (10.0, 300.0, 1e4, 1e6), 3
 # A forward that is slower is not run again and again to see what shows; nor, beyond the second, in float64.
 SLOW_SECONDS, TOO_SLOW_SECONDS = 0.25, 2.5
@@ -367,9 +367,9 @@ class Problem:
         return [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
 
     def _limits(self, family, inputs, results, param_set, seed):
-        """How each result is judged, by how far the float32 reference itself is from float64 on these inputs: where a sum
-        cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the inputs'
-        last bits change."""
+        """How each result is judged, by how far the float32 reference itself is from float64 on these inputs: where a
+        sum cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the
+        inputs' last bits change."""
         draws = [(inputs, results, seed)]
         if any(r.is_floating_point() and r.numel() < rule.ROW for r in results):
             for index in range(1, MORE_DRAWS + 1):
@@ -380,7 +380,9 @@ class Problem:
         for values, mine, which in draws:
             true = self._exact(values, param_set, which) if known else None
             known = true is not None
-            others = [true] if known else [self._results([shaken(v) for v in values], param_set, which) for _ in range(2)]
+            others = (
+                [true] if known else [self._results([shaken(v) for v in values], param_set, which) for _ in range(2)]
+            )
             for other in others:
                 for pair, a, b in zip(pairs, mine, other):
                     pair.append((a, b if a.dtype == torch.float32 else None))
@@ -403,7 +405,9 @@ class Problem:
             values = self._inputs("scaled", seed, scaling)
             mine, true = self._results(values, 0, seed), self._exact(values, 0, seed)
             return true is not None and all(
-                rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0) for a, b in zip(mine, true) if a.dtype == torch.float32
+                rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0)
+                for a, b in zip(mine, true)
+                if a.dtype == torch.float32
             )
 
         self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
@@ -497,7 +501,9 @@ class Problem:
         # Only float64 says how far the reference is to be trusted where one element is unlike the others.
         known = isinstance(self.doubles[param_set], torch.nn.Module)
         usable = family != "touched" or (bool(self.touches) and known)
-        timed = usable and (family != "scaled" or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed)))
+        timed = usable and (
+            family != "scaled" or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed))
+        )
         return {
             "finite": finite and usable,
             "timed": timed,
@@ -505,8 +511,8 @@ class Problem:
         }
 
     def _stored(self, index):
-        """The inputs of a set that was filled, as they lie there. Views are kept: making one takes longer than copying a
-        small tensor."""
+        """The inputs of a set that was filled, as they lie there. Views are kept: making one takes longer than copying
+        a small tensor."""
         if index not in self.views:
             layout = self.layout
             base = layout["set_base"] + index * layout["set_stride"]

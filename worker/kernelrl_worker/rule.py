@@ -1,9 +1,10 @@
-"""When an output is right: compare.h's rule on torch tensors, on a CPU or a GPU. compare.c has the same for backend c, and
-a test (src/verify/rule_test.c) holds the two together.
+"""When an output is right: compare.h's rule on torch tensors, on a CPU or a GPU. compare.c has the same for backend c,
+and a test (src/verify/rule_test.c) holds the two together.
 
-The error of an element is |got - want| / (scale + |want|), with a scale for each row of the expected output. A row is the
-last dimension, with parts of the ones before it until it has 64 elements. There is no absolute floor but what the type's
-smallest numbers force; how far rows may differ in scale (`floor`) and what is a draw's luck (`typical`) is in Limit.
+The error of an element is |got - want| / (scale + |want|), with a scale for each row of the expected output. A row is
+the last dimension, with parts of the ones before it until it has 64 elements. There is no absolute floor but what the
+type's smallest numbers force; how far rows may differ in scale (`floor`) and what is a draw's luck (`typical`) is in
+Limit.
 """
 
 import math
@@ -15,8 +16,8 @@ QUICK_CHUNK = 1 << 28  # when nothing is expected to be wrong
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 ROW = 64  # elements that a row has at least, where there are so many
 ZERO_SCALE = 1e-3  # of an output that is zero everywhere
-# A row's scale is at least this share of the rows' median. The first that keeps ten times the reference's own error below
-# the tolerance is taken; the last is one scale for all rows.
+# A row's scale is at least this share of the rows' median. The first that keeps ten times the reference's own error
+# below the tolerance is taken; the last is one scale for all rows.
 FLOORS = (1e-2, 1e-1, 1.0, 1e30)
 
 
@@ -75,7 +76,11 @@ def _squares(rows):
         for row in torch.nonzero(odd).view(-1).split(max(1, step // 8 // length)):
             some = rows[row]
             known = torch.isfinite(some)
-            total[row] = torch.where(known, some.double(), torch.zeros((), dtype=torch.float64, device=rows.device)).pow(2).sum(1)
+            total[row] = (
+                torch.where(known, some.double(), torch.zeros((), dtype=torch.float64, device=rows.device))
+                .pow(2)
+                .sum(1)
+            )
             number[row] = known.sum(1).double()
     return total, number
 
@@ -316,8 +321,8 @@ FACTORS = (3.0, 0.01, 30.0, 1e3, 1e-3, 1e5, 1e-5, 1e7)
 
 
 class Scaling:
-    """What the family `scaled` does to inputs: random signs or not, a factor, and whether that varies by up to two either
-    way from set to set."""
+    """What the family `scaled` does to inputs: random signs or not, a factor, and whether that varies by up to two
+    either way from set to set."""
 
     def __init__(self, factor=USUAL_FACTOR, signs=True, varies=False, blind=False):
         self.factor, self.signs, self.varies = factor, signs, varies
@@ -326,12 +331,15 @@ class Scaling:
     def factor_for(self, seed):
         if not self.varies:
             return self.factor
-        return self.factor * 2.0 ** float(torch.rand((), generator=torch.Generator().manual_seed(seed ^ 0x5CA1E)) * 2 - 1)
+        return self.factor * 2.0 ** float(
+            torch.rand((), generator=torch.Generator().manual_seed(seed ^ 0x5CA1E)) * 2 - 1
+        )
 
 
 def find_scaling(run, stands, over):
-    """run(scaling or None, which): outputs of draw `which` of inputs scaled so, None: as the problem makes them; None where
-    that fails. stands(scaling): whether the reference can be trusted on these. over(): whether it has taken too long."""
+    """run(scaling or None, which): outputs of draw `which` of inputs scaled so, None: as the problem makes them; None
+    where that fails. stands(scaling): whether the reference can be trusted on these. over(): whether it has taken too
+    long."""
 
     def telling(scaling, enough):
         one, other = run(scaling, 0), run(scaling, 1)

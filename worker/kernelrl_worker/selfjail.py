@@ -69,7 +69,12 @@ def bind(path, as_nobody, writable_devices=False):
         return
 
     class Attributes(ctypes.Structure):
-        _fields_ = [("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64)]
+        _fields_ = [
+            ("set", ctypes.c_uint64),
+            ("clear", ctypes.c_uint64),
+            ("a", ctypes.c_uint64),
+            ("b", ctypes.c_uint64),
+        ]
 
     attributes = Attributes(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, 0, 0)
     result = libc.syscall(

@@ -1,5 +1,5 @@
-"""What Triton answers would wait for. A kernel that is compiled in front of an answer's own, since the first one takes a
-second longer than any other; and calls in which kernels are compiled, but not launched."""
+"""What Triton answers would wait for. A kernel that is compiled in front of an answer's own, since the first one takes
+a second longer than any other; and calls in which kernels are compiled, but not launched."""
 
 import contextlib
 
@@ -24,8 +24,8 @@ def touch(device):
 
 @contextlib.contextmanager
 def compiling_only():
-    """Kernels are compiled in this context, not launched. Gives False where this Triton has no such thing: kernels would
-    run then, and on tensors without memory they must not."""
+    """Kernels are compiled in this context, not launched. Gives False where this Triton has no such thing: kernels
+    would run then, and on tensors without memory they must not."""
     launch = JITFunction.run
     probe = JITFunction.__new__(JITFunction)
     reached = []

@@ -35,8 +35,8 @@ def compiler_paths(gpu):
 
 
 def nothing_is_tuned():
-    """Triton's interpreter has no device to time kernels on, and a kernel under @triton.autotune asks for one. Here all of
-    its configurations take the same time, so that the first is used."""
+    """Triton's interpreter has no device to time kernels on, and a kernel under @triton.autotune asks for one. Here all
+    of its configurations take the same time, so that the first is used."""
 
     class NoDevice:
         @staticmethod
@@ -84,8 +84,8 @@ class Zygote:
 
     @staticmethod
     def prepare(step):
-        """What the first operators on tensors without memory import, which takes seconds: once for all rehearsals. First
-        what allocates, which all of them do, then what computes."""
+        """What the first operators on tensors without memory import, which takes seconds: once for all rehearsals.
+        First what allocates, which all of them do, then what computes."""
         x = torch.empty_like(torch.empty(2, device="meta"))
         if step > 0:
             torch.relu(x)

@@ -1,0 +1,66 @@
+#include "reward/reward.h"
+
+#include <math.h>
+
+static double speed_part(const struct reward_weights *w, double ratio) {
+    double s = 0;
+    if (w->excessive > 0 && ratio > w->excessive) return 0;
+    switch (w->shape) {
+    case SPEED_RATIO: s = ratio; break;
+    case SPEED_EXCESS: s = ratio > 1 ? ratio - 1 : 0; break;
+    case SPEED_LOG: s = log2(1 + ratio); break;
+    }
+    return s < w->speed_cap ? s : w->speed_cap;
+}
+
+/* 1 up to low, then in a line to `end` at high, and on from there. */
+static double falling(double x, double low, double high, double end) {
+    if (x <= low) return 1;
+    if (x >= high) return end;
+    return 1 + (end - 1) * (x - low) / (high - low);
+}
+
+static double overlong_part(const struct reward_weights *w, const struct reward_input *in) {
+    const double free = (double)in->max_tokens - w->overlong_buffer;
+    if (w->overlong_buffer <= 0 || (double)in->tokens <= free) return 0;
+    return fmax(-1, (free - (double)in->tokens) / w->overlong_buffer);
+}
+
+struct reward reward_score(const struct reward_weights *w, const struct reward_input *in) {
+    const struct verdict *v = in->verdict;
+    struct reward r = {0};
+    const char class = outcome_class(v->outcome);
+    ASSERT(class != 'I');
+    if (class == 'H') {
+        r.total = r.code = -w->cheating_penalty;
+        return r;
+    }
+    const bool correct = v->outcome == OUTCOME_CORRECT;
+    r.format = in->format_ok;
+    r.think = !in->thought_chars
+                  ? w->think_none
+                  : falling((double)in->thought_chars, w->think_soft_max, w->think_hard_max, w->think_floor);
+    r.compile = outcome_stage(v->outcome) >= STAGE_COMPILE;
+    if (correct) {
+        r.correct = 1;
+        if (v->speedup > 0) r.speed = speed_part(w, v->speedup);
+        r.length = falling((double)in->kernel_chars, w->length_min, w->length_max, 0);
+    } else if (w->partial_correct && v->tests_total > 0 && class == 'W') {
+        r.correct = (double)v->tests_passed / v->tests_total;
+    }
+    r.overlong = overlong_part(w, in);
+    if (w->sparse)
+        r.total = correct ? 1 + w->speed * r.speed + w->length * r.length + w->think * r.think : 0;
+    else
+        r.total = w->format * r.format + w->compile * r.compile + w->correct * r.correct + w->speed * r.speed +
+                  w->think * r.think + w->length * r.length;
+    r.total += w->overlong_penalty * r.overlong - (in->format_ok ? 0 : w->format_penalty);
+    r.plan = correct ? w->speed * r.speed : 0;
+    r.code = r.total - r.plan;
+    return r;
+}
+
+void reward_returns(const double *score, int n, double gamma, double *out) {
+    double later = 0;
+    for (int t = n - 1; t >= 0; t--) out[t] = later = score[t] + gamma * later;
+}

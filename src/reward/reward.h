@@ -1,0 +1,48 @@
+/* reward: verdict -> score of one turn, a weighted sum of parts. Format and compile credit are paid to answers that do
+ * not work yet; speed and length only to correct ones; a cheat gets minus its penalty and nothing else. An
+ * infrastructure failure has no score: the caller asks again and then drops the sample. */
+#ifndef KERNELRL_REWARD_REWARD_H
+#define KERNELRL_REWARD_REWARD_H
+
+#include "verify/verify.h"
+
+enum speed_shape {
+    SPEED_RATIO,  /* T_eager / T_kernel, as Kevin (2507.11948) */
+    SPEED_EXCESS, /* max(0, ratio - 1) */
+    SPEED_LOG,    /* log2(1 + ratio) */
+};
+struct reward_weights {
+    double format, compile, correct, speed, think, length;
+    enum speed_shape shape;
+    double speed_cap;     /* upper limit of the speed part */
+    double excessive;     /* faster than this many times eager is not believed: no speed part. 0: off */
+    bool partial_correct; /* passed / total instead of all or nothing */
+    bool sparse;          /* only correct answers score: 1 + weighted speed, length and think */
+    double cheating_penalty, format_penalty;  /* taken off for a cheat; for an answer without a <KERNEL> block */
+    double length_min, length_max;            /* characters of the kernel: full length part up to, none from */
+    double think_none, think_floor;           /* part without a think block; of a very long one */
+    double think_soft_max, think_hard_max;    /* characters of the thought: full part up to, floor from */
+    double overlong_buffer, overlong_penalty; /* tokens below the longest answer over which the penalty grows (DAPO) */
+};
+/* What is scored. */
+struct reward_input {
+    const struct verdict *verdict;
+    bool format_ok;
+    int64_t thought_chars, kernel_chars; /* UTF-8 characters; 0: none */
+    int64_t tokens, max_tokens;          /* of the answer; longest allowed */
+};
+struct reward {
+    double format, compile, correct, speed, think, length; /* parts before weighting */
+    double overlong;                                       /* in [-1,0], before its penalty weight */
+    double preference;                                     /* comparisons won, of those it was in (roles.h) */
+    double total;
+    double plan, code; /* total split by who earned it: the speed part the plan, everything else the code */
+};
+/* The verdict must not be of class I. */
+struct reward reward_score(const struct reward_weights *w, const struct reward_input *in);
+
+/* Discounted returns of a trajectory of n turns, each counting itself and what followed:
+ * out[t] = score[t] + gamma * out[t+1]. out may be score. */
+void reward_returns(const double *score, int n, double gamma, double *out);
+
+#endif

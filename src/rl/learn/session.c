@@ -1,0 +1,386 @@
+#include "rl/learn/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fs.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "generate/generator.h"
+#include "rl/options/find_model.h"
+#include "rl/options/memory_plan.h"
+#include "rl/rollout/raicl.h"
+#include "tensor/backend.h"
+
+/* The training stream lies apart from the seeds that the embedded model's corpus uses. */
+#define GENERATOR_TRAIN_SEED UINT64_C(1000000)
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
+
+enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out, struct err *e) {
+    if (renderer && *renderer) return chat_style_parse(renderer, out, e);
+    *out = !qwen3 ? CHAT_QWEN25 : thinking ? CHAT_QWEN3 : CHAT_QWEN3_NOTHINK;
+    return ST_OK;
+}
+
+/* Where the run begins: a directory that holds a PEFT adapter or full weights; NULL: at the base model. Owned by the
+ * caller. */
+static enum status find_start(const struct train_options *o, const volatile bool *cancel, char **from, bool *is_adapter,
+                              struct err *e) {
+    CLEANUP_STR struct str adapter = STR_INIT;
+    *from = NULL;
+    *is_adapter = false;
+    if (!o->load_checkpoint_path || !*o->load_checkpoint_path) return ST_OK;
+    TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, from, e));
+    str_addf(&adapter, "%s/adapter_config.json", *from);
+    *is_adapter = fs_is_file(adapter.p);
+    return ST_OK;
+}
+
+static enum status load_start(const struct train_options *o, bool frozen, const volatile bool *cancel,
+                              struct session *s, struct model **out, struct err *e) {
+    CLEANUP_FREE char *from = NULL;
+    bool is_adapter;
+    TRY(find_start(o, cancel, &from, &is_adapter, e));
+    if (is_adapter && o->lora_rank == 0)
+        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
+    const struct model_options mo = {.dtype = dtype_names[o->dtype],
+                                     .frozen = frozen || o->lora_rank > 0,
+                                     .activation_memory = o->activation_memory};
+    bool full = from && !is_adapter;
+    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, out, e));
+    model_set_name(*out, full ? o->load_checkpoint_path : o->model_name);
+    if (is_adapter) return model_lora_load(*out, from, e);
+    if (o->lora_rank > 0) return model_lora_init(*out, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
+    return ST_OK;
+}
+
+/* What the run began with. Where an adapter alone is trained that is the same base weights, with the adapter it began
+ * with, or with none: a new one changes nothing. */
+static enum status open_reference(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) {
+    if (o->lora_rank == 0) return load_start(o, true, cancel, s, &s->reference.model, e);
+    CLEANUP_FREE char *from = NULL;
+    bool is_adapter;
+    s->reference = (struct kl_reference){s->model, ADAPTER_BASE};
+    TRY(find_start(o, cancel, &from, &is_adapter, e));
+    return is_adapter ? model_adapter_load(s->model, from, &s->reference.adapter, e) : ST_OK;
+}
+
+static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
+
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
+    enum staging staged = (enum staging)o->dataset_builder.staged;
+    /* Partial credit wants to know of every trial. */
+    if (staged == STAGED_AUTO && o->dataset_builder.partial_correctness) staged = STAGED_OFF;
+    return (struct verify_options){
+        .backend = (enum verify_backend)o->dataset_builder.backend,
+        .scoring = (enum scoring)o->dataset_builder.scoring,
+        .precision = precision_names[o->dataset_builder.precision],
+        .device = o->sandbox.device && *o->sandbox.device ? o->sandbox.device : NULL,
+        .timed_calls = (int)o->dataset_builder.num_perf_trials,
+        .timing_method = (enum timing_method)o->dataset_builder.timing_method,
+        .warm_calls = (int)o->dataset_builder.timing_warmup,
+        .trim = o->dataset_builder.timing_trim,
+        .interval = o->dataset_builder.timing_interval,
+        .timing_budget_s = o->dataset_builder.timing_budget_s,
+        .staged = staged,
+        .single_input = !o->dataset_builder.multi_input,
+        .python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
+        .cache_dir = o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
+        .threads = (int)o->threads,
+        .trials = (int)o->dataset_builder.num_correct_trials,
+        .compile_timeout_s = o->sandbox.compile_timeout_s,
+        .run_timeout_s = o->sandbox.run_timeout_s,
+        .memory_bytes = o->sandbox.memory_mib << 20,
+        .measure = o->dataset_builder.measure_performance,
+        .allow_weaker = o->sandbox.allow_weaker,
+        .quiet = lease ? lease_quiet : NULL,
+        .quiet_ctx = lease,
+        .progress = show_verdicts,
+    };
+}
+
+void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel) {
+    const struct verdict_source judge = judge_by(s->verifier);
+    judging_free(s->actor.judging);
+    s->actor.judging = judging_create(journal, &judge, s->background, cancel);
+    judging_gather(s->actor.judging, s->gather_s);
+}
+
+void session_judging_close(struct session *s) {
+    judging_free(s->actor.judging);
+    s->actor.judging = NULL;
+}
+
+enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) {
+    static const char *const precisions[] = {"FP32 (32-bit floating point)", "FP16 (16-bit floating point)",
+                                             "BF16 (bfloat16)"};
+    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+               *gpu = o->dataset_builder.prompt_gpu_name;
+    s->actor.backend = prompt_backend(backend);
+    ASSERT(s->actor.backend);
+    int precision = o->dataset_builder.prompt_precision;
+    if (precision < 0 && o->dataset_builder.precision > 0) precision = o->dataset_builder.precision;
+    if (precision >= 0) s->actor.precision = precisions[precision];
+    if (o->dataset_builder.prompt_include_hardware) {
+        TRY(prompt_hardware(gpu && *gpu ? gpu : "cpu", &s->hardware, e));
+        s->actor.hardware = str_c(&s->hardware);
+    }
+    const int most = o->dataset_builder.prompt_option == PROMPT_ONE_SHOT   ? 1
+                     : o->dataset_builder.prompt_option == PROMPT_FEW_SHOT ? PROMPT_EXAMPLES_MAX
+                                                                           : 0;
+    s->actor.n_examples = prompt_examples(backend, most, &s->actor.examples);
+    s->actor.think = o->thinking;
+    s->actor.min_p = o->min_p;
+    s->actor.history_all = o->history == HISTORY_ALL;
+    s->actor.full_feedback = o->full_feedback;
+    s->actor.prompt_tokens = o->prompt_max_tokens;
+    return ST_OK;
+}
+
+/* kv_memory and activation_memory where the options leave them open. */
+static enum status plan_memory(const struct session *s, struct train_options *o, struct err *e) {
+    CLEANUP_STR struct str config = STR_INIT, line = STR_INIT;
+    const struct paper device = paper_of(s->be);
+    struct train_plan p;
+    if (strcmp(o->device, "cpu") == 0 || device.bytes == 0) return ST_OK;
+    str_addf(&config, "%s/config.json", s->tokenizer_dir);
+    TRY(train_plan(o, config.p, &device, &p, e));
+    if (o->kv_memory == 0) o->kv_memory = p.kv_budget;
+    if (o->activation_memory == 0) o->activation_memory = p.activation_budget;
+    train_plan_line(&p, &line);
+    log_info("%s", line.p);
+    return ST_OK;
+}
+
+static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
+                                struct session *s, struct err *e) {
+    struct train_options mine = *given;
+    const struct train_options *const o = &mine;
+    *s = (struct session){0};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
+    TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
+    s->pool = pool_create((int)o->threads);
+    TRY(backend_open(o->device, s->pool, &s->be, e));
+    s->be->fast = o->numerics == NUMERICS_FAST;
+    if (training) TRY(plan_memory(s, &mine, e));
+    TRY(load_start(o, false, cancel, s, &s->model, e));
+    if (o->kl_penalty_coef > 0) TRY(open_reference(o, cancel, s, e));
+    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
+    const struct model_config *c = model_cfg(s->model);
+    if (tokenizer_vocab(s->tok) > c->V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
+                    tokenizer_vocab(s->tok), c->V);
+    struct engine_options eo = {.memory_bytes = o->kv_memory,
+                                .max_batch = strcmp(o->device, "cpu") == 0 ? 64 : 256,
+                                .vocab_limit = tokenizer_vocab(s->tok),
+                                .token_bytes = token_bytes,
+                                .token_ctx = s->tok};
+    TRY(engine_open(s->model, &eo, &s->engine, e));
+    s->background = o->overlap == OVERLAP_ON ||
+                    (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
+    if (s->background) s->lease = lease_create();
+    const struct verify_options vo = session_verify_options(o, s->lease);
+    const bool on_cpu =
+        vo.device ? strcmp(vo.device, "cpu") == 0 : vo.backend == BACKEND_c || vo.backend == BACKEND_torch_cpu;
+    s->gather_s = on_cpu ? 0 : 1;
+    TRY(verifier_open(&vo, &s->verifier, e));
+    CLEANUP_STR struct str settings = STR_INIT;
+    str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
+             vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
+             vo.precision, vo.device ? vo.device : "", vo.timed_calls);
+    str_addf(&settings, " %s %d %a %a %a %d %d", timing_method_name(vo.timing_method), vo.warm_calls, vo.trim,
+             vo.interval, vo.timing_budget_s, (int)vo.staged, vo.single_input);
+    s->verify_settings = hash_str(settings.p); /* 64 bits do: who runs this has written the text */
+    session_judging(s, NULL, cancel);
+    TRY(session_prompts(o, s, e));
+    s->actor.model = s->model;
+    s->actor.engine = s->engine;
+    s->actor.tok = s->tok;
+    s->actor.verifier = s->verifier;
+    s->actor.lease = s->lease;
+    s->actor.cancel = cancel;
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
+        const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
+                                         .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+                                         .device = o->device,
+                                         .k = (int)o->dataset_builder.raicl_k,
+                                         .max_tokens = o->dataset_builder.raicl_max_tokens,
+                                         .pool = s->pool,
+                                         .tok = s->tok,
+                                         .cancel = cancel};
+        TRY(raicl_open(&ro, &s->actor.raicl, e));
+    }
+    return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
+}
+
+enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
+    return open_session(o, false, cancel, s, e);
+}
+enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) {
+    return open_session(o, true, cancel, s, e);
+}
+
+void session_close(struct session *s) {
+    judging_free(s->actor.judging);
+    raicl_close(s->actor.raicl);
+    verifier_close(s->verifier);
+    if (s->engine) engine_close(s->engine);
+    if (s->tok) tokenizer_close(s->tok);
+    if (s->reference.model != s->model) model_free(s->reference.model);
+    model_free(s->model);
+    if (s->be) s->be->close(s->be);
+    pool_destroy(s->pool);
+    lease_free(s->lease);
+    str_free(&s->hardware);
+    problem_set_free(&s->problems);
+    problem_set_free(&s->generated);
+    free(s->tokenizer_dir);
+    *s = (struct session){0};
+}
+
+/* null: level 1 of KernelBench, all levels of other sources. */
+static int64_t wanted_level(const struct train_options *o, const char *source) {
+    if (o->dataset_builder.level != CONFIG_UNSET_INT) return o->dataset_builder.level;
+    if (!source || !*source) source = getenv("KERNELBENCH_ROOT");
+    return source && strstr(source, "KernelBench") ? 1 : 0;
+}
+
+static bool has_label(const struct train_options *o, const struct problem *p) {
+    return o->dataset_builder.difficulty == CONFIG_UNSET_INT || p->difficulty == o->dataset_builder.difficulty;
+}
+
+static bool wanted(const struct train_options *o, int64_t level, const struct problem *p) {
+    if (level > 0 && p->level != level) return false;
+    if (!has_label(o, p)) return false;
+    if (o->dataset_builder.start_problem > 0 && p->problem_id < o->dataset_builder.start_problem) return false;
+    return o->dataset_builder.end_problem == 0 || p->problem_id <= o->dataset_builder.end_problem;
+}
+
+static enum status generate(const struct train_options *o, struct problem_set *out, struct err *e) {
+    struct generator *g;
+    TRY(generator_open(NULL, &g, e));
+    size_t n = (size_t)o->dataset_builder.generated_problems;
+    out->items = arena_array(&out->arena, struct problem, n);
+    out->count = n;
+    for (size_t i = 0; i < n; i++) {
+        struct gen_item item;
+        generator_make(g, GENERATOR_TRAIN_SEED + (uint64_t)o->seed, i, &out->arena, &item);
+        out->items[i] = item.problem;
+    }
+    generator_close(g);
+    return ST_OK;
+}
+
+/* What dataset_src makes of source. */
+static enum status problem_source(const struct train_options *o, const char **out, struct err *e) {
+    const char *s = o->dataset_builder.source;
+    *out = s;
+    if (o->dataset_builder.dataset_src == SRC_HUGGINGFACE) {
+        if (!s || !*s) *out = "ScalingIntelligence/KernelBench";
+        if (!hub_is_name(*out))
+            return FAIL(e, ST_CONFIG,
+                        "dataset_builder.source: dataset_src: huggingface expects the name of a data set on the Hub "
+                        "(ORGANISATION/NAME), got \"%s\"",
+                        s);
+    }
+    if (o->dataset_builder.dataset_src == SRC_LOCAL && s && *s && strcmp(s, "builtin") != 0 && !fs_is_dir(s) &&
+        !fs_is_file(s))
+        return FAIL(e, ST_CONFIG,
+                    "dataset_builder.source: no file or folder \"%s\" (dataset_src: local keeps it from being looked "
+                    "up on the Hub)",
+                    s);
+    return ST_OK;
+}
+
+enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
+                             int *n_train, const struct problem ***test, int *n_test, struct err *e) {
+    const char *source;
+    TRY(problem_source(o, &source, e));
+    TRY(problem_set_load(source, &s->problems, e));
+    if (!source || !*source) source = getenv("KERNELBENCH_ROOT");
+    if (!source || !*source || strcmp(source, "builtin") == 0)
+        problem_set_enlarge(&s->problems, o->dataset_builder.batch_factor);
+    if (o->dataset_builder.generated_problems > 0) TRY(generate(o, &s->generated, e));
+    problem_set_enlarge(&s->generated, o->dataset_builder.batch_factor);
+    size_t total = s->problems.count + s->generated.count;
+    *train = xcalloc(total, sizeof **train);
+    *test = xcalloc(total, sizeof **test);
+    *n_train = *n_test = 0;
+    bool has_split = false;
+    const int64_t level = wanted_level(o, source);
+    for (size_t i = 0; i < s->problems.count; i++) has_split |= s->problems.items[i].split == SPLIT_TEST;
+    for (size_t i = 0; i < s->problems.count; i++) {
+        const struct problem *p = &s->problems.items[i];
+        if (!wanted(o, level, p)) continue;
+        if (has_split && p->split == SPLIT_TEST)
+            (*test)[(*n_test)++] = p;
+        else
+            (*train)[(*n_train)++] = p;
+    }
+    /* A source without a split of its own holds out its last problems. */
+    int held = has_split || o->dataset_builder.test_fraction <= 0 || *n_train < 2
+                   ? 0
+                   : (int)(*n_train * o->dataset_builder.test_fraction);
+    if (!has_split && o->dataset_builder.test_fraction > 0 && *n_train > 1 && held == 0) held = 1;
+    for (int i = *n_train - held; i < *n_train; i++) (*test)[(*n_test)++] = (*train)[i];
+    *n_train -= held;
+    for (size_t i = 0; i < s->generated.count; i++)
+        if (has_label(o, &s->generated.items[i])) (*train)[(*n_train)++] = &s->generated.items[i];
+    if (*n_train == 0)
+        return FAIL(e, ST_CONFIG,
+                    "dataset_builder: no problem is left to train on (source \"%s\", level %lld, problems "
+                    "%lld to %lld)",
+                    o->dataset_builder.source && *o->dataset_builder.source ? o->dataset_builder.source : "builtin",
+                    (long long)level, (long long)o->dataset_builder.start_problem,
+                    (long long)o->dataset_builder.end_problem);
+    return ST_OK;
+}
+
+struct advantage_params session_advantage_params(const struct train_options *o) {
+    return (struct advantage_params){.kind = (enum advantage_kind)o->advantage,
+                                     .negative_scale = o->negative_advantage_scale,
+                                     .drop_constant = o->remove_constant_reward_groups,
+                                     .keep = (int)o->keep_best,
+                                     .threshold = o->keep_threshold,
+                                     .temperature = o->reward_temperature,
+                                     .baseline_decay = o->baseline_decay};
+}
+
+struct rollout_params session_rollout_params(const struct train_options *o) {
+    return (struct rollout_params){
+        .group_size = (int)o->dataset_builder.group_size,
+        .max_tokens = (int)o->max_tokens,
+        .temperature = o->temperature,
+        .seed = (uint64_t)o->seed,
+        .max_turns = o->mode == MODE_MULTI_TURN ? (int)o->max_turns : 1,
+        .gamma = o->gamma,
+        .early_stop = o->early_stop_on_correct,
+        .speedup_threshold = o->speedup_threshold,
+        .weights = {.format = o->dataset_builder.reward_format_weight,
+                    .compile = o->dataset_builder.reward_compile_weight,
+                    .correct = o->dataset_builder.reward_correctness_weight,
+                    .speed = o->dataset_builder.reward_speed_weight,
+                    .think = o->dataset_builder.reward_thinking_weight,
+                    .length = o->dataset_builder.reward_length_weight,
+                    .shape = (enum speed_shape)o->dataset_builder.speed_reward,
+                    .speed_cap = o->dataset_builder.speed_max_reward,
+                    .excessive = o->dataset_builder.check_for_excessive_speedup
+                                     ? o->dataset_builder.excessive_speedup_threshold
+                                     : 0,
+                    .partial_correct = o->dataset_builder.partial_correctness,
+                    .sparse = o->dataset_builder.sparse_rewards,
+                    .cheating_penalty = o->dataset_builder.cheating_penalty,
+                    .format_penalty = o->dataset_builder.format_penalty,
+                    .length_min = (double)o->dataset_builder.length_min,
+                    .length_max = (double)o->dataset_builder.length_max,
+                    .think_none = o->dataset_builder.thinking_no_think,
+                    .think_floor = o->dataset_builder.thinking_floor,
+                    .think_soft_max = (double)o->dataset_builder.thinking_soft_max,
+                    .think_hard_max = (double)o->dataset_builder.thinking_hard_max,
+                    .overlong_buffer = (double)o->dataset_builder.overlong_buffer_tokens,
+                    .overlong_penalty = o->dataset_builder.overlong_penalty},
+    };
+}

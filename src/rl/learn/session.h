@@ -1,0 +1,58 @@
+/* session: everything a policy needs to act and be judged, opened from options and closed together. */
+#ifndef KERNELRL_RL_LEARN_SESSION_H
+#define KERNELRL_RL_LEARN_SESSION_H
+
+#include "rl/learn/update.h"
+#include "rl/options/options.h"
+#include "rl/rollout/rollout.h"
+
+struct session {
+    struct pool *pool;
+    struct backend *be;
+    struct model *model;
+    struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
+    struct engine *engine;
+    struct tokenizer *tok;
+    char *tokenizer_dir; /* the model's directory */
+    struct verifier *verifier;
+    uint64_t verify_settings; /* hash of what decides verdicts, for the journal */
+    struct problem_set problems, generated;
+    struct lease *lease; /* NULL: verdicts are not given while the model works */
+    bool background;     /* they are */
+    double gather_s;     /* of judging_gather() */
+    struct str hardware; /* of prompts */
+    struct actor actor;
+};
+/* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On
+ * failure everything is closed again by session_close, which the caller must call in every case. */
+enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                         struct err *e) MUST_USE;
+/* The same for a run that trains: on a GPU its memory is planned first (plan.h). What the options leave to the program
+ * is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
+enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                                  struct err *e) MUST_USE;
+void session_close(struct session *s);
+
+/* How answers are judged; threads, timeouts and the rest. lease: who stands aside for measurements; may be NULL. */
+struct verify_options session_verify_options(const struct train_options *o, struct lease *lease);
+
+/* Verdicts go to this journal (NULL: none) from here on; what was being judged is forgotten. session_open begins with
+ * none. */
+void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel);
+void session_judging_close(struct session *s); /* before the journal is closed */
+
+/* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
+enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
+                             int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
+
+struct rollout_params session_rollout_params(const struct train_options *o);
+struct advantage_params session_advantage_params(const struct train_options *o);
+/* What prompts show and how answers are sampled: those fields of s->actor. */
+enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
+
+/* "qwen3", "qwen3_disable_thinking", ... or NULL for the model's own: Qwen2 is qwen2.5, Qwen3 is qwen3 with thinking
+ * and qwen3_disable_thinking without. */
+enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out,
+                          struct err *e) MUST_USE;
+
+#endif

@@ -1,0 +1,475 @@
+/* The whole loop, top to bottom: train_run opens everything, train_steps walks the steps, one_step is one step:
+ * sample_ahead (pick_problems, rollout.c), judge, assign_advantages (advantage.c), update_policy (update.c). */
+#include "rl/loop/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "io/json.h"
+#include "rl/learn/session.h"
+#include "rl/learn/update.h"
+#include "rl/loop/roles.h"
+#include "rl/rollout/curriculum.h"
+#include "rl/rollout/journal.h"
+#include "rl/rollout/pipeline.h"
+#include "rl/run/metrics.h"
+#include "rl/run/missing_verdicts.h"
+#include "rl/run/rates.h"
+#include "rl/run/run.h"
+
+struct trainer {
+    const struct train_options *o;
+    struct train_options now; /* of the step: o with what its schedule says */
+    struct session s;
+    struct run_dir *run;
+    struct journal *journal;
+    struct adamw *opt;
+    struct update_space space;
+    const struct problem **train, **test;
+    int n_train, n_test;
+    struct curriculum curriculum;
+    struct missing missing;
+    struct pipeline ahead; /* this step's batch and those sampled for later steps */
+    struct roles roles;
+    int64_t step, steps, opt_step;
+    double baseline;    /* running mean of the rewards; NaN before the first batch */
+    int64_t saved_step; /* of the last checkpoint; 0: none */
+    double save_s;      /* that the last checkpoint took */
+    bool finished;      /* nothing is left to do */
+    double started_s;
+    int64_t first_step;
+};
+
+/* ---- problems -----------------------------------------------------------------------------------------------------*/
+
+/* The i-th problem of the endless sequence of shuffled epochs: a pure function of the seed, so a resumed run sees the
+ * problems that the uninterrupted one would have seen. */
+static void pick_problems(const struct trainer *t, int64_t step, const struct problem **out) {
+    int64_t n = t->n_train, batch = t->o->dataset_builder.batch_size, epoch = -1;
+    int32_t *order = xmalloc((size_t)n * sizeof *order);
+    for (int64_t i = 0; i < batch; i++) {
+        int64_t at = step * batch + i;
+        if (at / n != epoch) {
+            epoch = at / n;
+            for (int32_t k = 0; k < n; k++) order[k] = k;
+            struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x65706f6368) + (uint64_t)epoch);
+            if (t->o->dataset_builder.shuffle) rng_shuffle(&r, order, (size_t)n, sizeof *order);
+        }
+        out[i] = t->train[order[at % n]];
+    }
+    free(order);
+}
+
+/* Problems in the place of those whose answers all scored the same: drawn anew for the step and the round. */
+static void pick_others(const struct trainer *t, int64_t step, int round, int n, const struct problem **out) {
+    struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x726566696c6c0000) + (uint64_t)step * 16 + (uint64_t)round);
+    for (int i = 0; i < n; i++) out[i] = t->train[rng_below(&r, (uint64_t)t->n_train)];
+}
+
+/* ---- advantages ---------------------------------------------------------------------------------------------------*/
+
+static int count_episodes(const struct rollout *r) {
+    int n = 0;
+    for (int i = 0; i < r->n; i++) n += r->group[i].n;
+    return n;
+}
+
+enum what { OF_RETURN, OF_PLAN, OF_CODE };
+
+/* Advantages of all turns by their returns, or by one part of them, in the order of the groups. A turn's peers are all
+ * turns of all samples of its problem, or the same turn's. Returns the number of constant groups. */
+static int advantages_of(struct trainer *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
+    const struct train_options *o = t->o;
+    const struct advantage_params p = session_advantage_params(o);
+    const int turns = o->mode == MODE_MULTI_TURN && o->advantage_group == GROUP_TURN ? TURNS_MAX : 1;
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++) {
+            const struct sample_group *g = &r->group[i];
+            const struct episode *ep = &g->ep[j];
+            s[n++] = (struct advantage_sample){.group = turns * g->task + (turns > 1 ? g->turn : 0),
+                                               .present = ep->has_return,
+                                               .score = what == OF_PLAN   ? ep->plan_ret
+                                                        : what == OF_CODE ? ep->code_ret
+                                                                          : ep->ret};
+        }
+    double unused = t->baseline;
+    return advantage_batch(&p, s, n, turns * r->n_tasks, what == OF_RETURN ? &t->baseline : &unused);
+}
+
+/* Reasoning tokens earn what the plan is worth, the answer's tokens what the code is. */
+static void split_advantage(const struct train_options *o, struct episode *ep, double plan, double code) {
+    if (ep->plan_tokens == 0 || ep->sample.n == 0) return;
+    ep->token_advantage = xmalloc((size_t)ep->sample.n * sizeof *ep->token_advantage);
+    for (int k = 0; k < ep->sample.n; k++)
+        ep->token_advantage[k] = (float)(k < ep->plan_tokens ? o->plan_weight * plan : code);
+    ep->advantage = code;
+    ep->kept |= plan != 0;
+}
+
+/* Returns the number of groups that teach nothing. */
+static int assign_advantages(struct trainer *t, struct rollout *r) {
+    const struct train_options *o = &t->now;
+    const bool idle_tokens_count = o->kl_penalty_coef > 0 || o->entropy_coef > 0 || !o->remove_constant_reward_groups;
+    const int n = count_episodes(r);
+    struct advantage_sample *all = xcalloc((size_t)n + 1, sizeof *all), *plan = NULL, *code = NULL;
+    const int constant = advantages_of(t, r, OF_RETURN, all);
+    if (o->hierarchical_rewards) {
+        plan = xcalloc((size_t)n + 1, sizeof *plan);
+        code = xcalloc((size_t)n + 1, sizeof *code);
+        (void)advantages_of(t, r, OF_PLAN, plan);
+        (void)advantages_of(t, r, OF_CODE, code);
+    }
+    for (int i = 0, k = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++, k++) {
+            struct episode *ep = &r->group[i].ep[j];
+            ep->advantage = all[k].advantage;
+            ep->kept = all[k].takes_part && idle_tokens_count;
+            if (plan) split_advantage(o, ep, plan[k].advantage, code[k].advantage);
+        }
+    roles_advantages(&t->roles, o, idle_tokens_count);
+    free(all);
+    free(plan);
+    free(code);
+    return constant;
+}
+
+/* Tasks whose answers' returns are all equal. */
+static int constant_tasks(struct trainer *t, const struct rollout *r) {
+    struct advantage_sample *s = xcalloc((size_t)count_episodes(r) + 1, sizeof *s);
+    const double baseline = t->baseline;
+    (void)advantages_of(t, r, OF_RETURN, s);
+    t->baseline = baseline;
+    bool *differs = xcalloc((size_t)r->n_tasks + 1, sizeof *differs);
+    for (int i = 0, k = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++, k++) differs[r->group[i].task] |= !s[k].constant;
+    int constant = 0;
+    for (int i = 0; i < r->n_tasks; i++) constant += !differs[i];
+    free(differs);
+    free(s);
+    return constant;
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------------------*/
+
+static enum status save_ahead(void *ctx, const char *dir, struct err *e) {
+    const struct trainer *t = ctx;
+    TRY(missing_save(&t->missing, dir, e));
+    return pipeline_save(&t->ahead, t->step, dir, e);
+}
+
+static enum status save(struct trainer *t, const char *name, struct err *e) {
+    char step[32];
+    CLEANUP_STR struct str more = STR_INIT;
+    const double from = clock_now_s();
+    snprintf(step, sizeof step, "%06lld", (long long)t->step);
+    if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
+    if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
+    if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
+    const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.model, t->o->lora_rank > 0,
+                            t->opt, t->s.tokenizer_dir, e));
+    t->saved_step = t->step;
+    t->save_s = clock_now_s() - from;
+    return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
+}
+
+/* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
+static void keep_state(struct trainer *t, int64_t opt_step_before, double baseline_before) {
+    char where[400];
+    struct err e;
+    if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
+    if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    t->baseline = baseline_before;
+    missing_count_back(&t->missing, &t->ahead.batch[0]->r);
+    if (save(t, NULL, &e) == ST_OK)
+        log_info("the state before step %lld is saved", (long long)t->step + 1);
+    else
+        log_warn("the state before step %lld could not be saved: %s", (long long)t->step + 1, e.msg);
+}
+
+/* ---- one step -----------------------------------------------------------------------------------------------------*/
+
+static struct rollout_params params_of(const struct trainer *t, int64_t step) {
+    const struct train_options now = schedule_at(t->o, (double)step / (double)t->steps);
+    struct rollout_params p = session_rollout_params(&now);
+    p.step = step;
+    p.stream = (uint64_t)(step * t->o->dataset_builder.batch_size);
+    return p;
+}
+
+/* The batch of a step, with the weights as they are; its verdicts are asked for. */
+static enum status sample_batch(struct trainer *t, int64_t step, struct rollout_times *times, struct err *e) {
+    const int batch = (int)t->o->dataset_builder.batch_size;
+    const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
+    const struct rollout_params p = params_of(t, step);
+    if (t->o->curriculum.enabled)
+        curriculum_pick(&t->curriculum, t->o, step, batch, problems);
+    else
+        pick_problems(t, step, problems);
+    enum status st = roles_propose(&t->roles, &t->s.actor, &t->now, &p, problems, batch, e);
+    struct batch *b = pipeline_push(&t->ahead, step, t->step, t->opt_step);
+    if (st == ST_OK) st = rollout_sample(&t->s.actor, problems, batch, &p, &b->r, times, e);
+    if (st != ST_OK) pipeline_drop_last(&t->ahead);
+    free(problems);
+    return st;
+}
+
+/* This step's batch, if it is not there yet, and those of the next max_staleness steps. */
+static enum status sample_ahead(struct trainer *t, struct rollout_times *times, struct err *e) {
+    const int64_t last = i64_min(t->step + t->o->max_staleness, t->steps - 1);
+    for (;;) {
+        const int64_t next = t->ahead.n ? t->ahead.batch[t->ahead.n - 1]->step + 1 : t->step;
+        if (next > last) return ST_OK;
+        TRY(sample_batch(t, next, times, e));
+    }
+}
+
+/* Waits for the step's verdicts; then samples other problems in the place of those that teach nothing, as often as
+ * refill_rounds says, and lets the other roles play. */
+static enum status judge(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
+    const struct train_options *o = t->o;
+    const int batch = (int)o->dataset_builder.batch_size;
+    struct rollout_params p = params_of(t, t->step);
+    const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
+    enum status st = rollout_score(&t->s.actor, &p, r, 0, times, e);
+    for (int round = 1; st == ST_OK && round <= o->refill_rounds; round++) {
+        const int lacking = batch - (r->n_tasks - constant_tasks(t, r));
+        if (lacking <= 0) break;
+        if (o->curriculum.enabled)
+            curriculum_pick(&t->curriculum, o, t->step + ((int64_t)round << 32), lacking, problems);
+        else
+            pick_others(t, t->step, round, lacking, problems);
+        p.first_task = r->n_tasks;
+        p.stream = (UINT64_C(1) << 50) + ((uint64_t)t->step << 20) + (uint64_t)r->n_tasks;
+        st = rollout_run(&t->s.actor, problems, lacking, &p, r, times, e);
+    }
+    free(problems);
+    p = params_of(t, t->step);
+    return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
+}
+
+static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
+                              const struct step_times *times, struct err *e) {
+    TRY(run_traces(t->run, t->step, r, e));
+    TRY(roles_traces(&t->roles, t->run, t->step, e));
+    struct metrics m = {0};
+    const double elapsed = clock_now_s() - t->started_s;
+    if (t->o->curriculum.enabled) {
+        metrics_add(&m, t->curriculum.key[t->curriculum.learned], "curriculum/learned_level");
+        metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
+    }
+    metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
+    if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
+    missing_metrics(&t->missing, r, &m);
+    metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
+    metrics_log(t->o, t->step, t->steps, r, times,
+                elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
+    enum status st = metrics_histograms(t->run, t->o, t->step, r, e);
+    if (st == ST_OK) st = run_metrics(t->run, t->step, m.m, m.n, e);
+    metrics_free(&m);
+    return st;
+}
+
+/* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. The batch stays
+ * in the pipeline until all of that is done, so that a checkpoint made on the way holds it. */
+static enum status one_step(struct trainer *t, struct err *e) {
+    t->now = schedule_at(t->o, (double)t->step / (double)t->steps);
+    struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
+    struct update_stats u = {0};
+    const double t0 = clock_now_s(), baseline = t->baseline;
+    enum status st;
+    TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
+    struct rollout *r = &t->ahead.batch[0]->r;
+    TRY_GOTO(judge(t, r, &times.rollout, e), out);
+    times.staleness = pipeline_age(&t->ahead, t->opt_step);
+    missing_count(&t->missing, r);
+    const double t1 = clock_now_s();
+    const int constant = assign_advantages(t, r);
+    const double t2 = clock_now_s();
+    const int64_t opt_step = t->opt_step;
+    int n_groups;
+    struct sample_group *groups = roles_join(&t->roles, r, &n_groups);
+    st = update_policy(t->s.model, t->opt, &t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
+    free(groups);
+    if (st != ST_OK) {
+        keep_state(t, opt_step, baseline);
+        goto out;
+    }
+    times.assemble_s = t2 - t1;
+    times.train_s = clock_now_s() - t2;
+    times.total_s = clock_now_s() - t0;
+    times.judging = judging_stats(t->s.actor.judging);
+    times.quiet_s += lease_quiet_s(t->s.lease);
+    t->save_s = 0;
+    if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, r);
+    st = write_step(t, r, constant, &u, &times, e);
+    if (st == ST_OK) pipeline_pop(&t->ahead);
+out:
+    /* What a step that failed has sampled comes again, should the run go on from in front of it. */
+    while (st != ST_OK && t->ahead.n > 0 && t->ahead.batch[t->ahead.n - 1]->sampled_in == t->step)
+        pipeline_drop_last(&t->ahead);
+    roles_end(&t->roles, t->o, st == ST_OK);
+    return st;
+}
+
+/* ---- evaluation ---------------------------------------------------------------------------------------------------*/
+
+/* Exactly what training samples, judges and shows in prompts, on the held-out problems. */
+static enum status evaluate(struct trainer *t, struct err *e) {
+    const struct train_options *o = t->o;
+    struct eval_result r;
+    struct rollout_params p = session_rollout_params(o);
+    p.step = t->step;
+    p.group_size = o->temperature > 0 ? (int)o->eval_samples : 1;
+    TRY(eval_rollouts(&t->s.actor, t->test, t->n_test, &p, &r, e));
+    struct metrics m = {0};
+    metrics_of_eval(&m, &r);
+    log_info("eval on %d held-out problems: correct %.1f%%  faster %.1f%%  speed-up %.2fx", t->n_test,
+             100 * r.correct.mean, 100 * r.fast.mean, isnan(r.speedup.mean) ? 0 : r.speedup.mean);
+    eval_free(&r);
+    const enum status st = run_metrics(t->run, t->step, m.m, m.n, e);
+    metrics_free(&m);
+    return st;
+}
+
+/* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
+static enum status interrupted(struct trainer *t, struct err *e) {
+    if (t->step > t->saved_step) TRY(save(t, NULL, e));
+    return FAIL(e, ST_CANCELLED, "interrupted before step %lld of %lld; the same command goes on from there",
+                (long long)t->step + 1, (long long)t->steps);
+}
+
+static bool eval_is_due(const struct trainer *t) {
+    return t->o->eval_every > 0 && (t->step + 1) % t->o->eval_every == 0 && t->n_test > 0;
+}
+
+/* A run interrupted in the evaluation after its last step makes it now, with the same weights. */
+static enum status make_up_evaluation(struct trainer *t, struct err *e) {
+    bool done = true;
+    enum status st = ST_OK;
+    if (t->step == t->o->start_batch) return ST_OK;
+    t->step--;
+    if (eval_is_due(t)) st = run_is_evaluated(t->run, t->step, &done, e);
+    if (st == ST_OK && !done) st = evaluate(t, e);
+    t->step++;
+    return st;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------------*/
+
+static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
+    const struct train_options *o = t->o;
+    t->started_s = clock_now_s();
+    t->first_step = t->step;
+    enum status made_up = make_up_evaluation(t, e);
+    if (made_up == ST_CANCELLED) return interrupted(t, e);
+    TRY(made_up);
+    for (; t->step < t->steps;) {
+        enum status st = cancel && *cancel ? ST_CANCELLED : one_step(t, e);
+        if (st == ST_CANCELLED) return interrupted(t, e); /* only sampling and verifying are cut short */
+        TRY(st);
+        if (eval_is_due(t)) st = evaluate(t, e);
+        if (st != ST_OK && st != ST_CANCELLED) return st;
+        t->step++;
+        if (st == ST_CANCELLED) return interrupted(t, e);
+        if (o->save_every > 0 && t->step % o->save_every == 0 && t->step < t->steps) TRY(save(t, NULL, e));
+    }
+    return save(t, "final", e);
+}
+
+static enum status load_state(struct trainer *t, const struct run_checkpoint *c, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_JSON json_t *state = NULL;
+    TRY(run_load_checkpoint(c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
+    str_addf(&path, "%s/state.json", c->path);
+    TRY(js_load(path.p, 1 << 16, &state, e));
+    TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
+    if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
+    if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
+    TRY(missing_load(&t->missing, c->path, e));
+    t->step = t->saved_step = c->next_step;
+    t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
+    log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
+    return ST_OK;
+}
+
+/* The batches that were sampled before the checkpoint for steps after it. */
+static enum status load_ahead(struct trainer *t, const char *dir, struct err *e) {
+    TRY(pipeline_load(&t->ahead, dir, &t->s.actor, t->train, t->n_train, e));
+    for (int i = 0; i < t->ahead.n; i++)
+        if (t->ahead.batch[i]->step != t->step + i || t->ahead.batch[i]->sampled_at > t->opt_step)
+            return FAIL(e, ST_PARSE, "%s: the batches in flight do not follow on step %lld", dir, (long long)t->step);
+    return ST_OK;
+}
+
+/* Weights, optimizer and position of the last checkpoint, or of the one that is asked for. What was written about later
+ * steps is dropped, but for their verdicts: those steps are made again with the same ones. */
+static enum status resume(struct trainer *t, struct err *e) {
+    struct run_checkpoint c;
+    t->step = t->o->start_batch;
+    if (t->o->resume_from_batch != CONFIG_UNSET_INT)
+        TRY(run_find_checkpoint(t->run, t->o->resume_from_batch, &c, e));
+    else
+        TRY(run_last_checkpoint(t->run, &c, e));
+    if (c.found) TRY(load_state(t, &c, e));
+    TRY(run_truncate(t->run, t->step, e));
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
+    TRY(journal_open(path.p, t->s.verify_settings, t->step, t->s.verifier, &t->journal, e));
+    session_judging(&t->s, t->journal, t->s.actor.cancel);
+    return c.found ? load_ahead(t, c.path, e) : ST_OK;
+}
+
+enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
+                      struct err *e) {
+    struct trainer t = {.o = o, .baseline = (double)NAN};
+    enum status st;
+    TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
+    TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
+    TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
+    TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
+    int n_params;
+    const struct param *params = model_params(t.s.model, &n_params);
+    TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
+    curriculum_init(&t.curriculum, o, t.train, t.n_train);
+    t.space.lease = t.s.lease;
+    TRY_GOTO(roles_open(&t.roles, o, e), out);
+    t.steps =
+        (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
+    if (o->max_steps > 0) t.steps = o->max_steps;
+    TRY_GOTO(resume(&t, e), out);
+    if (t.step == o->start_batch) {
+        run_text(t.run, t.step, "Configuration", resolved_yaml);
+        run_charts(t.run, t.step);
+    }
+    if (!t.finished) TRY_GOTO(checkpoint_room(run_dir(t.run), params, n_params, e), out);
+    log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
+             t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
+             (long long)t.steps);
+    st = t.finished ? ST_OK : train_steps(&t, cancel, e);
+    if (st == ST_OK) missing_log(&t.missing);
+    if (st == ST_OK) log_info("%s: done", o->log_path);
+out:
+    /* For who looks at the run afterwards: a process in the background has no one to tell. */
+    if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
+    pipeline_free(&t.ahead);
+    roles_close(&t.roles);
+    session_judging_close(&t.s);
+    journal_close(t.journal);
+    adamw_free(t.opt);
+    update_space_free(&t.space);
+    curriculum_free(&t.curriculum);
+    missing_free(&t.missing);
+    free(t.train);
+    free(t.test);
+    session_close(&t.s);
+    run_close(t.run);
+    return st;
+}

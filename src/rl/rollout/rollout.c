@@ -1,0 +1,471 @@
+#include "rl/rollout/rollout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "policy/feedback.h"
+#include "rl/rollout/raicl.h"
+
+enum { SUMMARY_TOKENS = 150 }; /* of the thought, where the answer says nothing in front of its kernel */
+
+/* ---- prompts ------------------------------------------------------------------------------------------------------*/
+
+struct stop_set rollout_stops(const struct actor *a) {
+    struct stop_set s = {.n = 0};
+    const struct model_config *c = model_cfg(a->model);
+    int32_t end = tokenizer_id(a->tok, "<|im_end|>");
+    if (end >= 0) s.ids[s.n++] = end;
+    for (int i = 0; i < c->n_eos && s.n < (int)ARRAY_LEN(s.ids); i++)
+        if (c->eos[i] != end) s.ids[s.n++] = c->eos[i];
+    return s;
+}
+
+static bool has_prototype(const struct actor *a) { return !a->backend || a->backend->prototype; }
+
+/* What a prompt shows of a trajectory, newest attempts at the end; less and less of it until it fits. */
+struct shown {
+    const struct trajectory *t; /* NULL: a first turn */
+    int attempts, examples;
+    bool summaries, details;
+};
+
+/* One thing less: the oldest attempt, then the last example, then the model's words, then the feedback's details. */
+static bool show_less(struct shown *s) {
+    if (s->attempts > 1)
+        s->attempts--;
+    else if (s->examples > 0)
+        s->examples--;
+    else if (s->attempts > 0 && s->summaries)
+        s->summaries = false;
+    else if (s->attempts > 0 && s->details)
+        s->details = false;
+    else
+        return false;
+    return true;
+}
+
+static const char *feedback_text(const struct actor *a, const struct episode *ep, bool details, struct arena *arena) {
+    CLEANUP_STR struct str s = STR_INIT;
+    if (a->full_feedback)
+        feedback_render_full(&ep->verdict, a->backend, &s);
+    else
+        feedback_render(&ep->verdict, &s);
+    if (!details) s.len = strcspn(str_c(&s), "\n");
+    return arena_strndup(arena, str_c(&s), s.len);
+}
+
+static void encode_prompt(const struct actor *a, const struct problem *p, const struct spec *spec,
+                          const struct prompt_example *examples, const struct shown *show, struct ids *out) {
+    struct arena arena = ARENA_INIT;
+    struct prompt_attempt attempts[PROMPT_ATTEMPTS_MAX];
+    for (int i = 0; i < show->attempts; i++) {
+        const struct episode *ep = show->t->turn[show->t->n_turns - show->attempts + i];
+        attempts[i] = (struct prompt_attempt){.kernel = ep->kernel,
+                                              .summary = show->summaries ? ep->summary : NULL,
+                                              .feedback = feedback_text(a, ep, show->details, &arena)};
+    }
+    struct chat_message messages[2];
+    prompt_build(&(struct prompt_input){.problem = p,
+                                        .spec = spec,
+                                        .backend = a->backend,
+                                        .think = a->think,
+                                        .precision = a->precision,
+                                        .hardware = a->hardware,
+                                        .examples = examples,
+                                        .n_examples = show->examples,
+                                        .attempts = attempts,
+                                        .n_attempts = show->attempts},
+                 &arena, messages);
+    out->len = 0;
+    chat_encode(a->tok, a->style, messages, 2, true, out);
+    arena_free(&arena);
+}
+
+/* The prompt of a problem's first turn (t NULL), or of a trajectory's next one, in at most max_len tokens. */
+static enum status make_prompt(const struct actor *a, const struct problem *p, const struct trajectory *t,
+                               int64_t max_len, struct ids *out, struct err *e) {
+    const struct spec *spec = NULL;
+    if (has_prototype(a)) {
+        judging_pause(a->judging); /* the verifier is asked by one thread at a time */
+        const enum status st = verifier_spec(a->verifier, p, &spec, e);
+        judging_resume(a->judging);
+        TRY(st);
+    }
+    const struct prompt_example *examples = a->examples;
+    struct shown show = {.t = t, .examples = a->n_examples, .summaries = true, .details = true};
+    if (a->raicl) TRY(raicl_examples(a->raicl, p, &examples, &show.examples, e));
+    if (t) show.attempts = a->history_all ? t->n_turns : 1;
+    do encode_prompt(a, p, spec, examples, &show, out);
+    while ((int64_t)out->len > max_len && show_less(&show));
+    if ((int64_t)out->len <= max_len) return ST_OK;
+    return FAIL(e, ST_INVALID, "the prompt has %zu tokens, %lld are allowed (prompt_max_tokens, max_tokens)", out->len,
+                (long long)max_len);
+}
+
+static int64_t longest_prompt(const struct actor *a, int max_tokens) {
+    const int64_t left = (int64_t)model_cfg(a->model)->max_positions - max_tokens;
+    return a->prompt_tokens > 0 && a->prompt_tokens < left ? a->prompt_tokens : left;
+}
+
+enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) {
+    return make_prompt(a, p, NULL, longest_prompt(a, 0), out, e);
+}
+
+enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
+                                  int max_tokens, struct ids *out, struct err *e) {
+    const struct trajectory t = {.n_turns = 1, .turn = {failed}};
+    return make_prompt(a, p, &t, longest_prompt(a, max_tokens), out, e);
+}
+
+/* ---- one turn -----------------------------------------------------------------------------------------------------*/
+
+static int64_t utf8_chars(const char *p, size_t n) {
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) count += ((unsigned char)p[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* Number of leading tokens whose text ends within the first `bytes` bytes. */
+static int tokens_in(const struct actor *a, const struct sample *s, size_t bytes) {
+    CLEANUP_STR struct str text = STR_INIT;
+    for (int i = 0; i < s->n; i++) {
+        tokenizer_decode(a->tok, &s->ids[i], 1, true, &text);
+        if (text.len > bytes) return i;
+    }
+    return s->n;
+}
+
+/* The first SUMMARY_TOKENS tokens of a thought. */
+static char *short_thought(const struct actor *a, struct slice thought) {
+    struct ids ids = {0};
+    struct str text = STR_INIT;
+    tokenizer_encode(a->tok, thought.p, thought.n, false, &ids);
+    tokenizer_decode(a->tok, ids.p, ids.len < SUMMARY_TOKENS ? ids.len : SUMMARY_TOKENS, true, &text);
+    ids_free(&ids);
+    return str_steal(&text);
+}
+
+void rollout_decode(const struct actor *a, struct episode *ep) {
+    struct str text = STR_INIT;
+    int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
+    tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
+    struct parsed p;
+    parse_completion(str_c(&text), text.len, a->backend ? a->backend->language : ANSWER_C, &p);
+    ep->format_ok = p.format_ok;
+    if (p.thought.p) ep->thought_chars = utf8_chars(p.thought.p, p.thought.n);
+    if (p.kernel.p) {
+        ep->kernel = xstrndup(p.kernel.p, p.kernel.n);
+        ep->kernel_chars = utf8_chars(p.kernel.p, p.kernel.n);
+    }
+    if (p.summary.p)
+        ep->summary = xstrndup(p.summary.p, p.summary.n);
+    else if (p.thought.p)
+        ep->summary = short_thought(a, p.thought);
+    if (p.answer > 0) ep->plan_tokens = tokens_in(a, &ep->sample, p.answer);
+    ep->text = str_steal(&text);
+}
+
+/* A turn while it is sampled: finished samples go to their episodes, and with those to the judge. */
+struct turn {
+    const struct actor *a;
+    const struct rollout_params *p;
+    struct rollout *r;
+    struct sample *samples;
+    struct episode **ep; /* [total], beside samples */
+    struct journal_place *at;
+    const struct problem **problem;
+    int total, taken;
+};
+
+static void take_sample(struct turn *t, int i) {
+    struct episode *ep = t->ep[i];
+    ep->sample = t->samples[i];
+    t->samples[i] = (struct sample){0};
+    rollout_decode(t->a, ep);
+    judging_add(t->a->judging, &t->r->verdicts, t->problem[i], ep->kernel, &t->at[i], &ep->verdict);
+    t->taken++;
+}
+
+static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
+    struct turn *t = ctx;
+    for (int i = 0; i < t->total && t->taken < done; i++)
+        if (t->samples[i].ids) take_sample(t, i);
+    log_progress("  sampling: %d of %d answers, %lld tokens", done, total, (long long)tokens);
+    lease_yield(t->a->lease);
+    return !(t->a->cancel && *t->a->cancel);
+}
+
+enum status actor_run(const struct actor *a, const struct request *req, int n_req, struct sample *out,
+                      engine_progress_fn *progress, void *ctx, struct err *e) {
+    lease_begin(a->lease);
+    const enum status st = a->policy.fn ? a->policy.fn(a->policy.ctx, req, n_req, out, progress, ctx, e)
+                                        : engine_run(a->engine, req, n_req, out, progress, ctx, e);
+    lease_end(a->lease);
+    char where[400];
+    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+        const struct err first = *e;
+        return FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
+    }
+    return st;
+}
+
+static enum status sample_turn(struct turn *t, struct request *req, int n_req, struct rollout_times *times,
+                               struct err *e) {
+    const double from = clock_now_s();
+    TRY(actor_run(t->a, req, n_req, t->samples, on_progress, t, e));
+    if (t->a->cancel && *t->a->cancel) return FAIL(e, ST_CANCELLED, "interrupted");
+    for (int i = 0; i < t->total; i++)
+        if (t->samples[i].ids) take_sample(t, i);
+    for (int i = 0; times && i < t->total; i++) times->tokens += t->ep[i]->sample.n;
+    if (times) times->generate_s += clock_now_s() - from;
+    return ST_OK;
+}
+
+static struct journal_place place_of(const struct rollout_params *p, const struct sample_group *g, int task, int j) {
+    return (struct journal_place){
+        .step = p->step, .eval = p->eval, .group = p->first_task + task, .sample = g->first + j, .turn = g->turn};
+}
+
+/* Samples the groups from `begin` on, which have their prompts. */
+static enum status play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
+                        int first_task, struct rollout_times *times, struct err *e) {
+    const struct stop_set stops = rollout_stops(a);
+    const int n_req = r->n - begin;
+    struct turn t = {.a = a, .p = p, .r = r};
+    for (int i = begin; i < r->n; i++) t.total += r->group[i].n;
+    if (t.total == 0) return ST_OK;
+    struct request *req = xcalloc((size_t)n_req, sizeof *req);
+    t.samples = xcalloc((size_t)t.total, sizeof *t.samples);
+    t.ep = xcalloc((size_t)t.total, sizeof *t.ep);
+    t.at = xcalloc((size_t)t.total, sizeof *t.at);
+    t.problem = xcalloc((size_t)t.total, sizeof *t.problem);
+    for (int i = 0, k = 0; i < n_req; i++) {
+        struct sample_group *g = &r->group[begin + i];
+        const int task = g->task - first_task;
+        const uint64_t key[3] = {p->stream + (uint64_t)task, (uint64_t)g->turn, (uint64_t)g->first};
+        req[i] = (struct request){
+            .prompt = g->prompt.p,
+            .n_prompt = (int)g->prompt.len,
+            .n_samples = g->n,
+            .id = g->turn == 0 ? key[0] : hash_bytes(key, sizeof key, 0),
+            .params = {.temperature = (float)p->temperature,
+                       .top_p = 1,
+                       .min_p = (float)a->min_p,
+                       .max_tokens = p->max_tokens,
+                       .stop_ids = stops.ids,
+                       .n_stop_ids = stops.n,
+                       .seed = p->seed},
+        };
+        for (int j = 0; j < g->n; j++, k++) {
+            t.ep[k] = &g->ep[j];
+            t.problem[k] = g->problem;
+            t.at[k] = place_of(p, g, task, j);
+        }
+    }
+    const enum status st = sample_turn(&t, req, n_req, times, e);
+    for (int i = 0; i < t.total; i++) sample_free(&t.samples[i]);
+    free(t.samples);
+    free(t.ep);
+    free(t.at);
+    free(t.problem);
+    free(req);
+    return st;
+}
+
+/* ---- tasks and turns ----------------------------------------------------------------------------------------------*/
+
+struct sample_group *rollout_add_group(struct rollout *r, const struct problem *p, struct ids *prompt, int task,
+                                       int turn, int first, int n) {
+    if (r->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 64;
+        r->group = xrealloc(r->group, (size_t)r->cap * sizeof *r->group);
+    }
+    struct sample_group *g = &r->group[r->n++];
+    *g = (struct sample_group){.problem = p, .prompt = *prompt, .task = task, .turn = turn, .first = first, .n = n};
+    *prompt = (struct ids){0};
+    g->ep = xcalloc((size_t)n, sizeof *g->ep);
+    return g;
+}
+
+static enum status first_turns(const struct actor *a, const struct problem *const *problems, int n,
+                               const struct rollout_params *p, struct rollout *r, struct err *e) {
+    const int64_t longest = longest_prompt(a, p->max_tokens);
+    const int total = r->n_trajectories + n * p->group_size;
+    r->trajectory = xrealloc(r->trajectory, (size_t)(total + 1) * sizeof *r->trajectory);
+    for (int i = 0; i < n; i++) {
+        struct ids prompt = {0};
+        if (make_prompt(a, problems[i], NULL, longest, &prompt, e) != ST_OK) {
+            ids_free(&prompt);
+            return err_note(e, "problem %s", problems[i]->key);
+        }
+        const struct sample_group *g = rollout_add_group(r, problems[i], &prompt, r->n_tasks, 0, 0, p->group_size);
+        for (int j = 0; j < p->group_size; j++)
+            r->trajectory[r->n_trajectories++] =
+                (struct trajectory){.task = r->n_tasks, .sample = j, .n_turns = 1, .turn = {&g->ep[j]}};
+        r->n_tasks++;
+    }
+    return ST_OK;
+}
+
+static bool ends(const struct rollout_params *p, const struct episode *ep) {
+    if (outcome_class(ep->verdict.outcome) == 'I') return true; /* nothing to tell the model */
+    if (!p->early_stop || ep->verdict.outcome != OUTCOME_CORRECT) return false;
+    return p->speedup_threshold <= 0 || ep->verdict.speedup >= p->speedup_threshold;
+}
+
+/* A group of one for each trajectory that goes on. */
+static enum status next_turns(const struct actor *a, const struct rollout_params *p, struct rollout *r,
+                              int first_trajectory, int first_group, int first_task, struct err *e) {
+    const int64_t longest = longest_prompt(a, p->max_tokens);
+    for (int k = first_trajectory; k < r->n_trajectories; k++) {
+        struct trajectory *t = &r->trajectory[k];
+        t->done |= ends(p, t->turn[t->n_turns - 1]);
+        if (t->done) continue;
+        const struct problem *problem = r->group[first_group + t->task - first_task].problem;
+        struct ids prompt = {0};
+        if (make_prompt(a, problem, t, longest, &prompt, e) != ST_OK) {
+            ids_free(&prompt);
+            if (e->code != ST_INVALID) return err_note(e, "problem %s", problem->key);
+            t->done = true; /* its attempt is too long to be shown */
+            continue;
+        }
+        struct sample_group *g = rollout_add_group(r, problem, &prompt, t->task, t->n_turns, t->sample, 1);
+        t->turn[t->n_turns++] = &g->ep[0];
+    }
+    return ST_OK;
+}
+
+enum status rollout_sample(const struct actor *a, const struct problem *const *problems, int n,
+                           const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
+                           struct err *e) {
+    const int first_task = r->n_tasks, first_group = r->n, first_trajectory = r->n_trajectories;
+    ASSERT(p->max_turns <= TURNS_MAX);
+    r->judging = a->judging;
+    TRY(first_turns(a, problems, n, p, r, e));
+    TRY(play(a, p, r, first_group, first_task, times, e));
+    for (int turn = 1; turn < p->max_turns; turn++) {
+        const double from = clock_now_s();
+        TRY(judging_wait(a->judging, &r->verdicts, e));
+        if (times) times->verify_s += clock_now_s() - from;
+        const int begin = r->n;
+        TRY(next_turns(a, p, r, first_trajectory, first_group, first_task, e));
+        TRY(play(a, p, r, begin, first_task, times, e));
+    }
+    return ST_OK;
+}
+
+/* ---- scores -------------------------------------------------------------------------------------------------------*/
+
+struct reward rollout_reward(const struct rollout_params *p, const struct episode *ep) {
+    return reward_score(&p->weights, &(struct reward_input){.verdict = &ep->verdict,
+                                                            .format_ok = ep->format_ok,
+                                                            .thought_chars = ep->thought_chars,
+                                                            .kernel_chars = ep->kernel_chars,
+                                                            .tokens = ep->sample.n,
+                                                            .max_tokens = p->max_tokens});
+}
+
+static void score_trajectory(const struct rollout_params *p, struct trajectory *t) {
+    double total[TURNS_MAX], plan[TURNS_MAX], code[TURNS_MAX];
+    bool known = true;
+    for (int i = 0; i < t->n_turns; i++) {
+        struct episode *ep = t->turn[i];
+        ep->present = outcome_class(ep->verdict.outcome) != 'I';
+        if (ep->present) ep->reward = rollout_reward(p, ep);
+        total[i] = ep->reward.total;
+        plan[i] = ep->reward.plan;
+        code[i] = ep->reward.code;
+    }
+    reward_returns(total, t->n_turns, p->gamma, total);
+    reward_returns(plan, t->n_turns, p->gamma, plan);
+    reward_returns(code, t->n_turns, p->gamma, code);
+    for (int i = t->n_turns - 1; i >= 0; i--) {
+        struct episode *ep = t->turn[i];
+        known &= ep->present; /* what a turn led to is not known once a later verdict is missing */
+        ep->has_return = known;
+        ep->ret = total[i];
+        ep->plan_ret = plan[i];
+        ep->code_ret = code[i];
+    }
+}
+
+enum status rollout_score(const struct actor *a, const struct rollout_params *p, struct rollout *r, int first_task,
+                          struct rollout_times *times, struct err *e) {
+    const double from = clock_now_s();
+    const enum status st = judging_wait(a->judging, &r->verdicts, e);
+    log_progress_end();
+    if (times) times->verify_s += clock_now_s() - from;
+    TRY(st);
+    for (int k = 0; k < r->n_trajectories; k++)
+        if (r->trajectory[k].task >= first_task) score_trajectory(p, &r->trajectory[k]);
+    return a->cancel && *a->cancel ? FAIL(e, ST_CANCELLED, "interrupted") : ST_OK;
+}
+
+enum status rollout_restore(const struct actor *a, int64_t step, struct rollout *r, const char *where, struct err *e) {
+    r->judging = a->judging;
+    for (int i = 0; i < r->n; i++) { /* first turns come in the order of their tasks, in front of later ones */
+        const struct sample_group *g = &r->group[i];
+        if (g->turn > 0) continue;
+        if (g->task != r->n_tasks || g->first != 0) return FAIL(e, ST_PARSE, "%s: group %d is out of order", where, i);
+        const size_t total = (size_t)(r->n_trajectories + g->n);
+        r->trajectory = xrealloc(r->trajectory, (total + 1) * sizeof *r->trajectory);
+        for (int j = 0; j < g->n; j++)
+            r->trajectory[r->n_trajectories++] =
+                (struct trajectory){.task = g->task, .sample = j, .n_turns = 1, .turn = {&g->ep[j]}};
+        r->n_tasks++;
+    }
+    for (int i = 0; i < r->n; i++) {
+        struct sample_group *g = &r->group[i];
+        struct trajectory *t = NULL;
+        for (int k = 0; g->turn > 0 && k < r->n_trajectories && !t; k++)
+            if (r->trajectory[k].task == g->task && r->trajectory[k].sample == g->first) t = &r->trajectory[k];
+        if (g->turn > 0 && (!t || t->n_turns != g->turn || g->n != 1))
+            return FAIL(e, ST_PARSE, "%s: group %d is a turn without the one before it", where, i);
+        if (t) t->turn[t->n_turns++] = &g->ep[0];
+    }
+    const struct rollout_params p = {.step = step};
+    for (int i = 0; i < r->n; i++)
+        for (int j = 0; j < r->group[i].n; j++) {
+            struct sample_group *g = &r->group[i];
+            const struct journal_place at = place_of(&p, g, g->task, j);
+            rollout_decode(a, &g->ep[j]);
+            judging_add(a->judging, &r->verdicts, g->problem, g->ep[j].kernel, &at, &g->ep[j].verdict);
+        }
+    return ST_OK;
+}
+
+enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
+                        const struct rollout_params *p, struct rollout *r, struct rollout_times *times, struct err *e) {
+    const int first_task = r->n_tasks;
+    TRY(rollout_sample(a, problems, n, p, r, times, e));
+    return rollout_score(a, p, r, first_task, times, e);
+}
+
+void groups_free(struct sample_group *groups, int n) {
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; groups[i].ep && j < groups[i].n; j++) {
+            struct episode *ep = &groups[i].ep[j];
+            sample_free(&ep->sample);
+            free(ep->text);
+            free(ep->kernel);
+            free(ep->summary);
+            free(ep->ref_logp);
+            free(ep->old_logp);
+            free(ep->token_advantage);
+        }
+        free(groups[i].ep);
+        ids_free(&groups[i].prompt);
+        groups[i] = (struct sample_group){0};
+    }
+}
+
+void rollout_free(struct rollout *r) {
+    if (r->judging) judging_drop(r->judging, &r->verdicts);
+    groups_free(r->group, r->n);
+    free(r->group);
+    free(r->trajectory);
+    *r = (struct rollout){0};
+}

@@ -1,0 +1,686 @@
+/* One answer: its tests, its clock, and what is said about it. */
+#include "verify/native/judge.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "verify/native/candidate.h"
+#include "verify/timing.h"
+
+enum { ROUNDS = 7, FEW_ROUNDS = 3 };
+/* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
+ * the other side's turn, are a small part. */
+static const double request_s = 2e-3;
+/* The number of calls per request is estimated from this many, or from twice the time of a request: a single short one
+ * is mostly the waking of threads. */
+enum { WARM_CALLS = 8 };
+/* A ratio above this is measured again, in a fresh process, before it counts. */
+static const double believable_ratio = 10;
+/* An answer so slow that all rounds would take longer is timed in fewer. */
+static const double timing_budget_s = 0.7;
+/* An answer is loaded within this time: nothing of it should run then. */
+static const double load_timeout_s = 3;
+/* One measurement, from loading to the last request, may take so many times what the tests together may: an answer that
+ * passes those needs less. */
+static const double timed_share = 1.5;
+/* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
+static const double most_moved_s = 60e-6;
+/* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
+ * by one. What is known of that is some measurements old: it is asked again only above more. First a few times: other
+ * work on the machine explains most of it. */
+static const double most_slowed = 1.1, most_suspect = 1.25;
+enum { FEW_ALONE = 3 };
+/* Of an interval this wide, high over low, means count in the place of medians: slow requests do. The answer is
+ * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
+ * machine that is busy with something else spreads both), and the clock was held for so long. */
+static const double widest_interval = 4, most_spread = 4, held_s = 0.05;
+
+/* ---- messages ---- */
+
+/* "out[2][3]" for element 1 of argument a; the flat index when that would not fit. */
+static void element_name(const struct arg *a, int64_t index, char *text, size_t size) {
+    int64_t at[8];
+    for (int d = a->nd - 1; d >= 0; d--) {
+        at[d] = a->dim[d] ? index % a->dim[d] : 0;
+        if (a->dim[d]) index /= a->dim[d];
+    }
+    size_t n = (size_t)snprintf(text, size, "%.60s", a->name);
+    for (int d = 0; d < a->nd && n < size; d++) n += (size_t)snprintf(text + n, size - n, "[%lld]", (long long)at[d]);
+}
+
+static void say_difference(struct verdict *v, const struct sets *s, int set, int arg, const struct compare_result *r,
+                           const char *where) {
+    const struct arg *a = &s->spec->args[arg];
+    const struct set_info *info = &s->info[set];
+    char name[256];
+    element_name(a, r->first, name, sizeof name);
+    const char *inputs = strcmp(info->family, "signed") == 0    ? "inputs of both signs"
+                         : strcmp(info->family, "touched") == 0 ? "one input element changed"
+                         : strcmp(info->family, "scaled") == 0  ? "large inputs of both signs"
+                                                                : "inputs as the problem makes them";
+    if (r->unwritten > 0)
+        VERDICT_SAY(v, "%s: %lld of %lld elements of %s were never written, the first wrong one is %s", where,
+                    (long long)r->unwritten, (long long)a->count, a->name, name);
+    else
+        VERDICT_SAY(
+            v,
+            "%s (%s): %lld of %lld elements of %s are wrong; first %s is %.6g, expected %.6g; the largest error is "
+            "%.3g "
+            "of the output's scale",
+            where, inputs, (long long)r->different, (long long)a->count, a->name, name, r->got, r->want, r->max_error);
+}
+
+static enum outcome difference_outcome(const struct compare_result *r) {
+    if (r->unwritten > 0) return OUTCOME_UNWRITTEN;
+    return r->not_finite > 0 ? OUTCOME_NOT_FINITE : OUTCOME_WRONG_OUTPUT;
+}
+
+static void first_line(char *text) {
+    text[strcspn(text, "\n")] = 0;
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 32) *p = ' ';
+}
+
+/* How a runner that went away went, from its wait status and what it last said. */
+static void judge_death(struct verdict *v, struct candidate *c, const char *where) {
+    enum wire_fault fault = c->fault;
+    int sig, code;
+    char said[300];
+    candidate_end(c, &sig, &code, said, sizeof said);
+    first_line(said);
+    if (sig == SIGSYS) {
+        v->outcome = OUTCOME_SANDBOX_VIOLATION;
+        VERDICT_SAY(v, "%s: made a system call that the sandbox forbids (a process, a file, the network or a signal)",
+                    where);
+    } else if (fault == WIRE_FAULT_READ_ONLY) {
+        v->outcome = OUTCOME_OUT_OF_BOUNDS;
+        VERDICT_SAY(v, "%s: wrote into an input or a parameter, or far outside of an output (segmentation fault)",
+                    where);
+    } else if (fault == WIRE_FAULT_MEMORY) {
+        v->outcome = OUTCOME_MEMORY_LIMIT;
+        VERDICT_SAY(v, "%s: an allocation was refused by the memory limit, then it crashed", where);
+    } else if (sig == SIGXCPU) {
+        v->outcome = OUTCOME_TIMEOUT;
+        VERDICT_SAY(v, "%s: used up its processor time", where);
+    } else if (sig > 0) {
+        v->outcome = OUTCOME_CRASH;
+        VERDICT_SAY(v, "%s: crashed with signal %d (%s%s)%s%s", where, sig, strsignal(sig),
+                    fault == WIRE_FAULT_STACK ? ", stack overflow: large local arrays?" : "", said[0] ? ": " : "",
+                    said);
+    } else {
+        v->outcome = OUTCOME_CRASH;
+        VERDICT_SAY(v, "%s: the process ended by itself (exit status %d)%s%s", where, code, said[0] ? ": " : "", said);
+    }
+}
+
+/* Turns a call that did not come back well into a verdict, and ends the candidate. */
+static void judge_call(struct verdict *v, struct candidate *c, enum call_result r, const char *where, double waited_s) {
+    switch (r) {
+    case CALL_DONE: return;
+    case CALL_TIMEOUT:
+        candidate_end(c, NULL, NULL, NULL, 0);
+        v->outcome = OUTCOME_TIMEOUT;
+        VERDICT_SAY(v, "%s: no result after %.1f s", where, waited_s);
+        return;
+    case CALL_FORGED:
+        candidate_end(c, NULL, NULL, NULL, 0);
+        v->outcome = OUTCOME_SANDBOX_VIOLATION;
+        VERDICT_SAY(v, "%s: wrote to the verifier's channel", where);
+        return;
+    case CALL_DIED:
+    case CALL_NOT_LOADED: judge_death(v, c, where); return;
+    }
+}
+
+/* ---- one answer ---- */
+
+struct native_run {
+    struct native_judge *j;
+    struct reference *ref;
+    struct compile_batch *beside; /* compilers that may run at the same time; NULL: none */
+    struct verdict *out;
+    struct judge_timed *timed; /* once its tests are behind it */
+    int lane;                  /* of the reference's sets */
+    struct candidate c;
+    bool prepared[SETS_PARAM_SETS];
+    double deadline_since_s; /* the tests' time is counted from here */
+    int64_t fastest_ns;      /* of the correctness calls */
+    int64_t empty_ns;        /* the time of an empty request */
+    double left_s;           /* of the time that a measurement may take of the answer's doing */
+    int count;               /* calls in a timed request; 0: decided, no more to time */
+    double call_s;           /* the time of a call, as estimated */
+    int window;              /* its own timed sets: the first of them, then of its rounds */
+    double mine[ROUNDS];     /* as measured */
+};
+
+/* Starts the candidate, twice when the jail does not come up. False: decided, the candidate is gone. */
+static bool start_answer(struct native_run *r, const struct compile_job *job) {
+    struct verdict *out = r->out;
+    struct native_judge *j = r->j;
+    struct err e = {0};
+    struct candidate_options o = {
+        .runner_path = j->runner,
+        .threads = j->o->threads,
+        .memory_bytes = j->o->memory_bytes,
+        .lane = r->lane,
+        .cpu_s = (uint64_t)((1 + timed_share) * j->o->run_timeout_s * j->o->threads) + 5,
+    };
+    char text[300];
+    const double limit_s = fmin(load_timeout_s, j->o->run_timeout_s);
+    enum call_result result = CALL_DONE;
+    enum status st = ST_FAILED;
+    for (int attempt = 0; attempt < 2 && st != ST_OK; attempt++)
+        st = candidate_start(&r->c, j->jail, &r->ref->sets, job->object, job->object_bytes, &o,
+                             hmac_u64(j->o->seed, "nonces", ++j->serial, NULL, 0), limit_s, &result, text, sizeof text,
+                             &e);
+    if (st != ST_OK) {
+        out->outcome = OUTCOME_INFRASTRUCTURE;
+        VERDICT_SAY(out, "%s", e.msg);
+        return false;
+    }
+    if (result == CALL_NOT_LOADED) {
+        bool memory = r->c.fault == WIRE_FAULT_MEMORY;
+        candidate_end(&r->c, NULL, NULL, NULL, 0);
+        out->outcome = memory ? OUTCOME_MEMORY_LIMIT : OUTCOME_CRASH;
+        VERDICT_SAY(out, "cannot be loaded: %s", text);
+        return false;
+    }
+    judge_call(out, &r->c, result, "while loading", limit_s);
+    return result == CALL_DONE;
+}
+
+/* One request within the time that the tests have left. While compilers run beside it an answer has a part of the
+ * processors only: that time is not counted. */
+static enum call_result call_in_time(struct native_run *r, enum wire_op op, int param_set, int64_t *ns) {
+    bool asked = false;
+    for (;;) {
+        double busy = r->beside ? compile_busy_s(r->beside, r->deadline_since_s) : 0;
+        double left = r->deadline_since_s + r->j->o->run_timeout_s + busy - clock_now_s();
+        if (asked && left <= 0) return CALL_TIMEOUT;
+        enum call_result result =
+            asked ? candidate_wait(&r->c, left, ns) : candidate_call(&r->c, op, 1, param_set, left, ns);
+        if (result != CALL_TIMEOUT) return result;
+        asked = true;
+    }
+}
+
+/* Runs prepare() for a parameter set the first time it is needed. */
+static bool prepare(struct native_run *r, int param_set) {
+    struct verdict *out = r->out;
+    if (!r->c.has_prepare || r->prepared[param_set]) return true;
+    int64_t ns = 0;
+    enum call_result result = call_in_time(r, WIRE_PREPARE, param_set, &ns);
+    judge_call(out, &r->c, result, "prepare()", r->j->o->run_timeout_s);
+    if (result != CALL_DONE) return false;
+    out->prepare_ms = fmax(out->prepare_ms, (double)ns * 1e-6);
+    r->prepared[param_set] = true;
+    return true;
+}
+
+/* Looks at one slot after a call: guards first, since damage there explains the rest. True: as it should be. */
+static bool check_slot(struct native_run *r, int slot, int set, const char *where) {
+    struct verdict *out = r->out;
+    const struct sets *s = &r->ref->sets;
+    int arg;
+    struct compare_result cmp;
+    if (!sets_guards_hold(s, r->lane, slot, &arg)) {
+        out->outcome = OUTCOME_OUT_OF_BOUNDS;
+        VERDICT_SAY(out, "%s: wrote outside of %s (its %lld elements are all that it may write)", where,
+                    s->spec->args[arg].name, (long long)s->spec->args[arg].count);
+        return false;
+    }
+    sets_compare(s, r->lane, slot, set, &arg, &cmp);
+    if (!(out->max_error >= cmp.max_error)) out->max_error = cmp.max_error;
+    if (arg < 0) return true;
+    out->outcome = r->c.fault == WIRE_FAULT_MEMORY ? OUTCOME_MEMORY_LIMIT : difference_outcome(&cmp);
+    say_difference(out, s, set, arg, &cmp, where);
+    return false;
+}
+
+/* One call on a correctness set, looked at while the answer stands still. False: it did not come back, and is gone;
+ * else *passed says whether the outputs are right. */
+static bool run_test(struct native_run *r, int t, const char *where, bool *passed) {
+    int64_t ns = 0;
+    int param_set = r->ref->sets.info[t].param_set;
+    if (!prepare(r, param_set)) return false;
+    sets_stage(&r->ref->sets, r->lane, 0, t);
+    enum call_result result = call_in_time(r, WIRE_CALL, param_set, &ns);
+    if (result != CALL_DONE) {
+        judge_call(r->out, &r->c, result, where, r->j->o->run_timeout_s);
+        return false;
+    }
+    if (ns < r->fastest_ns) r->fastest_ns = ns;
+    *passed = check_slot(r, 0, t, where);
+    return true;
+}
+
+/* All correctness sets, whichever fail; only the first failure is told. True: all passed and the candidate lives. */
+static bool run_tests(struct native_run *r) {
+    struct verdict *out = r->out;
+    struct verdict first = {0};
+    bool failed = false, passed;
+    r->deadline_since_s = clock_now_s();
+    r->fastest_ns = INT64_MAX;
+    for (int t = 0; t < out->tests_total; t++) {
+        char where[64];
+        snprintf(where, sizeof where, "test %d of %d", t + 1, out->tests_total);
+        if (!run_test(r, t, where, &passed)) return false;
+        if (passed) {
+            out->tests_passed++;
+        } else if (!failed) {
+            failed = true;
+            first = *out;
+            if (r->j->o->staged == STAGED_ON) break;
+        }
+    }
+    if (!failed) return true;
+    out->outcome = first.outcome;
+    memcpy(out->message, first.message, sizeof out->message);
+    candidate_end(&r->c, NULL, NULL, NULL, 0);
+    return false;
+}
+
+/* ---- times ---- */
+
+/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies, so what
+ * it needs for that is believed up to here only: one per cent of a timed request. */
+static const int64_t most_empty_ns = 20000;
+static const double most_empty_share = 0.01;
+
+/* One request of a measurement, within what is left for all of them. False: decided, it is gone. */
+static bool measured_call(struct native_run *r, int count, const char *where, int64_t *ns) {
+    const double limit_s = fmin(r->left_s, r->j->o->run_timeout_s);
+    enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, fmax(limit_s, 0), ns);
+    r->left_s -= (double)*ns * 1e-9;
+    judge_call(r->out, &r->c, result, where, limit_s);
+    return result == CALL_DONE;
+}
+
+/* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
+static bool empty_request(struct native_run *r) {
+    r->empty_ns = most_empty_ns;
+    for (int i = 0; i < 5; i++) {
+        int64_t one = 0;
+        if (!measured_call(r, 0, "between calls", &one)) return false;
+        if (one < r->empty_ns) r->empty_ns = one;
+    }
+    return true;
+}
+
+/* Timed sets for one answer. Those that are alive at once have sets of their own each: what one knows of its inputs, or
+ * has computed, and tells another through whatever they share (the processor's caches, futexes on their inputs), is of
+ * no use to that. */
+static int sets_of_one(const struct native_judge *j, const struct reference *ref) {
+    const int share = reference_timed_capacity(j->references, ref) / SETS_LANES;
+    return share > ROUNDS + 1 ? share : ROUNDS + 1;
+}
+
+/* The most calls in a request, so that its sets suffice for all rounds. */
+static int request_limit(const struct native_judge *j, const struct reference *ref) {
+    int limit = sets_of_one(j, ref) / (ROUNDS + 1);
+    return limit < ref->sets.slots ? limit : ref->sets.slots;
+}
+
+/* One timed request on `count` fresh sets. They are written while it stands still, so that none of its threads sees
+ * them before the clock runs; everything it wrote is checked while it stands still again, and it is left so: the next
+ * turn is somebody else's. False: decided, it is gone. */
+static bool timed_request(struct native_run *r, int first, int count, double *seconds) {
+    struct sets *s = &r->ref->sets;
+    int64_t ns = 0;
+    for (int i = 0; i < count; i++) sets_stage(s, r->lane, i, reference_timed_set(r->j->references, first + i));
+    if (!measured_call(r, count, "in a timed call", &ns)) return false;
+    bool good = true;
+    for (int i = 0; i < count && good; i++)
+        good = check_slot(r, i, reference_timed_set(r->j->references, first + i), "in a timed call");
+    if (!good) {
+        if (r->out->outcome != OUTCOME_OUT_OF_BOUNDS) r->out->outcome = OUTCOME_UNSTABLE;
+        candidate_end(&r->c, NULL, NULL, NULL, 0);
+        return false;
+    }
+    /* What it did since its last turn, and behind this reply while its outputs were looked at, is its time too. */
+    ns += (int64_t)(fmax(candidate_moved_s(&r->c) - most_moved_s, 0) * 1e9);
+    /* Of a request that could have had more calls, and is short because they were slow when their number was decided,
+     * next to nothing is taken off. At least a nanosecond per call: a ratio of anything is then defined. */
+    const bool full = count >= request_limit(r->j, r->ref);
+    const double off_ns = full ? (double)r->empty_ns : fmin((double)r->empty_ns, most_empty_share * (double)ns);
+    *seconds = fmax((double)ns - off_ns, (double)count) * 1e-9 / count;
+    return true;
+}
+
+static int calls_per_request(double seconds_per_call, int limit) {
+    return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
+}
+
+/* Sets for the estimates. */
+static int warm_window(int limit) { return limit < WARM_CALLS ? limit : WARM_CALLS; }
+
+/* Calls to estimate from, when one takes about that long. */
+static int warm_calls(double seconds_per_call, int limit) {
+    return calls_per_request(seconds_per_call / 2, warm_window(limit));
+}
+
+/* First estimate of the time of one eager call. */
+static enum status estimate_eager(struct references *refs, struct reference *ref, struct err *e) {
+    if (ref->eager_s > 0) return ST_OK;
+    TRY(reference_time(refs, ref, 0, 1, ref->n_timed, 0, &ref->eager_s, e));
+    int calls = warm_calls(ref->eager_s, WARM_CALLS);
+    if (calls == 1) return ST_OK;
+    TRY(reference_time(refs, ref, 0, calls, ref->n_timed, 1, &ref->eager_s, e));
+    ref->eager_s /= calls;
+    return ST_OK;
+}
+
+/* How long a call takes, and with it how many go into a request. */
+static enum status warm_up(struct native_run *r, int *next_set, struct err *e) {
+    if (!empty_request(r)) return ST_OK;
+    candidate_moved_s(&r->c); /* in its tests nobody's time was taken */
+    int limit = request_limit(r->j, r->ref);
+    int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
+    r->window = *next_set;
+    *next_set += calls;
+    TRY(reference_make_timed(r->j->references, r->ref, *next_set, e));
+    if (timed_request(r, r->window, calls, &r->call_s)) r->count = calls_per_request(r->call_s, limit);
+    return ST_OK;
+}
+
+/* The largest value over the smallest. */
+static double spread(const double *x, int n) { return timing_quantile(x, n, 1) / timing_quantile(x, n, 0); }
+
+static void note_times(struct native_run *r, const double *eager, int rounds) {
+    struct verdict *out = r->out;
+    struct timing_ratio ratio = timing_compare(eager, r->mine, rounds, 0.5);
+    const double its = spread(eager, rounds), middle_s = timing_median(r->mine, rounds);
+    const double more_s = (timing_centre(r->mine, rounds, 0) - middle_s) * rounds * r->count;
+    const bool wide = ratio.high > widest_interval * ratio.low;
+    if (wide) ratio = timing_compare(eager, r->mine, rounds, 0);
+    r->timed->erratic = wide && spread(r->mine, rounds) > most_spread * its * its && more_s > held_s;
+    out->speedup = ratio.ratio;
+    out->speedup_low = ratio.low;
+    out->speedup_high = ratio.high;
+    out->eager_ms = timing_centre(eager, rounds, wide ? 0 : 0.5) * 1e3;
+    out->kernel_ms = timing_centre(r->mine, rounds, wide ? 0 : 0.5) * 1e3;
+}
+
+/* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
+ * when they are used. */
+static void make_sets_early(struct native_run *r) {
+    struct err ignored = {0};
+    double call_s = fmax((double)r->fastest_ns, 1000) * 1e-9;
+    int limit = request_limit(r->j, r->ref), calls = calls_per_request(call_s, limit);
+    int rounds = call_s * calls * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS;
+    int n = warm_window(limit) + rounds * calls;
+    if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+}
+
+/* Rounds in which eager and then each candidate has its turn, on sets of its own that begin at *next_set, which is
+ * moved behind them: what is still staged from another candidate's turn, and what another has computed, never comes up
+ * again. The candidates' order turns, so that each is equally far from eager on average. */
+static enum status take_turns(struct native_judge *j, struct reference *ref, struct native_run *const *runs, int n,
+                              int *next_set, struct err *e) {
+    struct references *refs = j->references;
+    double eager[ROUNDS], longest_s = 0;
+    for (int k = 0; k < n; k++) longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
+    if (n == 0) return ST_OK;
+    /* Few rounds for an answer that is slow, but never just one: that has no interval. */
+    const int rounds = longest_s * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS, base = *next_set;
+    for (int k = 0; k < n; k++) {
+        runs[k]->window = *next_set;
+        *next_set += rounds * runs[k]->count;
+    }
+    TRY(reference_make_timed(refs, ref, *next_set, e));
+    TRY(estimate_eager(refs, ref, e));
+    int filled = ref->n_timed, eager_count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64);
+    for (int i = 0; i < rounds; i++) {
+        double total;
+        TRY(reference_time(refs, ref, base + i * eager_count, eager_count, filled, i + 1, &total, e));
+        eager[i] = total / eager_count;
+        for (int k = 0; k < n; k++) {
+            struct native_run *r = runs[(k + i) % n];
+            if (r->count > 0 && !timed_request(r, r->window + i * r->count, r->count, &r->mine[i])) r->count = 0;
+        }
+    }
+    ref->eager_s = timing_median(eager, rounds);
+    for (int k = 0; k < n; k++)
+        if (runs[k]->count > 0) note_times(runs[k], eager, rounds);
+    return ST_OK;
+}
+
+/* Times candidates that are up and correct, all of one problem. Those with short calls share eager's turns; one that
+ * needs longer would keep the others waiting, and has its own. */
+static enum status measure(struct native_judge *j, struct reference *ref, struct native_run *runs, int n,
+                           struct err *e) {
+    struct native_run *together[SETS_LANES] = {0};
+    int n_together = 0, next_set = 0;
+    for (int k = 0; k < n; k++) {
+        TRY(warm_up(&runs[k], &next_set, e));
+        if (runs[k].count > 0 && runs[k].call_s <= 2 * request_s) together[n_together++] = &runs[k];
+    }
+    TRY(take_turns(j, ref, together, n_together, &next_set, e));
+    for (int k = 0; k < n; k++) {
+        struct native_run *alone = &runs[k];
+        if (alone->count > 0 && alone->call_s > 2 * request_s) TRY(take_turns(j, ref, &alone, 1, &next_set, e));
+    }
+    return ST_OK;
+}
+
+static bool is_timed(const struct verdict *v) { return v->outcome == OUTCOME_CORRECT && v->speedup > 0; }
+
+/* What one of five calls of the reference alone takes longer than: the noise of the machine is in it. */
+static double usual_s(const struct reference *ref) { return timing_quantile(ref->alone, ref->n_alone, 0.8); }
+
+/* Whether one of these had a reference that took more than so many times what it takes alone. */
+static bool any_slower(const struct native_run *runs, int n, double times, const struct reference *ref) {
+    bool any = false;
+    for (int k = 0; k < n; k++) any |= is_timed(runs[k].out) && runs[k].out->eager_ms * 1e-3 > times * usual_s(ref);
+    return any;
+}
+
+/* One more time of a call of the reference alone; the oldest makes room. */
+static void note_alone(struct reference *ref, double call_s) {
+    if (ref->n_alone == REFERENCE_ALONE) memmove(ref->alone, ref->alone + 1, (REFERENCE_ALONE - 1) * sizeof call_s);
+    ref->n_alone -= ref->n_alone == REFERENCE_ALONE;
+    ref->alone[ref->n_alone++] = call_s;
+}
+
+/* An answer stands still in the reference's turns, but the kernel may be at work for it: timers, queues, what it does
+ * about memory. So the reference is timed with none alive: once for a problem, and again where its turns took longer
+ * than that. What it takes alone counts then, unless a second measurement shows that it was somebody else's doing. */
+static enum status control(struct native_judge *j, struct reference *ref, struct native_run *runs, int n,
+                           struct err *e) {
+    const int filled = ref->n_timed;
+    double turns_s = 0;
+    for (int k = 0; k < n; k++)
+        if (is_timed(runs[k].out)) turns_s = runs[k].out->eager_ms * 1e-3;
+    if (turns_s == 0) return ST_OK;
+    const bool known = ref->n_alone > 0;
+    if (known && !any_slower(runs, n, most_suspect, ref)) {
+        /* Nobody makes it faster than it is: then what is known of it is old. */
+        if (turns_s < timing_quantile(ref->alone, ref->n_alone, 0.2)) note_alone(ref, turns_s);
+        return ST_OK;
+    }
+    const int count = calls_per_request(ref->eager_s, filled < 64 ? filled : 64), few = known ? FEW_ALONE : ROUNDS;
+    for (int i = 0; i < REFERENCE_ALONE && (i < few || any_slower(runs, n, most_slowed, ref)); i++) {
+        double took;
+        TRY(reference_time(j->references, ref, i * count % filled, count, filled, i + 1, &took, e));
+        note_alone(ref, took / count);
+    }
+    const double alone_s = timing_median(ref->alone, ref->n_alone);
+    for (int k = 0; k < n; k++) {
+        struct verdict *v = runs[k].out;
+        if (!any_slower(&runs[k], 1, most_slowed, ref)) continue;
+        const double part = fmin(alone_s * 1e3 / v->eager_ms, 1);
+        log_debug("the reference took %.4g ms beside an answer, %.4g ms alone", v->eager_ms, alone_s * 1e3);
+        v->eager_ms *= part;
+        v->speedup *= part;
+        v->speedup_low *= part;
+        v->speedup_high *= part;
+        runs[k].timed->slowed = true;
+    }
+    return ST_OK;
+}
+
+static void measure_all(struct native_judge *j, struct reference *ref, struct native_run *runs, int n) {
+    struct err e = {0};
+    enum status st = measure(j, ref, runs, n, &e);
+    for (int k = 0; k < n; k++) candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
+    const bool measured = st == ST_OK;
+    if (measured) st = control(j, ref, runs, n, &e);
+    /* Only those that neither have their times nor failed by themselves; times without a control are none. */
+    for (int k = 0; k < n && st != ST_OK; k++)
+        if (runs[k].out->outcome == OUTCOME_CORRECT && (measured || !(runs[k].out->speedup > 0)))
+            verdict_of_trouble(runs[k].out, st, &e);
+}
+
+static void quiet(const struct native_judge *j, bool on) {
+    if (j->o->quiet) j->o->quiet(j->o->quiet_ctx, on);
+}
+
+/* ---- entry points ---- */
+
+/* Answers that may be alive at once: what they may use together must be there, and timed sets for each. */
+static int lanes(const struct native_judge *j, const struct reference *ref) {
+    int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    int64_t most = ref->has_sets ? reference_timed_capacity(j->references, ref) / sets_of_one(j, ref) : 1;
+    return (int)i64_max(1, i64_min(i64_min(SETS_LANES, most), free_bytes / 2 / j->o->memory_bytes));
+}
+
+/* At most SETS_LANES of judge_timing(). */
+static enum status time_some(struct native_judge *j, struct reference *ref, struct judge_timed *timed, int n,
+                             struct err *e) {
+    struct native_run runs[SETS_LANES];
+    int up = 0;
+    TRY(reference_make_tests(j->references, ref, e)); /* its sets may have been dropped meanwhile */
+    TRY(sets_open_lanes(&ref->sets, n, e));
+    for (int k = 0; k < n; k++) {
+        struct native_run *r = &runs[up];
+        bool passed = false;
+        *r = (struct native_run){.j = j,
+                                 .ref = ref,
+                                 .out = timed[k].out,
+                                 .timed = &timed[k],
+                                 .lane = k,
+                                 .deadline_since_s = clock_now_s(),
+                                 .fastest_ns = timed[k].fastest_ns};
+        r->out->prepare_ms = 0;
+        sets_wipe(&ref->sets, k);
+        /* A first call starts the answer's threads; it is checked like any other. */
+        if (!start_answer(r, timed[k].job) || !run_test(r, 0, "in a second process", &passed)) continue;
+        r->left_s = timed_share * j->o->run_timeout_s - (clock_now_s() - r->deadline_since_s);
+        if (passed) {
+            up++;
+            continue;
+        }
+        if (r->out->outcome != OUTCOME_OUT_OF_BOUNDS) r->out->outcome = OUTCOME_UNSTABLE;
+        candidate_end(&r->c, NULL, NULL, NULL, 0);
+    }
+    measure_all(j, ref, runs, up);
+    return ST_OK;
+}
+
+/* Whether the reference works with no answer alive. */
+static bool works_alone(struct native_judge *j, struct reference *ref) {
+    struct err ignored = {0};
+    double seconds;
+    return reference_make_timed(j->references, ref, 1, &ignored) == ST_OK &&
+           reference_time(j->references, ref, 0, 1, 1, 0, &seconds, &ignored) == ST_OK;
+}
+
+static void refuse_times(struct verdict *v, enum outcome o) {
+    v->outcome = o;
+    v->speedup = v->speedup_low = v->speedup_high = v->eager_ms = v->kernel_ms = 0;
+}
+
+static bool is_trouble(const struct verdict *v) { return outcome_class(v->outcome) == 'I'; }
+
+/* What is hard to believe is timed once more, in a fresh process and alone; the slower of both measurements counts.
+ * Trouble of ours is not believed either: an answer that brings it about twice, while the reference works when the
+ * answer is gone, has done so itself. */
+static void doubt(struct native_judge *j, struct reference *ref, struct judge_timed *t) {
+    const struct verdict before = *t->out;
+    const bool spoilt = is_trouble(&before), erratic = t->erratic, slowed = t->slowed;
+    struct err e = {0};
+    if (!spoilt && before.outcome != OUTCOME_CORRECT) return;
+    if (!spoilt && !erratic && !slowed && before.speedup <= believable_ratio) return;
+    for (int troubles = spoilt; troubles < 2; troubles++) {
+        t->out->outcome = OUTCOME_CORRECT;
+        t->out->message[0] = 0;
+        t->out->speedup = 0;
+        t->erratic = t->slowed = false;
+        enum status st = time_some(j, ref, t, 1, &e);
+        if (st != ST_OK) verdict_of_trouble(t->out, st, &e);
+        if (!is_trouble(t->out)) break;
+    }
+    t->out->remeasured = true;
+    if (is_trouble(t->out)) {
+        if (!works_alone(j, ref)) return;
+        refuse_times(t->out, OUTCOME_HIDDEN_WORK);
+        VERDICT_SAY(t->out, "the reference fails while the answer lives, and only then");
+    } else if (t->out->outcome == OUTCOME_CORRECT && erratic && t->erratic) {
+        VERDICT_SAY(t->out,
+                    "in a timed call: twice its times were between %.3g and %.3g of the reference's, which is steady",
+                    1 / t->out->speedup_high, 1 / t->out->speedup_low);
+        refuse_times(t->out, OUTCOME_UNSTABLE);
+    } else if (!spoilt && t->out->outcome == OUTCOME_CORRECT && t->out->speedup > before.speedup &&
+               (!slowed || t->slowed)) {
+        *t->out = before;
+        t->out->remeasured = true;
+    }
+}
+
+bool judge_tests(struct native_judge *j, struct reference *ref, const struct compile_job *job,
+                 struct compile_batch *beside, struct verdict *out, int64_t *fastest_ns) {
+    struct err e = {0};
+    enum status st = reference_make_tests(j->references, ref, &e);
+    if (st != ST_OK) {
+        verdict_of_trouble(out, st, &e);
+        return false;
+    }
+    struct native_run r = {.j = j, .ref = ref, .beside = beside, .out = out};
+    double t0 = clock_now_s();
+    out->tests_total = j->o->trials;
+    sets_wipe(&ref->sets, r.lane);
+    bool good = start_answer(&r, job) && run_tests(&r);
+    double t1 = clock_now_s();
+    out->run_s = t1 - t0;
+    if (!good) return false;
+    out->outcome = OUTCOME_CORRECT;
+    *fastest_ns = r.fastest_ns;
+    if (j->o->measure && compile_idle(beside)) {
+        struct judge_timed t = {.job = job, .fastest_ns = r.fastest_ns, .out = out};
+        r.timed = &t;
+        r.left_s = timed_share * j->o->run_timeout_s;
+        quiet(j, true);
+        measure_all(j, ref, &r, 1);
+        doubt(j, ref, &t);
+        quiet(j, false);
+        out->time_s = clock_now_s() - t1;
+        return false;
+    }
+    candidate_end(&r.c, NULL, NULL, NULL, 0);
+    if (j->o->measure) make_sets_early(&r);
+    return j->o->measure;
+}
+
+void judge_timing(struct native_judge *j, struct reference *ref, struct judge_timed *timed, int n) {
+    int at_once = lanes(j, ref), parts = (n + at_once - 1) / at_once;
+    for (int p = 0, from = 0; p < parts; p++) {
+        int m = (n - from) / (parts - p); /* parts of about the same size */
+        struct err e = {0};
+        double t0 = clock_now_s();
+        enum status st = time_some(j, ref, timed + from, m, &e);
+        for (int k = from; k < from + m; k++) {
+            if (st != ST_OK)
+                verdict_of_trouble(timed[k].out, st, &e);
+            else
+                doubt(j, ref, &timed[k]);
+            timed[k].out->time_s = (clock_now_s() - t0) / m;
+        }
+        from += m;
+    }
+}

@@ -1,0 +1,413 @@
+#include "verify/native/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "io/json.h"
+
+/* A problem that needs longer than this on this machine is no use for training. */
+static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
+/* Kept at once; the least recently used beyond that is dropped (its interface stays). */
+enum { MAX_WITH_SETS = 64 };
+static const size_t max_kept_bytes = (size_t)2 << 30;
+static const double bad_noise = 1e-3; /* a family on which float32 is this wrong tests nothing */
+
+void references_init(struct references *r, struct refworker *worker, int max_tests, uint64_t seed) {
+    *r = (struct references){.worker = worker, .max_tests = max_tests, .seed = seed};
+}
+
+static void drop_sets(struct references *r, struct reference *p) {
+    if (!p->has_sets) return;
+    sets_close(&p->sets);
+    p->has_sets = false;
+    p->n_tests = p->n_timed = 0;
+    if (p->loaded_generation == r->worker->generation) {
+        CLEANUP_STR struct str q = STR_INIT;
+        json_t *reply = NULL;
+        struct err ignored = {0};
+        str_addf(&q, "{\"op\":\"drop\",\"problem\":%d}", p->id);
+        /* A worker that is lost has dropped it too. */
+        if (refworker_call(r->worker, &q, -1, load_timeout_s, &reply, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+        json_decref(reply);
+    }
+    p->loaded_generation = p->attached_generation = 0;
+}
+
+void references_free(struct references *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        struct reference *p = r->items[i];
+        if (p->has_sets) sets_close(&p->sets);
+        arena_free(&p->arena);
+        free(p->code);
+        free(p);
+    }
+    free(r->items);
+    *r = (struct references){0};
+}
+
+static size_t kept_bytes(const struct reference *p) {
+    size_t per_set = p->sets.input_stride + p->sets.output_stride;
+    return p->sets.read_only_bytes + (size_t)p->sets.n_lanes * p->sets.read_write_bytes +
+           SETS_PARAM_SETS * p->sets.param_stride + (size_t)(p->n_tests + p->n_timed) * per_set;
+}
+
+static void evict(struct references *r, const struct reference *keep) {
+    for (;;) {
+        struct reference *oldest = NULL;
+        size_t bytes = 0;
+        int n = 0;
+        for (size_t i = 0; i < r->count; i++) {
+            struct reference *p = r->items[i];
+            if (!p->has_sets) continue;
+            n++;
+            bytes += kept_bytes(p);
+            if (p != keep && (!oldest || p->used < oldest->used)) oldest = p;
+        }
+        if (!oldest || (n <= MAX_WITH_SETS && bytes <= max_kept_bytes)) return;
+        drop_sets(r, oldest);
+    }
+}
+
+/* ---- requests ---- */
+
+static uint64_t secret(const struct reference *p, uint64_t stream, uint64_t i) {
+    /* An answer sees what is drawn from some of these, and must not find the others. 63 bits: positive in JSON and in
+     * PyTorch. */
+    return hmac_u64(p->seed, "set", i, &stream, sizeof stream) >> 1;
+}
+
+static enum status load(struct references *r, struct reference *p, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "load");
+    js_put_i64(&q, "problem", p->id);
+    js_put_str(&q, "code", p->code);
+    js_begin(&q, "param_seeds", '[');
+    for (uint64_t i = 0; i < SETS_PARAM_SETS; i++) js_put_i64(&q, NULL, (int64_t)secret(p, 1, i));
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(refworker_call(r->worker, &q, -1, load_timeout_s, &reply, e));
+    enum status st = ST_OK;
+    p->loaded_generation = r->worker->generation;
+    p->attached_generation = 0;
+    if (p->spec.n_args == 0) {
+        char *text = json_dumps(json_object_get(reply, "spec"), JSON_COMPACT);
+        st = text ? spec_parse(&p->arena, text, strlen(text), &p->spec, e)
+                  : FAIL(e, ST_WORKER, "reference worker: no spec in the reply");
+        if (st != ST_OK) p->spec = (struct spec){0};
+        free(text);
+    }
+    json_decref(reply);
+    return st;
+}
+
+static void put_offsets(struct str *q, const char *key, const int64_t *at, int n) {
+    js_begin(q, key, '[');
+    for (int i = 0; i < n; i++) js_put_i64(q, NULL, at[i]);
+    js_end(q, ']');
+}
+
+static enum status attach(struct references *r, struct reference *p, struct err *e) {
+    const struct sets *s = &p->sets;
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "attach");
+    js_put_i64(&q, "problem", p->id);
+    js_put_i64(&q, "bytes", (int64_t)s->master_bytes);
+    js_put_bool(&q, "families", !r->single_input);
+    js_put_i64(&q, "seed", (int64_t)secret(p, 9, 0)); /* for inputs on which it tries what they tell */
+    js_begin(&q, "layout", '{');
+    js_put_i64(&q, "param_base", 0);
+    js_put_i64(&q, "param_stride", (int64_t)s->param_stride);
+    js_put_i64(&q, "set_base", (int64_t)(SETS_PARAM_SETS * s->param_stride));
+    js_put_i64(&q, "set_stride", (int64_t)(s->input_stride + s->output_stride));
+    js_put_i64(&q, "input_stride", (int64_t)s->input_stride);
+    put_offsets(&q, "input", s->input_at, p->spec.n_args);
+    put_offsets(&q, "param", s->param_at, p->spec.n_args);
+    put_offsets(&q, "output", s->output_at, p->spec.n_args);
+    js_end(&q, '}');
+    js_end(&q, '}');
+    TRY(refworker_call(r->worker, &q, s->master_fd, fill_timeout_s, &reply, e));
+    if (p->n_tests == 0) p->blind = json_is_true(json_object_get(reply, "blind"));
+    json_decref(reply);
+    p->attached_generation = r->worker->generation;
+    return ST_OK;
+}
+
+/* Makes the worker know the problem (again), and its memory when there is any. */
+static enum status connect_once(struct references *r, struct reference *p, struct err *e) {
+    if (p->loaded_generation != r->worker->generation) TRY(load(r, p, e));
+    if (p->has_sets && p->attached_generation != r->worker->generation) TRY(attach(r, p, e));
+    return ST_OK;
+}
+
+/* One request, with the worker restarted and everything said again when it was lost the first time. q NULL: only
+ * connect. */
+static enum status ask(struct references *r, struct reference *p, const struct str *q, double timeout_s, json_t **reply,
+                       struct err *e) {
+    enum status st = ST_OK;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        st = connect_once(r, p, e);
+        if (st == ST_OK && q) st = refworker_call(r->worker, q, -1, timeout_s, reply, e);
+        if (st != ST_WORKER) return st;
+        log_warn("%s; starting it again", e->msg);
+        struct err again = {0};
+        if (refworker_restart(r->worker, &again) != ST_OK) return FAIL(e, ST_WORKER, "%s", again.msg);
+    }
+    return st;
+}
+
+/* ST_PARSE: the worker described something outside the ABI; that is the problem's doing as well. */
+static bool is_fault(enum status st) { return st == ST_INVALID || st == ST_PARSE; }
+
+/* For the verifier's life: only with nothing of an answer's alive, and after a second look. */
+static enum status mark_broken(struct reference *p, enum status st, const struct err *e) {
+    if (!is_fault(st)) return st;
+    p->broken = true;
+    memcpy(p->error, e->msg, sizeof p->error);
+    return ST_INVALID;
+}
+
+/* Loads the problem and, where it has memory, attaches that. What it holds for other problems, or has been through with
+ * them, may be what a worker fails for: a problem that is at fault fails in a new one, too. */
+static enum status connect(struct references *r, struct reference *p, struct err *e) {
+    enum status st = ask(r, p, NULL, 0, NULL, e);
+    if (!is_fault(st)) return st;
+    TRY(refworker_restart(r->worker, e));
+    return ask(r, p, NULL, 0, NULL, e);
+}
+
+enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) {
+    const struct digest key = digest_of(code, strlen(code));
+    struct reference *p = NULL;
+    for (size_t i = 0; i < r->count && !p; i++)
+        if (digest_equal(&r->items[i]->key, &key)) p = r->items[i];
+    if (!p) {
+        if (r->count == r->cap) {
+            r->cap = r->cap ? r->cap * 2 : 64;
+            r->items = xrealloc(r->items, r->cap * sizeof(struct reference *));
+        }
+        p = xcalloc(1, sizeof *p);
+        p->key = key;
+        p->code = xstrdup(code);
+        p->id = (int)r->count;
+        p->seed = hmac_u64(r->seed, "problem", 0, code, strlen(code));
+        r->items[r->count++] = p;
+    }
+    p->used = ++r->clock;
+    *out = p;
+    if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
+    if (p->spec.n_args > 0) return ST_OK;
+    return mark_broken(p, connect(r, p, e), e);
+}
+
+/* ---- sets ---- */
+
+/* One of each so many timed sets is signed (of a blind problem, whose own inputs a constant would answer, scaled), and
+ * half of the others are touched, where the reference stands that: an answer that has its tests behind it would
+ * otherwise know what its inputs are drawn from. */
+enum { OTHER_TIMED = 4 };
+
+struct input_kind {
+    const char *family;
+    int param_set;
+};
+/* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. What timed sets may
+ * be of goes with both where it is the only thing that tells. */
+static const struct input_kind
+    pattern[] = {{"shipped", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}, {"signed", 1}},
+    blind_pattern[] = {{"shipped", 0}, {"scaled", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}};
+
+struct wanted {
+    int set;
+    const char *family;
+    uint64_t seed;
+    int param_set;
+    bool usable; /* out */
+};
+
+static struct wanted wanted(int set, struct input_kind kind, uint64_t seed) {
+    return (struct wanted){.set = set, .family = kind.family, .seed = seed, .param_set = kind.param_set};
+}
+
+/* What is known of a family; NULL of one that timed sets are never of. */
+static struct family_seen *seen(struct reference *p, const struct wanted *w) {
+    if (w->param_set != 0) return NULL;
+    if (strcmp(w->family, "shipped") == 0) return &p->shipped;
+    if (strcmp(w->family, "signed") == 0) return &p->is_signed;
+    return strcmp(w->family, "touched") == 0 ? &p->touched : &p->scaled;
+}
+
+/* Where the reference is off by more elsewhere, it may be here as well; an output's usual size is its family's own. */
+static void widen(struct compare_limit *a, const struct compare_limit *b) {
+    a->noise = fmax(a->noise, b->noise);
+    a->floor = fmax(a->floor, b->floor);
+}
+
+/* One set's limits from the reply, one of each compared argument. */
+static bool read_limits(const json_t *one, struct compare_limit *limits, int n) {
+    const json_t *list = json_object_get(one, "limits");
+    if (json_array_size(list) != (size_t)n) return false;
+    for (int c = 0; c < n; c++) {
+        const json_t *of = json_array_get(list, (size_t)c);
+        if (json_array_size(of) != 3) return false;
+        limits[c] = (struct compare_limit){.noise = json_number_value(json_array_get(of, 0)),
+                                           .floor = json_number_value(json_array_get(of, 1)),
+                                           .typical = json_number_value(json_array_get(of, 2))};
+    }
+    return true;
+}
+
+/* Takes one set's reply; limits has room for one of each compared argument. */
+static enum status take(struct reference *p, struct wanted *w, const json_t *one, bool with_noise,
+                        struct compare_limit *limits, struct err *e) {
+    const int n = p->sets.n_compared;
+    struct family_seen *family = seen(p, w);
+    const bool shipped = family == &p->shipped;
+    w->usable = true;
+    if (with_noise) {
+        double noise = 0;
+        if (!read_limits(one, limits, n))
+            return FAIL(e, ST_WORKER, "reference worker: limits missing from a fill reply");
+        for (int c = 0; c < n; c++) noise = fmax(noise, limits[c].noise);
+        w->usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
+        for (int c = 0; c < n && family && w->usable; c++) {
+            widen(&family->limits[c], &limits[c]);
+            family->limits[c].typical = fmax(family->limits[c].typical, limits[c].typical);
+        }
+        if (family && w->usable && json_is_true(json_object_get(one, "timed"))) family->usable = true;
+    } else {
+        for (int c = 0; c < n; c++) {
+            limits[c] = family->limits[c];
+            widen(&limits[c], &p->shipped.limits[c]);
+        }
+    }
+    if (w->usable) sets_note(&p->sets, w->set, w->family, w->param_set, limits);
+    return ST_OK;
+}
+
+static enum status fill(struct references *r, struct reference *p, struct wanted *w, int n, bool with_noise,
+                        struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "fill");
+    js_put_i64(&q, "problem", p->id);
+    js_put_bool(&q, "noise", with_noise);
+    js_begin(&q, "sets", '[');
+    for (int i = 0; i < n; i++) {
+        js_begin(&q, NULL, '{');
+        js_put_i64(&q, "set", w[i].set);
+        js_put_str(&q, "family", w[i].family);
+        js_put_i64(&q, "seed", (int64_t)w[i].seed);
+        js_put_i64(&q, "param_set", w[i].param_set);
+        js_end(&q, '}');
+    }
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(ask(r, p, &q, fill_timeout_s, &reply, e));
+    enum status st = ST_OK;
+    const json_t *sets = json_object_get(reply, "sets");
+    CLEANUP_FREE struct compare_limit *limits = xcalloc((size_t)p->sets.n_compared, sizeof *limits);
+    if (json_array_size(sets) != (size_t)n) st = FAIL(e, ST_WORKER, "reference worker: sets missing from a fill reply");
+    for (int i = 0; i < n && st == ST_OK; i++)
+        st = take(p, &w[i], json_array_get(sets, (size_t)i), with_noise, limits, e);
+    json_decref(reply);
+    return st;
+}
+
+static void forget_families(struct reference *p) {
+    struct family_seen *const families[] = {&p->shipped, &p->is_signed, &p->touched, &p->scaled};
+    const int n = p->sets.n_compared;
+    for (size_t f = 0; f < ARRAY_LEN(families); f++) {
+        families[f]->usable = false;
+        families[f]->limits = arena_array(&p->sets.arena, struct compare_limit, n);
+        for (int c = 0; c < n; c++) families[f]->limits[c] = compare_no_limit(p->spec.args[p->sets.compared[c]].type);
+    }
+}
+
+enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) {
+    p->used = ++r->clock;
+    if (p->broken) return FAIL(e, ST_INVALID, "%s", p->error);
+    if (p->n_tests == r->max_tests) return ST_OK;
+    if (!p->has_sets) {
+        enum status st = sets_open(&p->sets, &p->spec, r->max_tests, hmac_u64(p->seed, "poison", 0, NULL, 0), e);
+        if (st != ST_OK) return mark_broken(p, st, e);
+        p->has_sets = true;
+        evict(r, p);
+        st = connect(r, p, e); /* attaches: the worker writes the parameters */
+        if (st != ST_OK) return mark_broken(p, st, e);
+        sets_stage_params(&p->sets);
+        forget_families(p);
+    }
+    const struct input_kind shipped = {"shipped", 0}, *const kinds = p->blind ? blind_pattern : pattern;
+    int n = r->max_tests;
+    CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
+    for (int i = 0; i < n; i++)
+        w[i] = wanted(i, r->single_input ? shipped : kinds[(size_t)i % ARRAY_LEN(pattern)], secret(p, 3, (uint64_t)i));
+    enum status st = fill(r, p, w, n, true, e);
+    int m = 0;
+    for (int i = 0; i < n && st == ST_OK; i++)
+        if (!w[i].usable) again[m++] = wanted(i, shipped, secret(p, 4, (uint64_t)i));
+    if (st == ST_OK && m > 0) st = fill(r, p, again, m, true, e);
+    if (st != ST_OK) return mark_broken(p, st, e);
+    p->n_tests = n;
+    return ST_OK;
+}
+
+int reference_timed_capacity(const struct references *r, const struct reference *p) {
+    return p->sets.n_sets - r->max_tests;
+}
+
+int reference_timed_set(const struct references *r, int i) { return r->max_tests + i; }
+
+enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) {
+    ASSERT(n <= reference_timed_capacity(r, p));
+    enum { CHUNK = 64 };
+    struct wanted w[CHUNK];
+    if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable) {
+        /* The tests' signed inputs met other parameters. The set is filled again below. */
+        w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){"signed", 0}, secret(p, 10, 0));
+        TRY(fill(r, p, w, 1, true, e));
+    }
+    while (p->n_timed < n) {
+        int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
+        for (int i = 0; i < m; i++) {
+            const uint64_t at = (uint64_t)(p->n_timed + i);
+            struct input_kind kind = {"shipped", 0};
+            const char *other = p->scaled.usable ? "scaled" : p->is_signed.usable ? "signed" : NULL;
+            if (other && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
+                kind.family = other;
+            else if (p->touched.usable && secret(p, 8, at) % 2)
+                kind.family = "touched";
+            w[i] = wanted(reference_timed_set(r, p->n_timed + i), kind, secret(p, 5, at));
+        }
+        TRY(fill(r, p, w, m, false, e));
+        p->n_timed += m;
+    }
+    return ST_OK;
+}
+
+enum status reference_time(struct references *r, struct reference *p, int first, int count, int modulo, int round,
+                           double *seconds, struct err *e) {
+    CLEANUP_STR struct str q = STR_INIT;
+    json_t *reply = NULL;
+    js_begin(&q, NULL, '{');
+    js_put_str(&q, "op", "time");
+    js_put_i64(&q, "problem", p->id);
+    js_put_i64(&q, "round", round);
+    js_begin(&q, "sets", '[');
+    for (int i = 0; i < count; i++) js_put_i64(&q, NULL, reference_timed_set(r, (first + i) % modulo));
+    js_end(&q, ']');
+    js_end(&q, '}');
+    TRY(ask(r, p, &q, time_timeout_s, &reply, e));
+    *seconds = json_number_value(json_object_get(reply, "seconds"));
+    json_decref(reply);
+    if (!(*seconds > 0)) return FAIL(e, ST_WORKER, "reference worker: no time in the reply");
+    return ST_OK;
+}

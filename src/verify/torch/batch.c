@@ -1,0 +1,434 @@
+/* A batch of answers: in order, and those to come made ready beside the one that is judged. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "verify/torch/internal.h"
+
+/* ---- one answer ---- */
+
+static bool is_native(const struct module_judge *j) { return j->o->backend == BACKEND_cuda_native; }
+/* Triton compiles in the first call, for the shapes that it finds. */
+static bool is_rehearsed(const struct module_judge *j) { return j->o->backend == BACKEND_triton && on_gpu(j); }
+
+/* What an answer is compiled against: a copy, which threads may read while the problem itself is dropped or loaded
+ * anew. */
+static void note_interface(struct torch_answer *r) {
+    static const char *const of_native[] = {"spec", "structure", NULL}, *const of_triton[] = {"inputs", "values",
+                                                                                              "init", NULL};
+    if (r->interface || (!is_native(r->j) && !is_rehearsed(r->j))) return;
+    r->interface = json_object();
+    for (const char *const *key = is_native(r->j) ? of_native : of_triton; *key; key++)
+        json_object_set_new(r->interface, *key, json_deep_copy(json_object_get(r->c->loaded, *key)));
+}
+
+/* Of a GPU, when the problem was loaded; 0 on a CPU. */
+static int64_t free_bytes(const struct modcase *c) {
+    return json_integer_value(json_object_get(c->loaded, "free_bytes"));
+}
+
+/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+static enum status prepare_case(struct torch_answer *r, const struct problem *p, struct err *e) {
+    struct module_judge *j = r->j;
+    struct modcase *c;
+    enum status st = modcase_get(&j->cases, p->code, &c, e);
+    if (r->c != c) r->c = c; /* a thread may be reading it */
+    if (st == ST_OK && r->c != j->current) {
+        module_drop_reference(j);
+        r->c->ahead = false;
+        modcase_drop_others(&j->cases, r->c);
+    }
+    if (st == ST_OK) note_interface(r);
+    return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
+}
+
+static void init_run(struct torch_answer *r, struct module_judge *j, const char *source, struct verdict *out) {
+    char lint[sizeof out->lint];
+    memcpy(lint, out->lint, sizeof lint);
+    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
+    memcpy(out->lint, lint, sizeof lint);
+    /* An answer that is judged a second time is looked at in other places: what it saw the first time is no use. */
+    const uint64_t random = hmac_u64(j->seed, "run", ++j->runs, source, strlen(source));
+    *r = (struct torch_answer){.j = j, .out = out, .source = source, .random = random};
+}
+
+static void fork_and_load(struct torch_answer *r, const char *source) {
+    struct err e = {0};
+    enum status st = run_fork(r, &e);
+    if (st != ST_OK) verdict_of_trouble(r->out, st, &e);
+    if (st == ST_OK && !run_load(r, source, !r->control) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* Its context, and Triton's first compilation, ahead of its turn. */
+static void warm(struct torch_answer *r) {
+    CLEANUP_STR struct str q = STR_INIT;
+    run_open_request(&q, "warm");
+    js_put_bool(&q, "triton", r->j->o->backend == BACKEND_triton);
+    if (!run_starting(r, &q, -1) && r->up) {
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+    }
+}
+
+/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
+ * come back from this is replaced by one that has not been asked. */
+static void rehearse(struct torch_answer *r, const char *source) {
+    CLEANUP_STR struct str q = STR_INIT;
+    CLEANUP_JSON json_t *reply = NULL;
+    const char *key;
+    json_t *value;
+    run_open_request(&q, "rehearse");
+    json_object_foreach(r->interface, key, value) js_put_json(&q, key, value);
+    const enum modrun_result result = modrun_call(&r->r, &q, -1, r->j->o->compile_timeout_s, &reply, NULL);
+    if (result == MODRUN_OK || result == MODRUN_FAILED) return;
+    modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    fork_and_load(r, source);
+}
+
+/* ---- a batch ---- */
+
+/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
+ * while the GPU works. On a CPU there are no such threads where something is timed, which wants the processors for
+ * itself. A native answer is compiled against its problem's interface: it can be begun once that is known, which is
+ * when the first answer to the problem before it comes up. So can what a Triton answer compiles in its first call. */
+struct loading {
+    struct module_judge *j;
+    struct module_item *items;
+    struct torch_answer *runs;
+    size_t n, next, judged, ahead;
+    bool *known, *loaded, stop;
+    bool *dropped; /* loaded ahead, and ended again: loaded in its turn */
+    bool blind;    /* the referee had no room for a problem ahead of its turn, or was lost over it */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+static bool has_interface(const struct module_judge *j, const struct torch_answer *r) { return !is_native(j) || r->c; }
+
+/* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
+static bool wait_early(struct loading *l, size_t i) {
+    pthread_mutex_lock(&l->lock);
+    while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
+    const bool early = !l->stop && l->judged < i;
+    pthread_mutex_unlock(&l->lock);
+    return early;
+}
+
+static void *load_main(void *v) {
+    struct loading *l = v;
+    pthread_mutex_lock(&l->lock);
+    while (l->next < l->n && !l->stop) {
+        if (l->next >= l->judged + l->ahead || (is_native(l->j) && !l->known[l->next])) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        size_t i = l->next++;
+        pthread_mutex_unlock(&l->lock);
+        struct torch_answer *r = &l->runs[i];
+        if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
+        if (r->up) warm(r);
+        if (r->up && is_rehearsed(l->j) && wait_early(l, i) && r->interface) rehearse(r, l->items[i].source);
+        /* What its module has left running does not disturb those that are timed in front of it. */
+        if (r->up) modrun_pause(&r->r);
+        pthread_mutex_lock(&l->lock);
+        l->loaded[i] = true;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* All answers to item i's problem may be compiled; c NULL: there is nothing to compile them against. */
+static void announce(struct loading *l, size_t i, struct modcase *c) {
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i; k < l->n; k++) {
+        if (l->known[k] || strcmp(l->items[k].problem->code, l->items[i].problem->code) != 0) continue;
+        l->runs[k].c = c;
+        if (c) note_interface(&l->runs[k]);
+        l->known[k] = true;
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* The first problem behind item i that is not known yet, so that the answers to it compile meanwhile. The referee keeps
+ * it until its turn, unless its parameters are large: there are eight copies of them, in double precision and as they
+ * were. Two of the largest would be in each other's way. False: there is none, or no room. */
+static bool look_ahead(struct loading *l, size_t i) {
+    /* Parts of the free memory of which the problem that is judged, one that is kept, may have one. */
+    static const int64_t large = 4, most = 3;
+    struct modcase *c = l->runs[i].c;
+    struct err e = {0};
+    int64_t bytes = c->input_bytes + 4 * c->param_bytes;
+    size_t k = i + 1;
+    for (int o = 0; o < c->n_outputs; o++) bytes += c->output_bytes[o];
+    while (k < l->n && l->known[k]) k++;
+    const int64_t room = free_bytes(c);
+    if (l->blind || k >= l->n || k > i + l->ahead || (room > 0 && bytes > room / large)) return false;
+    enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &c, &e);
+    l->blind = st != ST_OK && st != ST_INVALID; /* its own turn shows what it is */
+    if (l->blind) return false;
+    announce(l, k, st == ST_OK ? c : NULL);
+    if (st != ST_OK) return true;
+    c->ahead = free_bytes(c) == 0 || 8 * c->param_bytes <= free_bytes(c) / most;
+    if (!c->ahead) modcase_drop_others(&l->j->cases, l->runs[i].c);
+    return true;
+}
+
+/* ---- behind a verdict ---- */
+
+/* Nothing was looked at that could have been wrong. */
+static void settle_error(struct verdict *v) {
+    if (v->tests_passed == 0 && v->outcome != OUTCOME_WRONG_OUTPUT && v->outcome != OUTCOME_NOT_FINITE)
+        v->max_error = (double)NAN;
+}
+
+static void *rest_main(void *v) {
+    struct module_judge *j = v;
+    if (j->last) run_finish(j->last);
+    module_rest(j);
+    return NULL;
+}
+
+void module_rested(struct module_judge *j) {
+    if (j->is_resting) pthread_join(j->resting, NULL);
+    j->is_resting = false;
+    free(j->last);
+    j->last = NULL;
+}
+
+/* A driver takes a tenth of a second to end a process. Nobody waits for it who has the verdict. */
+static void begin_rest(struct module_judge *j) {
+    if (on_gpu(j)) j->is_resting = pthread_create(&j->resting, NULL, rest_main, j) == 0;
+    if (j->is_resting) return;
+    rest_main(j);
+    module_rested(j);
+}
+
+/* There was trouble, or no memory, which may be for want of a GPU's memory. When it is the answer that has most of it,
+ * that is the answer's trouble. True: others have most of it, or may have. */
+static bool blame(struct torch_answer *r) {
+    static const double most = 0.5;
+    const enum outcome o = r->out->outcome;
+    int64_t before = 0, after = 0, total = 0;
+    struct err e = {0};
+    if (o != OUTCOME_INFRASTRUCTURE && o != OUTCOME_MEMORY_LIMIT) return false;
+    if (!on_gpu(r->j)) return true;
+    const bool up = r->up;
+    enum status st = up ? modcases_room(&r->j->cases, &before, &total, &e) : ST_OK;
+    if (up) modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+    if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
+    if (st != ST_OK) return true;
+    if (!up || (double)(after - before) <= most * (double)total) return (double)after < (1 - most) * (double)total;
+    r->out->outcome = OUTCOME_MEMORY_LIMIT;
+    VERDICT_SAY(r->out, "%.1f of the GPU's %.1f GB were in its use", (double)(after - before) * 1e-9,
+                (double)total * 1e-9);
+    return false;
+}
+
+/* Answers behind item i that are loaded are ended: one of them may have taken the memory that item i wants. They are
+ * loaded again in their turn, as are those that could not be loaded ahead for want of it. How many there were. */
+static int drop_ahead(struct loading *l, size_t i) {
+    int n = 0;
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i + 1; k < l->n; k++) {
+        struct torch_answer *r = &l->runs[k];
+        if (!l->loaded[k] || !r->up) continue;
+        modrun_end(&r->r, NULL, NULL, NULL, 0);
+        r->up = false;
+        l->dropped[k] = true;
+        n++;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
+/* Whether something of an answer's lives, as far as this thread knows, be it item i's or one that is loaded ahead. */
+static bool any_lives(struct loading *l, size_t i) {
+    bool any = false;
+    pthread_mutex_lock(&l->lock);
+    for (size_t k = i; k < l->n && !any; k++) any = l->loaded[k] ? l->runs[k].up : k < l->next;
+    pthread_mutex_unlock(&l->lock);
+    return any;
+}
+
+/* What came of prepare_case(): a problem that fails while something of an answer's lives may fail for that, and is
+ * asked again. */
+static void note_fault(struct loading *l, size_t i, struct torch_answer *r, enum status st) {
+    if (st != ST_INVALID) return;
+    r->certain = r->c->certain || r->control || !any_lives(l, i);
+    if (r->c->broken) r->c->broken = r->c->certain = r->certain;
+}
+
+/* The verdict says that we are at fault, or the problem is, and something of an answer's may have brought that about.
+ */
+static bool is_doubtful(const struct torch_answer *r) {
+    const enum outcome o = r->out->outcome;
+    return o == OUTCOME_INFRASTRUCTURE || (o == OUTCOME_PROBLEM_ERROR && !r->certain);
+}
+
+/* The answer, or the reference in its place, from the start, and to the end of its process. */
+static void judge_anew(struct loading *l, size_t i, struct torch_answer *r, const char *source) {
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    note_fault(l, i, r, st);
+    if (st != ST_OK)
+        verdict_of_trouble(r->out, st, &e);
+    else {
+        fork_and_load(r, source);
+        if (r->up) run_judge(r);
+    }
+    settle_error(r->out);
+    run_finish(r);
+}
+
+/* The control: whether the problem's own reference is found correct in the answer's place, with nothing of an answer's
+ * alive. Then we, the machine and the problem are well. */
+static bool control_passes(struct loading *l, size_t i) {
+    struct verdict v = {0};
+    struct torch_answer control;
+    drop_ahead(l, i);
+    module_drop_reference(l->j);
+    init_run(&control, l->j, l->items[i].problem->code, &v);
+    control.own = control.control = true;
+    judge_anew(l, i, &control, l->items[i].problem->code);
+    log_debug("the reference as an answer: %s; %s", outcome_name(v.outcome), v.message);
+    return v.outcome == OUTCOME_CORRECT;
+}
+
+/* Our own trouble (a worker that was lost), and want of memory that others may have, are worth further tries, from the
+ * start. Who brings about such trouble every time, where the reference does not, has a verdict of his own. */
+static void try_again(struct loading *l, size_t i) {
+    enum { TRIES = 3 };
+    struct torch_answer *r = &l->runs[i];
+    for (int n = 2; n <= TRIES && (n == 2 || is_doubtful(r)); n++) {
+        log_warn("%s; judging the answer again", r->out->message);
+        if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
+        init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+        r->last = n == TRIES;
+        judge_anew(l, i, r, l->items[i].source);
+    }
+    if (!is_doubtful(r) || !control_passes(l, i)) return;
+    char why[sizeof r->out->message];
+    memcpy(why, r->out->message, sizeof why);
+    r->out->outcome = OUTCOME_CRASH;
+    r->out->speedup = 0;
+    VERDICT_SAY(r->out, "it cannot be judged, while the reference in its place can; after %d tries: %.1000s", TRIES,
+                why);
+}
+
+static void judge_next(struct loading *l, size_t i, bool threads) {
+    struct torch_answer *r = &l->runs[i];
+    /* The problem first: the reference runs while compilers do. */
+    struct err e = {0};
+    enum status st = prepare_case(r, l->items[i].problem, &e);
+    note_fault(l, i, r, st);
+    if (threads && !l->known[i]) announce(l, i, st == ST_OK ? r->c : NULL);
+    const bool ahead = threads && st == ST_OK && r->interface;
+    if (ahead) look_ahead(l, i);
+    if (threads) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->loaded[i]) {
+            pthread_mutex_unlock(&l->lock);
+            const bool looked = ahead && look_ahead(l, i); /* there is nothing better to do */
+            pthread_mutex_lock(&l->lock);
+            if (!looked && !l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
+        }
+        pthread_mutex_unlock(&l->lock);
+    }
+    if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
+    if (ahead) note_fault(l, i, r, st);
+    const bool known = st == ST_OK;
+    /* What it lacked when it was loaded ahead it may have in its turn. */
+    const bool lacked = threads && !r->up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
+    const bool late = lacked || (threads && !r->up && l->dropped[i]);
+    if (lacked && blame(r)) drop_ahead(l, i);
+    if (late) {
+        kernel_names_free(&r->kernels);
+        json_decref(r->interface);
+        init_run(r, l->j, l->items[i].source, l->items[i].verdict);
+        st = prepare_case(r, l->items[i].problem, &e);
+        note_fault(l, i, r, st);
+    }
+    if ((!threads || late) && st == ST_OK) fork_and_load(r, l->items[i].source);
+    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    if (!known || st != ST_OK) verdict_of_trouble(r->out, st, &e);
+    if (known && r->up) run_judge(r);
+    const bool crowded = blame(r) || (r->out->outcome == OUTCOME_PROBLEM_ERROR && !r->certain);
+    settle_error(r->out);
+    const bool dropped = crowded && drop_ahead(l, i) > 0;
+    const bool again = is_doubtful(r) || dropped;
+    if (i + 1 == l->n && on_gpu(l->j) && !again) {
+        l->j->last = xmalloc(sizeof *r);
+        *l->j->last = *r;
+        return;
+    }
+    run_finish(r);
+    if (again) try_again(l, i);
+}
+
+enum status module_verify(struct module_judge *j, struct module_item *items, size_t n, const volatile bool *cancel,
+                          struct err *e) {
+    enum { MAX_LOADERS = 64 };
+    pthread_t threads[MAX_LOADERS];
+    struct loading l = {.j = j, .items = items, .n = n};
+    enum status st = ST_OK;
+    const bool ahead = on_gpu(j) || (is_native(j) && !j->o->measure);
+    int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
+    module_rested(j);
+    module_keep_clear(j); /* before there are threads: they inherit it */
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.changed, NULL);
+    l.runs = xcalloc(n + 1, sizeof *l.runs);
+    l.loaded = xcalloc(n + 1, sizeof *l.loaded);
+    l.known = xcalloc(n + 1, sizeof *l.known);
+    l.dropped = xcalloc(n + 1, sizeof *l.dropped);
+    for (size_t i = 0; i < n; i++) {
+        init_run(&l.runs[i], j, items[i].source, items[i].verdict);
+        l.known[i] = !is_native(j) && !is_rehearsed(j);
+        l.runs[i].own = on_gpu(j) && i > 0;
+    }
+    l.ahead = (size_t)wanted + 4;
+    while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
+    size_t i = 0;
+    for (; i < n && st == ST_OK; i++) {
+        if (cancel && *cancel) {
+            st = FAIL(e, ST_CANCELLED, "cancelled");
+            break;
+        }
+        judge_next(&l, i, started > 0);
+        if (items[i].done) items[i].done(items[i].of);
+        if (j->o->progress) j->o->progress(i + 1, n);
+        pthread_mutex_lock(&l.lock);
+        l.judged = i + 1;
+        pthread_cond_broadcast(&l.changed);
+        pthread_mutex_unlock(&l.lock);
+    }
+    pthread_mutex_lock(&l.lock);
+    l.stop = true;
+    pthread_cond_broadcast(&l.changed);
+    pthread_mutex_unlock(&l.lock);
+    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
+    for (; i < n; i++) {
+        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+        kernel_names_free(&l.runs[i].kernels);
+        json_decref(l.runs[i].interface);
+    }
+    for (size_t k = 0; k < j->cases.count; k++) j->cases.items[k]->ahead = false;
+    begin_rest(j);
+    place_free(&j->place);
+    free(l.runs);
+    free(l.loaded);
+    free(l.known);
+    free(l.dropped);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    return st;
+}
