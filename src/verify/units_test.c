@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -537,6 +538,11 @@ static void test_sets(void **state) {
     assert_memory_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
     s.lanes[1].read_write[s.output_at[6]] ^= 1;
     assert_memory_not_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
+    sets_wipe(&s, 1);
+    assert_memory_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
+    /* An answer can write to whole pages: nothing is left behind the last slot either. */
+    assert_int_equal(s.read_write_bytes % (size_t)sysconf(_SC_PAGESIZE), 0);
+    s.lanes[1].read_write[s.read_write_bytes - 1] ^= 1;
     sets_wipe(&s, 1);
     assert_memory_equal(s.lanes[0].read_write, s.lanes[1].read_write, s.read_write_bytes);
     int slot = s.slots - 1;

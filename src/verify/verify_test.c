@@ -427,6 +427,42 @@ static void test_slowed_reference(void **state) {
     assert_true(good);
 }
 
+/* The ratio of an answer that takes `us` for a call; at_once: for the first call of a request only, as one does that
+ * works for all of them in it. The problem is one that an answer can do far faster. */
+static double ratio_of_calls(const struct problem *p, int us, bool at_once) {
+    static int serial;
+    CLEANUP_STR struct str source = STR_INIT;
+    str_addf(&source,
+             "static const float *first; /* %d */\n"
+             "void kernel(const float *restrict x, float *restrict out) {\n"
+             "  if (!first) first = x;\n"
+             "  for (long t = 0; t < (%d && x != first ? 0 : %d); t++)\n"
+             "    for (long i = 0; i < 200; i++) __builtin_ia32_pause();\n"
+             "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0 ? x[i] : 0;\n}\n",
+             serial++, at_once, us);
+    struct verify_item it = {.problem = p, .source = str_c(&source)};
+    struct err e = {0};
+    if (verify_batch(verifier, &it, 1, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (it.verdict.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(it.verdict.outcome), it.verdict.message);
+    return it.verdict.speedup;
+}
+
+/* The work of all calls of a request in its first one is paid no more than that of each in its own. */
+static void test_calls_at_once(void **state) {
+    (void)state;
+    need_verifier();
+    struct problem p = {.key = "relus", .name = "relus", .code = read_fixture("many_relus.py")};
+    bool good = false;
+    for (int i = 0; i < 4 && !good; i++) {
+        const double each = ratio_of_calls(&p, 100, false), at_once = ratio_of_calls(&p, 100, true),
+                     again = ratio_of_calls(&p, 100, false);
+        printf("ratio %.2f and %.2f, all calls at once %.2f\n", each, again, at_once);
+        good = at_once < 1.6 * fmax(each, again);
+    }
+    free((char *)(uintptr_t)p.code);
+    assert_true(good);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -486,6 +522,7 @@ int main(void) {
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_slowed_reference),
+        cmocka_unit_test(test_calls_at_once),
         cmocka_unit_test(test_worker_lost),
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);

@@ -229,7 +229,14 @@ class Case:
             for a, b in zip(outputs, again)
         )
         self.outputs = [
-            {"dtype": tensors.DTYPE_NAMES.get(o.dtype, str(o.dtype)), "shape": list(o.shape)} for o in outputs
+            {
+                "dtype": tensors.DTYPE_NAMES.get(o.dtype, str(o.dtype)),
+                "shape": list(o.shape),
+                # Elements share memory in the reference's own output, so that they may in an answer's.
+                "overlapping": o.layout == torch.strided
+                and o.numel() > 1 + sum((n - 1) * s for n, s in zip(o.shape, o.stride())),
+            }
+            for o in outputs
         ]
         self.output_bytes = [o.numel() * o.element_size() for o in outputs]
         self.kernels = self._kernels(values, seed)

@@ -88,7 +88,9 @@ static enum status map_all(struct sets *s, int n_tests, struct err *e) {
     s->info = arena_array(&s->arena, struct set_info, s->n_sets);
     s->master_bytes = SETS_PARAM_SETS * s->param_stride + (size_t)s->n_sets * set;
     s->read_only_bytes = SETS_PARAM_SETS * s->param_stride + (size_t)s->slots * s->input_stride;
-    s->read_write_bytes = (size_t)s->slots * s->output_stride;
+    /* Whole pages, so that sets_wipe() reaches all that an answer can write to. */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    s->read_write_bytes = ((size_t)s->slots * s->output_stride + page - 1) / page * page;
     TRY(map_new("master", s->master_bytes, &s->master_fd, &s->master, e));
     TRY(map_new("inputs", s->read_only_bytes, &s->read_only_fd, &s->read_only, e));
     TRY(reopen_read_only(&s->read_only_fd, e));
@@ -205,6 +207,8 @@ void sets_wipe(struct sets *s, int lane) {
         memset(input, 0, s->input_stride);
         reset_outputs(s, lane, slot, -1);
     }
+    const size_t used = (size_t)s->slots * s->output_stride;
+    memset(s->lanes[lane].read_write + used, 0, s->read_write_bytes - used);
 }
 
 bool sets_guards_hold(const struct sets *s, int lane, int slot, int *arg) {

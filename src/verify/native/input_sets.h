@@ -77,7 +77,8 @@ enum status sets_open_lanes(struct sets *s, int n, struct err *e) MUST_USE;
 /* Copies a set's inputs into a call slot, and in the lane poisons the outputs, gives changed buffers their first value
  * and renews the guards. */
 void sets_stage(struct sets *s, int lane, int slot, int set);
-/* Clears the inputs of all slots and poisons a lane, so that nothing of an earlier answer is left. */
+/* Clears the inputs of all slots, poisons a lane and clears what is behind its slots, so that nothing that an earlier
+ * answer wrote is left. */
 void sets_wipe(struct sets *s, int lane);
 /* True when the gaps around a slot's outputs still hold the guard; else *arg is the argument next to the damage. */
 bool sets_guards_hold(const struct sets *s, int lane, int slot, int *arg);

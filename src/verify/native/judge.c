@@ -13,7 +13,7 @@
 #include "verify/native/candidate.h"
 #include "verify/timing.h"
 
-enum { ROUNDS = 7, FEW_ROUNDS = 3 };
+enum { ROUNDS = 7, FEW_ROUNDS = 3, LONE_ROUNDS = 5 };
 /* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
  * the other side's turn, are a small part. */
 static const double request_s = 2e-3;
@@ -40,6 +40,10 @@ enum { FEW_ALONE = 3 };
  * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
  * machine that is busy with something else spreads both), and the clock was held for so long. */
 static const double widest_interval = 4, most_spread = 4, held_s = 0.05;
+/* A ratio above least_gain is compared with requests of one call each, in which an answer cannot work on the inputs of
+ * several calls at once, where the reference's calls take long enough for that: what such a request costs beside its
+ * call (threads that wake up) is known to lone_slack_s. */
+static const double least_gain = 1.15, lone_slack_s = 60e-6;
 
 /* ---- messages ---- */
 
@@ -323,7 +327,8 @@ static int sets_of_one(const struct native_judge *j, const struct reference *ref
 
 /* The most calls in a request, so that its sets suffice for all rounds. */
 static int request_limit(const struct native_judge *j, const struct reference *ref) {
-    int limit = sets_of_one(j, ref) / (ROUNDS + 1);
+    int limit = (sets_of_one(j, ref) - LONE_ROUNDS) / (ROUNDS + 1);
+    if (limit < 1) limit = 1;
     return limit < ref->sets.slots ? limit : ref->sets.slots;
 }
 
@@ -418,6 +423,51 @@ static void make_sets_early(struct native_run *r) {
     if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
 }
 
+/* Whether requests of one call each are to decide about this answer, too. */
+static bool wants_lone(const struct native_run *r) {
+    return r->count > 1 && r->out->speedup > least_gain && r->ref->eager_s > 2 * lone_slack_s;
+}
+
+/* Rounds of one call each, in which an answer cannot read weights once for the calls of a request, or do the work of
+ * all in the first. Where its ratio is more than they explain, theirs counts. */
+static enum status take_lone_turns(struct native_judge *j, struct reference *ref, struct native_run *const *runs, int n,
+                                   int *next_set, struct err *e) {
+    double eager[LONE_ROUNDS], mine[SETS_LANES][LONE_ROUNDS];
+    int wanted = 0;
+    for (int k = 0; k < n; k++) {
+        if (!wants_lone(runs[k])) continue;
+        wanted++;
+        runs[k]->window = *next_set;
+        *next_set += LONE_ROUNDS;
+    }
+    if (wanted == 0) return ST_OK;
+    TRY(reference_make_timed(j->references, ref, *next_set, e));
+    for (int i = 0; i < LONE_ROUNDS; i++) {
+        TRY(reference_time(j->references, ref, i, 1, ref->n_timed, i + 1, &eager[i], e));
+        for (int k = 0; k < n; k++) {
+            struct native_run *r = runs[(k + i) % n];
+            double *took = &mine[(k + i) % n][i];
+            if (!wants_lone(r)) continue;
+            if (!timed_request(r, r->window + i, 1, took)) r->count = 0;
+            *took = fmax(*took - (double)r->empty_ns * 1e-9, 1e-9);
+        }
+    }
+    for (int k = 0; k < n; k++) {
+        struct verdict *v = runs[k]->out;
+        if (!wants_lone(runs[k])) continue;
+        const double lone_s[2] = {timing_median(eager, LONE_ROUNDS), timing_median(mine[k], LONE_ROUNDS)};
+        if (!timing_overlaps(v->speedup, lone_s, lone_slack_s)) continue;
+        const struct timing_ratio ratio = timing_compare(eager, mine[k], LONE_ROUNDS, 0.5);
+        log_debug("calls overlap: ratio %.3f in requests of %d, %.3f one by one", v->speedup, runs[k]->count,
+                  ratio.ratio);
+        v->speedup = ratio.ratio;
+        v->speedup_low = ratio.low;
+        v->speedup_high = ratio.high;
+        v->kernel_ms = v->eager_ms / ratio.ratio;
+    }
+    return ST_OK;
+}
+
 /* Rounds in which eager and then each candidate has its turn, on sets of its own that begin at *next_set, which is
  * moved behind them: what is still staged from another candidate's turn, and what another has computed, never comes up
  * again. The candidates' order turns, so that each is equally far from eager on average. */
@@ -448,7 +498,7 @@ static enum status take_turns(struct native_judge *j, struct reference *ref, str
     ref->eager_s = timing_median(eager, rounds);
     for (int k = 0; k < n; k++)
         if (runs[k]->count > 0) note_times(runs[k], eager, rounds);
-    return ST_OK;
+    return take_lone_turns(j, ref, runs, n, next_set, e);
 }
 
 /* Times candidates that are up and correct, all of one problem. Those with short calls share eager's turns; one that
@@ -630,6 +680,8 @@ static void doubt(struct native_judge *j, struct reference *ref, struct judge_ti
                (!slowed || t->slowed)) {
         *t->out = before;
         t->out->remeasured = true;
+    } else if (slowed && !t->slowed && t->out->outcome == OUTCOME_CORRECT && t->out->speedup > believable_ratio) {
+        doubt(j, ref, t); /* the first measurement did not count: this one is the only one so far */
     }
 }
 

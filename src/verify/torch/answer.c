@@ -325,24 +325,24 @@ bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n) {
     return true;
 }
 
-/* A mapping that holds one of the addresses, and is of this file. */
-static bool holds(const char *line, const struct stat *file, const uint64_t *addresses, int n) {
+/* A mapping that holds a part of one of the blocks, and is of this file. */
+static bool holds(const char *line, const struct stat *file, const struct modrun_block *blocks, int n) {
     unsigned long low, high, inode;
     unsigned int major_of, minor_of;
     if (sscanf(line, "%lx-%lx %*4s %*x %x:%x %lu", &low, &high, &major_of, &minor_of, &inode) != 5) return false;
     if (inode != file->st_ino || makedev(major_of, minor_of) != file->st_dev) return false;
     for (int i = 0; i < n; i++)
-        if (addresses[i] >= low && addresses[i] < high) return true;
+        if (blocks[i].address < high && blocks[i].address + blocks[i].bytes > low) return true;
     return false;
 }
 
-bool modrun_maps(const struct modrun *r, int fd, const uint64_t *addresses, int n) {
+bool modrun_maps(const struct modrun *r, int fd, const struct modrun_block *blocks, int n) {
     char path[80], line[4400]; /* a path at the end */
     struct stat file;
     bool found = false;
     snprintf(path, sizeof path, "/proc/%ld/maps", (long)r->pid);
     FILE *f = fd >= 0 && fstat(fd, &file) == 0 ? fopen(path, "re") : NULL;
-    while (f && !found && fgets(line, sizeof line, f)) found = holds(line, &file, addresses, n);
+    while (f && !found && fgets(line, sizeof line, f)) found = holds(line, &file, blocks, n);
     if (f) fclose(f);
     return found;
 }

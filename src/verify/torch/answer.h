@@ -84,9 +84,12 @@ double modrun_moved_s(struct modrun *r);
 double modrun_settled_s(struct modrun *r);
 /* Copies n bytes at `address` of its memory. False when they are not there. */
 bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n);
-/* Whether one of n addresses of its memory lies in a mapping of the same file as fd, wherever that is mapped. False too
- * where its mappings cannot be read. */
-bool modrun_maps(const struct modrun *r, int fd, const uint64_t *addresses, int n);
+/* Whether some byte of one of n blocks of its memory lies in a mapping of the same file as fd, wherever that is mapped.
+ * False too where its mappings cannot be read. */
+struct modrun_block {
+    uint64_t address, bytes;
+};
+bool modrun_maps(const struct modrun *r, int fd, const struct modrun_block *blocks, int n);
 /* Processes in the jail beside the answer's own two, whichever of its threads has started them. */
 int modrun_children(const struct modrun *r);
 

@@ -284,9 +284,10 @@ static bool describe_same(struct torch_answer *ref, int n, int checked) {
 static bool empty_requests(struct timed_pair *d) {
     struct torch_answer *sides[2] = {d->ref, d->answer};
     struct request_time t[2];
+    /* Both first: what the answer does beside the reference's request would be taken off its own time. */
+    for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->r);
     for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
-        modrun_pause(&sides[i]->r);
         if (!timed_request(d, sides[i], 0, &reply, &t[i])) return false;
     }
     samples_add(&d->empty, &t[0], &t[1]);

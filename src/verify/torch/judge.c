@@ -721,7 +721,8 @@ static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int
     int64_t span = json_integer_value(json_array_get(place_of(reply, i, k), 1)), elements = 1,
             bytes = c->output_bytes[k];
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
-    if (span <= elements || elements == 0) return bytes;
+    if (elements == 0 || span <= 0 || span == elements) return bytes;
+    if (span < elements) return span * (bytes / elements); /* elements share memory: check_output() says so */
     if (span > 8 * elements + 16384) return 0;
     const int64_t spread = span * (bytes / elements);
     return spread > 2 * bytes + most_spread_bytes ? 0 : spread;
@@ -791,19 +792,19 @@ static bool snapshot(struct torch_answer *r, const json_t *reply, const int *cal
     const struct modcase *c = r->c;
     struct err e = {0};
     int64_t at = 0;
-    uint64_t places[CHECKED_CALLS * MODCASE_MAX_OUTPUTS];
+    struct modrun_block blocks[CHECKED_CALLS * MODCASE_MAX_OUTPUTS];
     if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, seed, out);
     modrun_pause(&r->r);
     /* Whatever the answer says about it, and wherever it has mapped its inputs. On a GPU what is shared cannot be shown
      * to others again. */
-    for (int i = 0; i < n * c->n_outputs; i++)
-        places[i] = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
-    if (is_hardened(r->j) && !c->aliases && modrun_maps(&r->r, c->lane_fd[LANE_ANSWER], places, n * c->n_outputs))
-        return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     for (int i = 0; i < n * c->n_outputs; i++) {
-        out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, calls[i / c->n_outputs], i % c->n_outputs)};
+        const int call = calls[i / c->n_outputs], k = i % c->n_outputs;
+        out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, call, k)};
+        blocks[i] = (struct modrun_block){run_pointer(reply, call, k), (uint64_t)out[i].bytes};
         at += (out[i].bytes + 255) / 256 * 256;
     }
+    if (is_hardened(r->j) && !c->aliases && modrun_maps(&r->r, c->lane_fd[LANE_ANSWER], blocks, n * c->n_outputs))
+        return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     enum status st = modcase_result_room(&r->j->cases, at + 4096, &e);
     for (int i = 0; i < n * c->n_outputs && st == ST_OK; i++) {
         uint64_t p = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
@@ -900,6 +901,8 @@ static bool check_output(struct torch_answer *r, const json_t *said, int k, cons
         return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
     int64_t elements = 1;
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
+    if (!json_is_true(json_object_get(want, "overlapping")) && span_of(shape, stride) < elements)
+        return run_reject(r, where, OUTCOME_WRONG_SHAPE, "elements of an output share memory (a stride of 0)");
     if (elements > 0 && span_of(shape, stride) * (c->output_bytes[k] / elements) > seen->bytes)
         return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output's strides are not those of its call");
     if (seen->read)
