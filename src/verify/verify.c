@@ -68,12 +68,12 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     v->o = *o;
     v->worker = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1};
     if (v->o.threads <= 0) v->o.threads = pool_cpu_count();
-    if (!v->o.device) v->o.device = v->o.backend == BACKEND_c || v->o.backend == BACKEND_torch_cpu ? "cpu" : "cuda:0";
+    if (!v->o.device) v->o.device = backend_info(v->o.backend)->on_cpu ? "cpu" : "cuda:0";
     if (!v->o.precision) v->o.precision = "fp32";
     if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
     if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
     /* Triton without a GPU is an interpreter: right or wrong can be told, fast cannot. */
-    if (v->o.backend == BACKEND_triton && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
+    if (backend_info(v->o.backend)->in_python && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
     if (v->o.trials <= 0) v->o.trials = 5;
     /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
     bool gpu = strncmp(v->o.device, "cuda", 4) == 0;

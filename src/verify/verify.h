@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "problem/problem.h"
 #include "problem/spec.h"
+#include "verify/backends.h"
 
 /* How far an answer got. */
 enum stage { STAGE_NONE, STAGE_EXTRACT, STAGE_LINT, STAGE_COMPILE, STAGE_RUN, STAGE_CORRECT, STAGE_TIMED };
@@ -76,46 +77,23 @@ struct verdict {
     char message[2000];               /* compiler text, or what differs; for feedback */
 };
 
-/* X(name, is it a ModelNew answer?). c and cuda_native are one translation unit with kernel() (docs/formats.md). */
-#define BACKEND_LIST(X)   \
-    X(c, false)           \
-    X(torch_cpu, true)    \
-    X(cuda, true)         \
-    X(triton, true)       \
-    X(cuda_native, false) \
-    X(tilelang, true)     \
-    X(cute, true)         \
-    X(hip, true)          \
-    X(thunderkittens, true)
-enum verify_backend {
-#define X(name, module) BACKEND_##name,
-    BACKEND_LIST(X)
-#undef X
-        N_BACKENDS
-};
-const char *backend_name(enum verify_backend b);
-/* False when there is no such backend. */
-bool backend_from_name(const char *name, enum verify_backend *out);
-
-enum scoring { SCORING_HARDENED, SCORING_COMPAT };
+#define SCORING_LIST(X) X(SCORING_HARDENED, hardened) X(SCORING_COMPAT, compat)
+enum scoring { CHOICE_ENUM(SCORING_LIST) };
 /* Does an answer go on to the next trial after one that it fails? ON: no, that was its last stage. OFF: yes, all are
  * made and counted. AUTO: OFF with backend c, whose trials cost next to nothing, else ON. */
-enum staging { STAGED_AUTO, STAGED_ON, STAGED_OFF };
+#define STAGING_LIST(X) X(STAGED_AUTO, auto) X(STAGED_ON, on) X(STAGED_OFF, off)
+enum staging { CHOICE_ENUM(STAGING_LIST) };
 
 /* How ModelNew answers are timed (timing.h): our own methods, then those that KernelBench knows by these names. */
-#define TIMING_LIST(X) \
-    X(interleaved)     \
-    X(calibrated)      \
-    X(cuda_event)      \
-    X(do_bench)        \
-    X(do_bench_impl)   \
-    X(host_time)       \
-    X(nsight_python_time)
-enum timing_method {
-#define X(name) TIMING_##name,
-    TIMING_LIST(X)
-#undef X
-};
+#define TIMING_LIST(X)                     \
+    X(TIMING_interleaved, interleaved)     \
+    X(TIMING_calibrated, calibrated)       \
+    X(TIMING_cuda_event, cuda_event)       \
+    X(TIMING_do_bench, do_bench)           \
+    X(TIMING_do_bench_impl, do_bench_impl) \
+    X(TIMING_host_time, host_time)         \
+    X(TIMING_nsight_python_time, nsight_python_time)
+enum timing_method { CHOICE_ENUM(TIMING_LIST) };
 const char *timing_method_name(enum timing_method m);
 /* False when there is no such method. */
 bool timing_method_from_name(const char *name, enum timing_method *out);

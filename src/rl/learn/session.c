@@ -118,7 +118,7 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
                                              "BF16 (bfloat16)"};
     const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
                *gpu = o->dataset_builder.prompt_gpu_name;
-    s->actor.backend = prompt_backend(backend);
+    s->actor.backend = backend_named(backend);
     ASSERT(s->actor.backend);
     int precision = o->dataset_builder.prompt_precision;
     if (precision < 0 && o->dataset_builder.precision > 0) precision = o->dataset_builder.precision;
@@ -182,8 +182,7 @@ static enum status open_session(const struct train_options *given, bool training
                     (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
-    const bool on_cpu =
-        vo.device ? strcmp(vo.device, "cpu") == 0 : vo.backend == BACKEND_c || vo.backend == BACKEND_torch_cpu;
+    const bool on_cpu = vo.device ? strcmp(vo.device, "cpu") == 0 : backend_info(vo.backend)->on_cpu;
     s->gather_s = on_cpu ? 0 : 1;
     TRY(verifier_open(&vo, &s->verifier, e));
     CLEANUP_STR struct str settings = STR_INIT;

@@ -156,8 +156,9 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
 
 /* Whether answers run on the device that the model is on. */
 static bool shares_device(const struct train_options *o) {
-    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend), *at = o->sandbox.device;
-    if (strcmp(o->device, "cpu") == 0 || strcmp(backend, "c") == 0 || strcmp(backend, "torch_cpu") == 0) return false;
+    const struct backend_info *backend = backend_info((enum verify_backend)o->dataset_builder.backend);
+    const char *at = o->sandbox.device;
+    if (strcmp(o->device, "cpu") == 0 || backend->on_cpu) return false;
     if (!at || !*at) return true;
     const int64_t mine = o->device[4] ? strtol(o->device + 5, NULL, 10) : 0;
     return strncmp(at, "cuda", 4) == 0 && (at[4] ? strtol(at + 5, NULL, 10) : 0) == mine;

@@ -55,7 +55,7 @@ static enum status ask_paths(struct module_judge *j, json_t **paths, struct err 
 /* ---- processes that wait for answers ---- */
 
 /* Triton without a GPU. */
-static bool interprets(const struct module_judge *j) { return j->o->backend == BACKEND_triton && !on_gpu(j); }
+static bool interprets(const struct module_judge *j) { return backend_info(j->o->backend)->in_python && !on_gpu(j); }
 
 static struct modrun_options run_options(const struct module_judge *j, const struct modcase *c) {
     const struct verify_options *o = j->o;
@@ -72,7 +72,7 @@ static struct modrun_options run_options(const struct module_judge *j, const str
 static void prepare_spares(struct module_judge *j) {
     static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
     if (!on_gpu(j)) return;
-    const int requests = j->o->backend == BACKEND_triton ? 2 : 1; /* the context, then the compiler */
+    const int requests = backend_info(j->o->backend)->in_python ? 2 : 1; /* the context, then the compiler */
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) {
         struct module_spare *s = &j->spares[i];
@@ -198,7 +198,7 @@ static enum status open_both(struct module_judge *j, struct jail *jail, json_t *
     if (st == ST_OK) {
         place_beside(&j->place, j->zygote.worker.process.pid);
         prepare_spares(j);
-        if (on_gpu(j) && j->o->backend == BACKEND_triton)
+        if (on_gpu(j) && backend_info(j->o->backend)->in_python)
             j->is_preparing = pthread_create(&j->preparing, NULL, prepare_main, j) == 0;
     }
     if (beside)
