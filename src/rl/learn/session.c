@@ -185,13 +185,7 @@ static enum status open_session(const struct train_options *given, bool training
     const bool on_cpu = vo.device ? strcmp(vo.device, "cpu") == 0 : backend_info(vo.backend)->on_cpu;
     s->gather_s = on_cpu ? 0 : 1;
     TRY(verifier_open(&vo, &s->verifier, e));
-    CLEANUP_STR struct str settings = STR_INIT;
-    str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
-             vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
-             vo.precision, vo.device ? vo.device : "", vo.timed_calls);
-    str_addf(&settings, " %s %d %a %a %a %d %d", timing_method_name(vo.timing_method), vo.warm_calls, vo.trim,
-             vo.interval, vo.timing_budget_s, (int)vo.staged, vo.single_input);
-    s->verify_settings = hash_str(settings.p); /* 64 bits do: who runs this has written the text */
+    s->verify_identity = verify_identity_hash(&vo);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
     s->actor.model = s->model;
