@@ -173,7 +173,7 @@ static enum status open_session(const struct train_options *given, bool training
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
                     tokenizer_vocab(s->tok), c->V);
     struct engine_options eo = {.memory_bytes = o->kv_memory,
-                                .max_batch = strcmp(o->device, "cpu") == 0 ? 64 : 256,
+                                .max_batch = engine_batch_on(o->device),
                                 .vocab_limit = tokenizer_vocab(s->tok),
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};
