@@ -332,7 +332,8 @@ static void test_models(void **state) {
     struct verdict got = judge(v, code, source);
     verifier_close(v);
     if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
-    /* A file that nobody may read but its owner, who an answer is unless root has started it: not the answer's fault. */
+    /* A file that nobody may read but its owner, who an answer is unless root has started it: not the answer's fault.
+     */
     snprintf(path, sizeof path, "%s/%s", home, files[0]);
     assert_int_equal(chmod(path, 0600), 0);
     v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
