@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
@@ -293,7 +294,7 @@ int cmd_demo(int argc, char **argv) {
                "evaluates it again: a few minutes on two cores. log_path/demo.json holds both evaluations.\n");
         return 0;
     }
-    str_addf(&path, "%s/configs/quickstart.yaml", fs_home());
+    str_addf(&path, "%s/configs/quickstart.yaml", home_dir());
     config_init(&c, &train_schema, &o);
     enum status st = config_load(&c, path.p, &e);
     if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);

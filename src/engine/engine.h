@@ -44,8 +44,8 @@ struct sample {     /* arrays owned by the caller through sample_free */
 };
 void sample_free(struct sample *s);
 
-/* What an engine takes unless its options say otherwise: samples decoded together, more of them on a GPU; prompt tokens a
- * step takes on beside the decoding. */
+/* What an engine takes unless its options say otherwise: samples decoded together, more of them on a GPU; prompt tokens
+ * a step takes on beside the decoding. */
 enum { ENGINE_BATCH_CPU = 64, ENGINE_BATCH_GPU = 256, ENGINE_PREFILL = 512 };
 /* The batch that training asks for on a device ("cpu", "cuda:0"). */
 int engine_batch_on(const char *device);

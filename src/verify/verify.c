@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "base/pool.h"
 #include "verify/build/c_source.h"
 #include "verify/build/lint.h"
@@ -43,24 +44,6 @@ struct verifier {
 
 /* ---- opening ---- */
 
-static bool find_runner(char *path, size_t size) {
-    ssize_t n = readlink("/proc/self/exe", path, size - 1);
-    path[n > 0 ? n : 0] = 0;
-    /* Beside the program; tests and tools live one level down in the build directory. */
-    for (int up = 0; up < 3; up++) {
-        char *slash = strrchr(path, '/');
-        if (!slash) break;
-        *slash = 0;
-        char probe[PATH_MAX + 32];
-        snprintf(probe, sizeof probe, "%s/kernelrl-runner", path);
-        if (access(probe, X_OK) == 0 && strlen(probe) < size) {
-            memcpy(path, probe, strlen(probe) + 1);
-            return true;
-        }
-    }
-    return false;
-}
-
 enum status verifier_open(const struct verify_options *o, struct verifier **out, struct err *e) {
     struct verifier *v = xcalloc(1, sizeof *v);
     enum status st = ST_OK;
@@ -89,7 +72,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
                   v->o.device);
         goto fail;
     }
-    if (!find_runner(v->runner, sizeof v->runner)) {
+    if (!home_beside_program("kernelrl-runner", v->runner, sizeof v->runner)) {
         st = FAIL(e, ST_IO, "kernelrl-runner: not found beside the program (run make)");
         goto fail;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 #include "io/json.h"
 
@@ -108,7 +109,7 @@ enum status extension_open(struct extension_tools *t, struct jail *jail, const j
     snprintf(t->standard, sizeof t->standard, "%s", standard ? standard : "c++17");
     add_list(jail, json_object_get(paths, "include"), "-I", t->include_options, sizeof t->include_options);
     add_list(jail, json_object_get(paths, "library"), "-L", t->link_options, sizeof t->link_options);
-    snprintf(path, sizeof path, "%s/worker/include/standin.h", fs_home());
+    snprintf(path, sizeof path, "%s/worker/include/standin.h", home_dir());
     return fs_read(path, 1 << 20, &t->standin, NULL, e);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 #include "verify/build/compile.h"
 #include "verify/jail/jail_shell.h"
@@ -22,17 +23,12 @@ static struct jail jail;
 static bool have_jail;
 static char runner[4096];
 
-/* kernelrl-runner lies in the build directory, two levels above this test. */
 static int open_jail(void **state) {
     (void)state;
     struct err e = {0};
     have_jail = jail_open(&jail, false, &e) == ST_OK;
     if (!have_jail) printf("skipped: %s\n", e.msg);
-    ssize_t n = readlink("/proc/self/exe", runner, sizeof runner - 32);
-    runner[n > 0 ? n : 0] = 0;
-    for (int up = 0; up < 3; up++)
-        if (strrchr(runner, '/')) *strrchr(runner, '/') = 0;
-    memcpy(runner + strlen(runner), "/kernelrl-runner", 17);
+    assert_true(home_beside_program("kernelrl-runner", runner, sizeof runner));
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/rng.h"
@@ -191,7 +192,6 @@ static void *prepare_main(void *v) {
 static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
     struct opening other = {.referee = &j->referee, .o = j->o};
     pthread_t thread;
-    fs_home(); /* it remembers its answer */
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
     enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, interprets(j), e);
     if (st == ST_OK) st = ask_paths(j, paths, e);
