@@ -1,6 +1,6 @@
 /* bench: what the parts of `kernelrl bench` share: the options, the limits of the machine, series of times, and how a
- * measurement is written. cmd_bench.c is the command, bench_limits.c measures the machine, bench_model.c the model,
- * bench_rl.c a step of reinforcement learning.
+ * measurement is written. cmd_bench.c is the command, limits.c measures the machine, model.c the model,
+ * rl_step.c a step of reinforcement learning.
  *
  * The limit of a step is the time no program can beat here: the sum over its operations of the larger of bytes over the
  * memory's bandwidth and floating point operations over the rate of the best matrix product, both measured in the same
@@ -57,7 +57,7 @@ struct bench {
     const char *name;     /* of the model */
 };
 
-/* ---- bench_limits.c ---- */
+/* ---- limits.c ---- */
 
 /* Measures bandwidth and the products of a model (forward, 2048 rows, in type dt) and raises b->limits where they were
  * faster than it says. About a second. */
@@ -84,7 +84,7 @@ struct bench_times bench_times(double *t, int n); /* n >= 1; sorts t */
 /* The products of a model one by one, gradients from 64 rows on. Writes its lines with bench_line. */
 enum status bench_matmul(struct bench *b, const struct model_config *c, enum dtype dt, struct err *e) MUST_USE;
 
-/* ---- bench_model.c: each writes its lines with bench_line ---- */
+/* ---- model.c: each writes its lines with bench_line ---- */
 
 enum status bench_decode(struct bench *b, struct model *m, struct err *e) MUST_USE;
 enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_USE;
@@ -101,11 +101,11 @@ double bench_step_limit_s(const struct bench *b, const struct model *m, double r
  * query and a key. Nothing for what is computed again, nor for adapters, norms and the optimizer's arithmetic. */
 double bench_train_flop(const struct model_config *c, bool full, double rows, double predict, double pairs);
 
-/* ---- bench_rl.c: a step of reinforcement learning without verdicts; gives m an adapter and leaves it changed ---- */
+/* ---- rl_step.c: a step of reinforcement learning without verdicts; gives m an adapter and leaves it changed ---- */
 
 enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_USE;
 
-/* ---- bench_verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
+/* ---- verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
 
 int bench_verify(int argc, char **argv);
 

@@ -1,5 +1,5 @@
 /* Products with bf16 weights: storage of packed weights, rounding of the other operand, cutting of the work. See
- * pairs.c; contracts in tensor/ops.h and tensor/backend.h. */
+ * bf16_pairs.c; contracts in tensor/ops.h and tensor/backend.h. */
 #ifndef KERNELRL_CPU_BF16_PAIRS_H
 #define KERNELRL_CPU_BF16_PAIRS_H
 

@@ -1,4 +1,4 @@
-/* Products of bf16 pairs, compiled once per instruction set over the vector types of v16.h: p16 is sixteen pairs, and
+/* Products of bf16 pairs, compiled once per instruction set over the vector types of vec16.h: p16 is sixteen pairs, and
  * v_dp(acc, a, b) adds a.odd*b.odd, then a.even*b.even, each a fused multiply-add with subnormal operands and results
  * taken for zero. That is what vdpbf16ps does (V16_BF16); elsewhere the halves are widened to f32. The bits are equal
  * everywhere. Defines BF16_PAIRS, the table of this instruction set; PAIRS_NO_GEMM leaves the product to the includer.

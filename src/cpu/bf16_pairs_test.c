@@ -1,4 +1,4 @@
-/* Products with bf16 weights: every instruction set this machine has against the oracle of ref.c, bit for bit, over
+/* Products with bf16 weights: every instruction set this machine has against the oracle of naive.c, bit for bit, over
  * odd sizes, strides and values; rows that do not depend on their batch; storage of weights that have no float32. */
 #include <setjmp.h>
 #include <stdarg.h>

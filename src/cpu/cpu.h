@@ -1,8 +1,8 @@
 /* cpu: the CPU backend. Owns the float32 ops. May include tensor and base. Start at cpu.c (threads, dispatch), then
  * gemm_body.h (the one micro-kernel), rows_body.h, attention_body.h. The *_body.h files are compiled once per
- * instruction set by isa_*.c over the 16-lane vector type of v16.h, so all instruction sets perform the same operations
- * in the same order and give equal bits. ref.c is the oracle of the tests: naive loops that share no code with the
- * rest. */
+ * instruction set by isa_*.c over the 16-lane vector type of vec16.h, so all instruction sets perform the same
+ * operations in the same order and give equal bits. naive.c is the oracle of the tests: naive loops that share no code
+ * with the rest. */
 #ifndef KERNELRL_CPU_H
 #define KERNELRL_CPU_H
 

@@ -1,4 +1,4 @@
-/* Every op against the oracle of ref.c, over odd sizes, 0 and 1 rows, each instruction set this machine has, and one
+/* Every op against the oracle of naive.c, over odd sizes, 0 and 1 rows, each instruction set this machine has, and one
  * and two threads; the bits of all instruction sets and thread counts must agree. */
 #include <setjmp.h>
 #include <stdarg.h>

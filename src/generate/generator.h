@@ -1,9 +1,9 @@
 /* generator: an endless stream of new problems with known answers. A problem is a random composition of operators,
  * shapes and constants, written as a KernelBench module in one of many surface forms; it comes with correct C answers
  * (docs/formats.md, "Native ABI") of different quality, one per style. Everything is a pure function of (seed, index).
- * The operator sequences of the built-in test problems never occur. Reading order: gen.h, gen_ops.c (the operators and
- * their C snippets), gen_build.c and gen_random.c (what is drawn), gen_text.c and gen_c.c (answers in C), gen_triton.c
- * (answers in Triton), gen_cuda.c (in CUDA), gen_break.c (wrong answers). */
+ * The operator sequences of the built-in test problems never occur. Reading order: generate/internal.h, operators.c
+ * (the operators and their C snippets), build.c and random.c (what is drawn), text.c and write_c.c (answers in C),
+ * write_triton.c (answers in Triton), write_cuda.c (in CUDA), break.c (wrong answers). */
 #ifndef KERNELRL_GENERATE_GENERATOR_H
 #define KERNELRL_GENERATE_GENERATOR_H
 

@@ -145,7 +145,7 @@ static inline int pick(struct prog *p, int n) { return (int)rng_below(&p->r, (ui
     (((const char *const[]){__VA_ARGS__})[pick((p), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))])
 #define PICK_INT(p, ...) (((const int[]){__VA_ARGS__})[pick((p), (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)))])
 
-/* gen_build.c: the steps a program is built in. A head gives the input's shape (2 to 4 sizes in d). */
+/* build.c: the steps a program is built in. A head gives the input's shape (2 to 4 sizes in d). */
 enum head { HEAD_ROWS, HEAD_SEQ, HEAD_IMAGE, HEAD_SIGNAL, HEAD_IDS };
 void prog_start(struct prog *p, enum head head, const int64_t d[4]);
 /* Why OP cannot follow the current value, or NULL. */
@@ -159,17 +159,17 @@ enum status prog_recipe(struct prog *p, const char *recipe, struct err *e) MUST_
 const char *prog_ops(const struct prog *p);
 /* The enumerator of that name, or NULL. */
 const struct gdim *prog_find_dim(const struct prog *p, const char *name, size_t len);
-/* gen_random.c */
+/* random.c */
 void prog_random(struct prog *p);
 /* "rows linear gelu": these operators in their order, sizes and arguments drawn (generator_compose). */
 enum status prog_compose(struct prog *p, const char *text, struct err *e) MUST_USE;
-/* gen_py.c */
+/* write_python.c */
 char *prog_python(struct prog *p);
-/* gen_c.c */
+/* write_c.c */
 char *prog_answer(const struct prog *p, enum gen_style style);
-/* gen_triton.c; NULL when no operator has a Triton kernel, or the text is too long. */
+/* write_triton.c; NULL when no operator has a Triton kernel, or the text is too long. */
 char *prog_triton(const struct prog *p, enum gen_triton_style style);
-/* gen_cuda.c; NULL when an operator has no CUDA kernel there, or the text is too long. */
+/* write_cuda.c; NULL when an operator has no CUDA kernel there, or the text is too long. */
 char *prog_cuda(const struct prog *p, enum gen_cuda_style style);
 
 #endif

@@ -21,7 +21,7 @@ static struct verifier *open_verifier(void) {
     return NULL;
 }
 
-/* Small sizes: this is about being right. Between them the recipes use every emitter of gen_c.c. */
+/* Small sizes: this is about being right. Between them the recipes use every emitter of write_c.c. */
 static const char *const recipes[] = {
     "rows 16x64 linear:32 gelu softmax",
     "rows 16x64 mul tanh bias layernorm logsumexp",

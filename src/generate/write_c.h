@@ -1,4 +1,4 @@
-/* gen_c: what gen_text.c (lines, loops, the text of element-wise operators) and gen_c.c (the loops of every operator)
+/* write_c: what text.c (lines, loops, the text of element-wise operators) and write_c.c (the loops of every operator)
  * share: the state of an answer being written. */
 #ifndef KERNELRL_GENERATE_WRITE_C_H
 #define KERNELRL_GENERATE_WRITE_C_H

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from kernelrl_worker import cupti, reference, rule, selfjail, tensors
 from kernelrl_worker.tensors import Fault
 
-REFERENCE_LANE = 0  # modcase.h
+REFERENCE_LANE = 0  # torch/case.h
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
 REST_BYTES = 1 << 30  # of a GPU, of expected outputs and of float64 models, while there is nothing to judge
 DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on

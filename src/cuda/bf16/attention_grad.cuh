@@ -1,5 +1,5 @@
-/* What the two kernels of attention's gradient in bfloat16 share: bf16_attention_grad.cu and, with warpgroups,
- * bf16_attention_grad90.cu. */
+/* What the two kernels of attention's gradient in bfloat16 share: attention_grad.cu and, with warpgroups,
+ * attention_grad90.cu. */
 #ifndef KERNELRL_CUDA_BF16_ATTENTION_GRAD_CUH
 #define KERNELRL_CUDA_BF16_ATTENTION_GRAD_CUH
 

@@ -1,4 +1,4 @@
-/* The gradient of attention in bfloat16 with the products of warpgroups (wgmma.cuh): what bf16_attention_grad.cu
+/* The gradient of attention in bfloat16 with the products of warpgroups (wgmma.cuh): what attention_grad.cu
  * computes, on compute capability 9.0, where reading fragments out of shared memory and not the tensor cores would bind
  * otherwise. The sums have one owner and a fixed order here too.
  *

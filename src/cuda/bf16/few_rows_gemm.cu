@@ -8,7 +8,7 @@
  * not have are whatever lies behind; their results are not kept.
  *
  * An output is one chain over k in ascending order, in steps of 16, whatever the sizes of tiles: whether its bits are
- * those of cuBLASLt's algorithms lt.c finds out. */
+ * those of cuBLASLt's algorithms cublas.c finds out. */
 #include "cuda/shared/wgmma.cuh"
 
 #ifndef KERNELRL_EMULATED

@@ -1,4 +1,4 @@
-/* LoRA over many rows: the sums of bf16_gemm.cu's kernels for few rows, in the same order, with what rows share fetched
+/* LoRA over many rows: the sums of gemm.cu's kernels for few rows, in the same order, with what rows share fetched
  * once. */
 #include "cuda/shared/bf16.cuh"
 

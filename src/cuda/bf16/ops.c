@@ -1,5 +1,5 @@
 /* Ops on weights and activations in bfloat16: the host side of bf16_*.cu. All that a sampling step calls can be
- * recorded (pass.c). Attention's work lists are in bf16_plan.c. */
+ * recorded (record.c). Attention's work lists are in attention_plan.c. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <string.h>
@@ -178,8 +178,8 @@ int few_run(const struct cuda_backend *c, const struct lt_product *p) {
 static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
                          const struct cu_gemm16 *own, int64_t i, float *d);
 
-/* y = a b as lt.c and as the own kernel have it. Which of the two is decided by the sizes of the matrix alone, so that
- * it is the same one for every number of rows. */
+/* y = a b as cublas.c and as the own kernel have it. Which of the two is decided by the sizes of the matrix alone, so
+ * that it is the same one for every number of rows. */
 static void run_product(struct cuda_backend *c, const char *op, struct lt_product p, const struct cu_gemm16 *own) {
     const size_t out = p.out16 ? 2 : 4;
     bool done = false;

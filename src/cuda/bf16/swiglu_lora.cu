@@ -5,7 +5,7 @@
 enum { WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 32 * WARPS, STAGES = 2 };
 
 /* A warp has 32 columns, of gates and of what they gate, of 16 TILES rows; column p of its i-th group of eight is
- * really column p / 2 * 8 + 2 i + p % 2, as in bf16_lora.cu. The factors B wait in shared memory as fragments, each
+ * really column p / 2 * 8 + 2 i + p % 2, as in lora.cu. The factors B wait in shared memory as fragments, each
  * thread's own; so do the rows of gu, STAGES - 1 tiles ahead. */
 template <int PIECES, int TILES>
 static __global__ void __launch_bounds__(THREADS, 6) lora_gates_kernel(const struct cu_lora_gates g) {

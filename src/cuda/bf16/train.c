@@ -1,5 +1,5 @@
-/* Gradients of bfloat16 activations, themselves in bfloat16: the host side of bf16_grad.cu, bf16_attention_grad.cu and
- * bf16_attention_grad90.cu. */
+/* Gradients of bfloat16 activations, themselves in bfloat16: the host side of grad.cu, attention_grad.cu and
+ * attention_grad90.cu. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 

@@ -8,7 +8,7 @@
  * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
  * rows with matrices so small that a launch takes most of the time.
  *
- * Of few rows the own kernel of bf16_few.cu is one algorithm more; it is taken when it is a little slower alone,
+ * Of few rows the own kernel of few_rows_gemm.cu is one algorithm more; it is taken when it is a little slower alone,
  * for in a pass it reads its weights while the kernel before it ends. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

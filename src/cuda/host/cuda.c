@@ -1,7 +1,7 @@
 /* The host side of the CUDA backend: memory, transfers, the op table. Everything goes to one stream, so work runs in
  * the order it was asked for. Index arrays travel through a ring of pinned memory; results for the host land in pinned
  * memory and are handed over at sync or, where they were posted, at collect. The first error of any call is kept and
- * every later op does nothing; sync reports it. Attention's work lists are in plan.c. */
+ * every later op does nothing; sync reports it. Attention's work lists are in attention_plan.c. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static struct cuda_backend *begin(struct backend *be, const char *op) {
     return NULL;
 }
 
-/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
+/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16/ops.c). */
 struct cuda_backend *cuda_begin_product(struct backend *be, const char *op) {
     const struct tensor rounded = ((struct cuda_backend *)be)->rounded;
     struct cuda_backend *c = begin(be, op);

@@ -51,7 +51,7 @@ struct posted {
     struct CUevent_st *there;
 };
 
-/* Parts of a product that are still to be added to y, in order; none: n is 0. See bf16.c. */
+/* Parts of a product that are still to be added to y, in order; none: n is 0. See bf16/ops.c. */
 struct owed {
     struct tensor y;
     const float *part; /* [n][y.rows][y.cols] */
@@ -99,7 +99,7 @@ struct plan16 {
     int64_t cap_kv, cap_split, cap_walk, cap_table, n_table;
 };
 
-/* pass.c */
+/* record.c */
 enum pass_mode { PASS_RUN, PASS_CAPTURE, PASS_REPLAY };
 struct recording {
     uint64_t key, sign, serial; /* serial: of the last pass under this key */
@@ -159,7 +159,7 @@ struct cuda_backend {
     struct device_slab scratch;
     struct plan forward, backward;
     struct plan16 plan16;
-    struct device_slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16.c */
+    struct device_slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16/ops.c */
     struct device_slab lora_part, lora_count;                              /* of bf16_lora_down */
     struct device_slab drawn;                                              /* ids of the last draw, [rows] */
     struct pass_state pass;
@@ -189,7 +189,7 @@ bool stage_send(struct cuda_backend *c, const char *op, const struct host_stage 
 void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes);
 /* The start of an op: NULL after an error, and then it does nothing. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op);
-/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16.c). */
+/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16/ops.c). */
 struct cuda_backend *cuda_begin_product(struct backend *be, const char *op);
 /* For an op that adds what is owed to x itself, where that is owed. */
 struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct tensor x);
@@ -200,7 +200,7 @@ void *cuda_scratch(struct cuda_backend *c, const char *op, struct device_slab *s
 unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
-/* pass.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
+/* record.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
 bool pass_note(struct cuda_backend *c, const char *op, const uint64_t *values, int n);
 #define NOTE(c, op, ...)                                  \
     pass_note((c), (op), (const uint64_t[]){__VA_ARGS__}, \
@@ -218,11 +218,11 @@ void profile_mark(struct cuda_backend *c, const char *op);
 const char *profile_name(struct cuda_backend *c, const char *op, int64_t n, int64_t k);
 void profile_print(struct cuda_backend *c, FILE *f); /* and frees it */
 
-/* lt.c. D = op(A) op(B), column-major as cuBLAS has it: D m x n, A m x k (k x m when ta), B k x n; accumulating, plus a
- * bias along m. All addresses and leading dimensions are multiples of 16 bytes. exact: the bits of a column of D must
- * not depend on n. *done false: no algorithm, nothing happened. False after an error. With `parts` (ta, not tb, exact)
- * it is so many products over k terms each, which lie side by side in A and B; the D of each is part_step behind the
- * one before. */
+/* cublas.c. D = op(A) op(B), column-major as cuBLAS has it: D m x n, A m x k (k x m when ta), B k x n; accumulating,
+ * plus a bias along m. All addresses and leading dimensions are multiples of 16 bytes. exact: the bits of a column of D
+ * must not depend on n. *done false: no algorithm, nothing happened. False after an error. With `parts` (ta, not tb,
+ * exact) it is so many products over k terms each, which lie side by side in A and B; the D of each is part_step behind
+ * the one before. */
 struct lt_product {
     bool ta, tb, out16, accumulate, exact;
     int64_t m, n, k, lda, ldb, ldd, parts, part_step;
@@ -238,14 +238,14 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
 bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
 
-/* bf16.c: the ops for weights of DT_BF16 and operands in bfloat16. */
+/* bf16/ops.c: the ops for weights of DT_BF16 and operands in bfloat16. */
 void bf16_weight_pack(struct backend *be, struct weight *w);
 void bf16_weights_pack(struct backend *be, struct weight *const *w, int n);
 void bf16_weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src);
 void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate);
-/* The own kernel of few rows (bf16_few.cu): whether it takes a product, and the product; a cudaError_t. */
+/* The own kernel of few rows (few_rows_gemm.cu): whether it takes a product, and the product; a cudaError_t. */
 bool few_takes(const struct cuda_backend *c, const struct lt_product *p);
 int few_run(const struct cuda_backend *c, const struct lt_product *p);
 void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x, const struct weight *w);
@@ -281,7 +281,7 @@ void bf16_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, con
 void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struct tensor q, struct tensor k,
                     struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s);
 void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
-/* bf16_train.c: gradients of bf16 activations, themselves in bfloat16. */
+/* train.c: gradients of bf16 activations, themselves in bfloat16. */
 void bf16_swiglu_grad(struct cuda_backend *c, struct tensor dgu, struct tensor dy, struct tensor gu);
 void bf16_swiglu_both(struct cuda_backend *c, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu);
 void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
@@ -292,12 +292,12 @@ void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor
 /* n operands replaced by their float32 values, in memory that lives until the next call; those that are float32 stay.
  * False after an error. */
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n);
-/* bf16_plan.c: the lists for these sequences; NULL after an error. */
+/* attention_plan.c: the lists for these sequences; NULL after an error. */
 struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct attn_seq *seq, int n_seq,
                          struct attn_shape s, bool training);
 void plan16_free(struct plan16 *p);
 
-/* plan.c: attention's work lists, and the ops that run them. `a` holds the operands. */
+/* attention_plan.c: attention's work lists, and the ops that run them. `a` holds the operands. */
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                    struct attn_shape s);
 void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq,

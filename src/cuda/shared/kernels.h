@@ -1,6 +1,6 @@
 /* cuda: the CUDA backend, built by nvcc into a plugin of its own. Owns the device ops. May include tensor and base.
  * Start at cuda.c (memory, transfers, the op table), then gemm.cu, attention.cu and attention_grad.cu, rows.cu,
- * simple.cu.
+ * elementwise.cu.
  *
  * This header is the border between the host side (C) and the kernels (CUDA C++): launchers with plain arguments. Each
  * queues its kernels on `stream`, returns a cudaError_t as an int, and does nothing for empty shapes. All pointers are
@@ -73,7 +73,7 @@ struct cu_row_stats;
 int cu_logprob_rows(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
 int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
 
-/* simple.cu */
+/* elementwise.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
 /* A row below 0, -1 - r, is the one that drawn[r] names, or row 0 where that is below 0; drawn may be NULL otherwise.
  */
@@ -154,7 +154,7 @@ struct cu_mat16 {
     int64_t rows, cols, ld;
 };
 
-/* bf16_rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
+/* rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
  * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 /* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
@@ -184,7 +184,7 @@ int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat1
                        const float *scale);                                     /* row i times scale[i] */
 int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* uniform in (-1,1) */
 
-/* bf16_gemm.cu. An operand of a product: element (r,k) at p[r*row + k*step]; vec: 8 neighbours along k lie together and
+/* gemm.cu. An operand of a product: element (r,k) at p[r*row + k*step]; vec: 8 neighbours along k lie together and
  * are aligned to 16 bytes when k is a multiple of 8. */
 struct cu_side16 {
     const uint16_t *p;
@@ -224,7 +224,7 @@ int64_t cu_lora_down_tiles(const struct cu_lora *l);               /* 0: it need
 int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
-/* bf16_lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
+/* lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
  * of 64 rows to fill a GPU. t is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
 enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16, CU_LORA_TILE = CU_LORA_CHAINS * 4 * 32 * 4 };
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
@@ -235,7 +235,7 @@ int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
  * are not written. */
 int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
-/* bf16_gates.cu: the same over many rows, gates on the left of what they gate; with `keep` they get the sums. */
+/* swiglu_lora.cu: the same over many rows, gates on the left of what they gate; with `keep` they get the sums. */
 struct cu_lora_gates {
     struct cu_mat16 y, gu;
     const uint16_t *t;    /* [T][2R] */
@@ -245,7 +245,7 @@ struct cu_lora_gates {
 };
 int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y, int keep);
-/* bf16_thin.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes; parts()
+/* lora_grad.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes; parts()
  * says how many parts the rows are cut into, and writes part_rows: `parts` is scratch for so many outs where it is
  * not 1. */
 struct cu_thin {
@@ -264,10 +264,10 @@ int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int
 int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64_t ldy_bytes, const void *want,
                    int64_t ld_bytes, int64_t bytes, int64_t rows, int64_t wanted);
 
-/* bf16_few.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k; in float32, plus a bias or added to y (ADD),
- * in bfloat16, or SwiGLU of that, gates and what they gate being the upper and the lower N rows of W. With parts there
- * are so many products over K columns each, which lie side by side in x and W; the result of each is part_step behind
- * the one before. With dev.overlaps W is read before the kernel in front has ended. */
+/* few_rows_gemm.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k; in float32, plus a bias or added to y
+ * (ADD), in bfloat16, or SwiGLU of that, gates and what they gate being the upper and the lower N rows of W. With parts
+ * there are so many products over K columns each, which lie side by side in x and W; the result of each is part_step
+ * behind the one before. With dev.overlaps W is read before the kernel in front has ended. */
 enum { CU_FEW_ROWS = 128 };
 enum cu_few_end { CU_FEW_F32, CU_FEW_ADD, CU_FEW_BF16, CU_FEW_SWIGLU };
 struct cu_few {
@@ -281,7 +281,7 @@ struct cu_few {
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
-/* bf16_attention.cu. Keys are always cached; in training in a cache of the moment. */
+/* attention.cu. Keys are always cached; in training in a cache of the moment. */
 enum { CU_UNIT = 128 }; /* keys of a unit */
 struct cu_attn16 {
     struct cu_mat16 q, o;
@@ -306,7 +306,7 @@ int64_t cu_attention16_part_bytes(int64_t units, int64_t K);
 int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *task,
                   int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride);
 
-/* bf16_grad.cu: as their namesakes in float32; heads of K up to 128. */
+/* grad.cu: as their namesakes in float32; heads of K up to 128. */
 int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu);
 /* y as of cu_swiglu16 too; *done stays 0, and nothing happens, where rows are not of whole aligned eights. */
 int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
@@ -327,7 +327,7 @@ int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float 
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 
-/* bf16_attention_grad.cu. dq, dk and dv are overwritten; rows of all matrices are aligned to 16 bytes, K is a multiple
+/* attention_grad.cu. dq, dk and dv are overwritten; rows of all matrices are aligned to 16 bytes, K is a multiple
  * of 16 up to 128. cudaErrorInvalidValue where the device has too little shared memory. */
 enum { CU_GRAD16_TILE = 64 }; /* query pairs of a task, and key rows */
 struct cu_attn_grad16 {
@@ -341,7 +341,7 @@ struct cu_attn_grad16 {
     int64_t n_key_tasks;
     const struct cu_attn_user *user;
 };
-/* bf16_attention_grad90.cu: the same where the device has wgmma. The bits of the two differ. */
+/* attention_grad90.cu: the same where the device has wgmma. The bits of the two differ. */
 int cu_attention_grad90(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 int cu_attention_grad16(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 

@@ -27,8 +27,8 @@ struct session {
  * failure everything is closed again by session_close, which the caller must call in every case. */
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
-/* The same for a run that trains: on a GPU its memory is planned first (plan.h). What the options leave to the program
- * is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
+/* The same for a run that trains: on a GPU its memory is planned first (memory_plan.h). What the options leave to the
+ * program is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) MUST_USE;
 void session_close(struct session *s);

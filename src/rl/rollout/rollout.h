@@ -104,7 +104,7 @@ struct rollout_params {
     bool eval;
     int group_size, max_tokens;
     int first_task; /* number of the first problem in the journal */
-    int at_once;    /* problems of an evaluation that are sampled and judged together; 0: as many as fit (eval.c) */
+    int at_once;    /* problems of an evaluation that are sampled and judged together; 0: as many as fit (rates.c) */
     double temperature;
     uint64_t seed, stream; /* the random stream of task i, sample j is (seed, stream + i, j); later turns have others */
     struct reward_weights weights;

@@ -24,7 +24,7 @@
  * Linking against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So
  * it is tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve
  * is linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
- * object is loaded, so that all there is of it is the answer's (load.h): no start files, whose only use here is
+ * object is loaded, so that all there is of it is the answer's (object_check.h): no start files, whose only use here is
  * __dso_handle, a name for atexit(); and libgcc's look at the processor waits until it is asked for (FLAGS). The
  * linker's plugin would run what an answer has put into sections of LTO, and without the plugin gcc would itself, but
  * for -fno-lto. */

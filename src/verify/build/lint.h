@@ -15,8 +15,8 @@ struct lint_facts {
 
 /* True when the source is fine. Otherwise message says the line and the reason. Rules: #include only of the allowed
  * headers (docs/formats.md), nothing else that reads files (#include_next, #import, asm), no code that runs outside of
- * the call (constructor, destructor, ifunc; load.h sees to the rest), nothing that gcc would read otherwise than this
- * does (raw strings), at most 256 KiB. */
+ * the call (constructor, destructor, ifunc; object_check.h sees to the rest), nothing that gcc would read otherwise
+ * than this does (raw strings), at most 256 KiB. */
 bool lint_source(const char *source, struct lint_facts *facts, char *message, size_t message_size);
 
 #endif

@@ -305,7 +305,7 @@ static int build_python_filter(scmp_filter_ctx c) {
 
 /* The same on a GPU, whose driver and compilers call too much for a list of what is allowed: one of what is not, on top
  * of the namespaces. Nothing of it is a driver's; of what is left (timers, descriptors that are watched, locks), the
- * reference's times without an answer (modtime.c) and the processor time of who stands still show the use. */
+ * reference's times without an answer (torch/clock.c) and the processor time of who stands still show the use. */
 static int build_gpu_filter(scmp_filter_ctx c) {
     static const int refused[] = {
         SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(keyctl), SCMP_SYS(add_key),

@@ -32,7 +32,7 @@ void jail_show(struct jail *j, const char *directory);
  * weak mode tmp_dir (made by the caller) is TMPDIR. fds become 0, 1 and 2. */
 enum status jail_start_compiler(const struct jail *j, const char *script, char *const *args, const char *tmp_dir,
                                 const int fds[3], double timeout_s, struct process *out, struct err *e) MUST_USE;
-/* Starts the runner (runner_path) as a shell (shell.h) in one such jail: it runs scripts that come over the socket
+/* Starts the runner (runner_path) as a shell (jail_shell.h) in one such jail: it runs scripts that come over the socket
  * until that is closed. extra: files that appear in the jail's /extra, read-only. Not in weak mode. The jail dies with
  * the thread that started it. */
 enum { JAIL_EXTRA_FILES = 5 };

@@ -3,7 +3,8 @@
  * expected value and no clock. Nothing it says is trusted (wire.h): the answer runs in the same process.
  *
  * usage: kernelrl-runner ANSWER.so, with the descriptors of wire.h open. Started by candidate.c only.
- *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts. Started by shell.c only.
+ *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts. Started by jail_shell.c
+ * only.
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -55,9 +55,9 @@ struct wire_reply {
     char text[240];
 };
 
-/* The runner as a shell (shell.h): it says WIRE_SHELL_UP, an int, when it is there; then a request is a script and its
- * arguments, each ended by a NUL, with the three standard descriptors along, and the reply is the script's wait status,
- * an int. */
+/* The runner as a shell (jail_shell.h): it says WIRE_SHELL_UP, an int, when it is there; then a request is a script and
+ * its arguments, each ended by a NUL, with the three standard descriptors along, and the reply is the script's wait
+ * status, an int. */
 enum { WIRE_SHELL_BYTES = 16384, WIRE_SHELL_ARGS = 64, WIRE_SHELL_UP = WIRE_MAGIC };
 
 #endif

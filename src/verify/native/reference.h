@@ -1,6 +1,6 @@
-/* reference: a problem as the verifier knows it: its interface, its memory (sets.h) and the secret inputs that the
- * reference worker has put there. Made once per problem and kept for the verifier's life: all answers to a problem are
- * judged on the same sets, so the reference runs once and not once per answer. */
+/* reference: a problem as the verifier knows it: its interface, its memory (input_sets.h) and the secret inputs that
+ * the reference worker has put there. Made once per problem and kept for the verifier's life: all answers to a problem
+ * are judged on the same sets, so the reference runs once and not once per answer. */
 #ifndef KERNELRL_VERIFY_NATIVE_REFERENCE_H
 #define KERNELRL_VERIFY_NATIVE_REFERENCE_H
 

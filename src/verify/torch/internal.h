@@ -1,5 +1,5 @@
-/* modjudge: one ModelNew answer on its way, as module.c (trials), modtime.c (times) and modbatch.c (many) share
- * it. Inner to these. */
+/* internal: one ModelNew answer on its way, as torch/judge.c (trials), torch/clock.c (times) and torch/batch.c (many)
+ * share it. Inner to these. */
 #ifndef KERNELRL_VERIFY_TORCH_INTERNAL_H
 #define KERNELRL_VERIFY_TORCH_INTERNAL_H
 
@@ -104,8 +104,9 @@ void module_renew_spares(struct module_judge *j);
 /* Ends the process that runs the reference. */
 void module_drop_reference(struct module_judge *j);
 
-/* modtime.c: times a correct answer against the reference, with the machine to itself. The ratio, or another outcome,
- * goes into the verdict. A ratio that is hard to believe is measured again in a fresh process before it counts. */
+/* torch/clock.c: times a correct answer against the reference, with the machine to itself. The ratio, or another
+ * outcome, goes into the verdict. A ratio that is hard to believe is measured again in a fresh process before it
+ * counts. */
 void module_measure(struct torch_answer *r);
 
 #endif

@@ -1094,7 +1094,7 @@ bool run_account(struct torch_answer *r, const json_t *recorded) {
     return false;
 }
 
-/* GPU backends: whose kernels run in a call like those before it. Again among the timed ones (modtime.c). */
+/* GPU backends: whose kernels run in a call like those before it. Again among the timed ones (torch/clock.c). */
 static bool account_kernels(struct torch_answer *r) {
     struct modset set = r->c->trials[0];
     int slot = 0;

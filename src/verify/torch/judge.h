@@ -1,6 +1,6 @@
 /* module: judges ModelNew answers (backends torch_cpu, cuda, triton, ...) and cuda_native ones. The same trials for
- * all: an answer and the reference each run in a jailed Python (modrun.h), the referee (modcase.h) makes inputs and
- * compares outputs, and this process holds seeds, clock and verdict. */
+ * all: an answer and the reference each run in a jailed Python (torch/answer.h), the referee (torch/case.h) makes
+ * inputs and compares outputs, and this process holds seeds, clock and verdict. */
 #ifndef KERNELRL_VERIFY_TORCH_JUDGE_H
 #define KERNELRL_VERIFY_TORCH_JUDGE_H
 
