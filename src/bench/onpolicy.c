@@ -580,7 +580,7 @@ int selfcheck_onpolicy(int argc, char **argv) {
     o.threads = (int)threads;
     struct bits_tally policy = {0}, other = {0};
     struct err e = {0};
-    if (run(&o, &policy, &other, &e) != ST_OK) return cli_report(&e);
+    if (run(&o, &policy, &other, &e) != ST_OK) return args_report(&e);
     const int64_t differ = policy.differ + other.differ;
     printf("%lld tokens, %lld differ, max |diff| %g\n", (long long)policy.n, (long long)differ,
            fmax(policy.max_diff, other.max_diff));

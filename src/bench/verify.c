@@ -410,10 +410,10 @@ int bench_verify(int argc, char **argv) {
     if (optind < argc || (cpu && answers < 2) || (backend && !are_judged(backend, cpu))) return cli_usage(usage);
     o.threads = (int)threads;
     char cache[] = "/tmp/kernelrl-bench-XXXXXX";
-    if (!mkdtemp(cache)) return cli_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
+    if (!mkdtemp(cache)) return args_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
     o.cache_dir = cache; /* new: what is called cold is cold */
     enum status st = cpu ? bench_cpu(o, backend, (int)answers, &e) : bench_gpu(o, backend, (int)answers, (int)rows, &e);
     struct err ignored;
     if (fs_remove(cache, &ignored) != ST_OK) fprintf(stderr, "%s: %s\n", cache, ignored.msg);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

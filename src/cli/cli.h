@@ -2,7 +2,7 @@
 #ifndef KERNELRL_CLI_H
 #define KERNELRL_CLI_H
 
-#include "base/err.h"
+#include "base/args.h"
 
 struct config_schema;
 
@@ -35,8 +35,13 @@ struct config_schema;
 COMMAND_LIST(X)
 #undef X
 
-/* Prints "kernelrl: <message>" and returns the exit code of the error. */
-int cli_report(const struct err *e);
+/* X(command, table): commands whose flags stand in a table. Help, the manual page and the completion read it. */
+#define COMMAND_TABLES(X) X("verify", verify_command)
+
+#define X(name, table) extern const struct args_command table;
+COMMAND_TABLES(X)
+#undef X
+
 /* Prints "kernelrl: <what is wrong>" and the usage line to stderr, and returns 2. */
 int cli_wrong(const char *usage, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints the usage line to stderr and returns 2. */

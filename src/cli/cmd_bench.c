@@ -358,5 +358,5 @@ int cmd_bench(int argc, char **argv) {
     if (!o.what) return cli_usage(usage);
     if (!check(argv[optind], &o, given)) return 2;
     struct err e = {0};
-    return run(&o, &e) == ST_OK ? 0 : cli_report(&e);
+    return run(&o, &e) == ST_OK ? 0 : args_report(&e);
 }

@@ -113,7 +113,7 @@ int cmd_man(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         CLEANUP_STR struct str help = STR_INIT;
         if (strcmp(commands[i].name, "man") == 0 || strcmp(commands[i].name, "help") == 0) continue;
-        if (help_text(i, &help, &e) != ST_OK) return cli_report(&e);
+        if (help_text(i, &help, &e) != ST_OK) return args_report(&e);
         str_addf(&s, ".SS %s\n", commands[i].name);
         roff(commands[i].help, &s);
         str_adds(&s, "\n.PP\n.nf\n");
@@ -156,7 +156,7 @@ int cmd_completion(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         CLEANUP_STR struct str help = STR_INIT, words = STR_INIT;
         if (strcmp(commands[i].name, "man") == 0 || strcmp(commands[i].name, "completion") == 0) continue;
-        if (strcmp(commands[i].name, "help") != 0 && help_text(i, &help, &e) != ST_OK) return cli_report(&e);
+        if (strcmp(commands[i].name, "help") != 0 && help_text(i, &help, &e) != ST_OK) return args_report(&e);
         str_addc(&words, ' ');
         options_in(str_c(&help), &words);
         const struct config_schema *keys = schema_of(commands[i].name);

@@ -101,5 +101,5 @@ int cmd_plan(int argc, char **argv) {
     if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK) st = plan(&o, &a, &e);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

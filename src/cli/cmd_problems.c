@@ -538,19 +538,19 @@ int cmd_problems(int argc, char **argv) {
         case THREADS:
             if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
             FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);
-            return cli_report(&e);
+            return args_report(&e);
         case SPLIT:
             a.split = strcmp(optarg, "train") == 0 ? SPLIT_TRAIN : strcmp(optarg, "test") == 0 ? SPLIT_TEST : -1;
             if (a.split >= 0) break;
             FAIL(&e, ST_USAGE, "--split: expected train or test, got \"%s\"", optarg);
-            return cli_report(&e);
+            return args_report(&e);
         case OPS: a.ops = optarg; break;
         case BY: {
             size_t m = 0;
             while (m < ARRAY_LEN(methods) && strcmp(optarg, methods[m]) != 0) m++;
             if (m == ARRAY_LEN(methods)) {
                 FAIL(&e, ST_USAGE, "--by: expected text, operators or cost, got \"%s\"", optarg);
-                return cli_report(&e);
+                return args_report(&e);
             }
             a.by = (enum label_method)m;
             labelling = true;
@@ -559,7 +559,7 @@ int cmd_problems(int argc, char **argv) {
         case TIMEOUT:
             if (parse_f64(optarg, &a.timeout_s) && a.timeout_s > 0 && a.timeout_s < 1e6) break;
             FAIL(&e, ST_USAGE, "--timeout: expected seconds, got \"%s\"", optarg);
-            return cli_report(&e);
+            return args_report(&e);
         case RECIPE: a.recipe = optarg; break;
         case OUT: a.out = optarg; break;
         case ANSWERS: a.answers = true; break;
@@ -595,5 +595,5 @@ int cmd_problems(int argc, char **argv) {
     else
         return misused(what);
     if (bad) return 1;
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -256,12 +256,12 @@ int cmd_build_rag_index(int argc, char **argv) {
     enum status st = parse_build(argc, argv, &a, &e);
     if (st == ST_CANCELLED) return 0;
     if (st == ST_USAGE) {
-        cli_report(&e);
+        args_report(&e);
         return cli_usage(build_usage);
     }
     a.cancel = interrupt_flag();
     if (st == ST_OK) st = build(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }
 
 /* ---- query --------------------------------------------------------------------------------------------------------*/
@@ -388,5 +388,5 @@ int cmd_query_rag_index(int argc, char **argv) {
     if (st == ST_OK && (!a.index || !a.problem))
         return cli_wrong(query_usage, "query-rag-index: --index and --problem are needed");
     if (st == ST_OK) st = query(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

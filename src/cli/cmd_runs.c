@@ -450,12 +450,12 @@ static int resume(const char *runs_dir, int argc, char **argv) {
     CLEANUP_FREE char *dir = NULL;
     struct run_info r;
     if (argc < 1) return wrong_usage("resume", "expected the NAME of a run");
-    if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return cli_report(&e);
+    if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return args_report(&e);
     const bool running = r.state == RUN_RUNNING;
     run_info_free(&r);
     if (running) {
         (void)FAIL(&e, ST_INVALID, "%s: is running already", dir);
-        return cli_report(&e);
+        return args_report(&e);
     }
     struct arena a = ARENA_INIT;
     char **args = arena_array(&a, char *, argc + 5);
@@ -552,7 +552,7 @@ int cmd_runs(int argc, char **argv) {
     }
     enum status st = parse(argc - 2, argv + 2, &a, &e);
     if (st != ST_OK) {
-        cli_report(&e);
+        args_report(&e);
         return cli_usage(usage);
     }
     const char *fits = commands[c].fits;
@@ -579,5 +579,5 @@ int cmd_runs(int argc, char **argv) {
         st = strcmp(a.command, "summary") == 0   ? summary(&a, &e)
              : strcmp(a.command, "compare") == 0 ? compare(&a, &e)
                                                  : disk(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

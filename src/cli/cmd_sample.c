@@ -307,5 +307,5 @@ int cmd_sample(int argc, char **argv) {
     if (o.renderer && o.thinking)
         return cli_wrong(usage, "sample: --renderer says itself whether it thinks: no --thinking");
     struct err e = {0};
-    return run(&o, &e) == ST_OK ? 0 : cli_report(&e);
+    return run(&o, &e) == ST_OK ? 0 : args_report(&e);
 }

@@ -370,7 +370,7 @@ int cmd_selfcheck(int argc, char **argv) {
     arena_free(&c.arena);
     if (c.be) c.be->close(c.be);
     pool_destroy(pool);
-    if (st != ST_OK) return cli_report(&e);
+    if (st != ST_OK) return args_report(&e);
     printf("%s\n", c.failed ? "selfcheck: FAILED" : "selfcheck: ok");
     return c.failed ? 1 : 0;
 }

@@ -156,7 +156,7 @@ int cmd_tokenize(int argc, char **argv) {
     struct tokenizer *t;
     CLEANUP_FREE char *dir = NULL;
     if (locate("--model", HUB_TOKENIZER, model, NULL, NULL, &dir, &e) != ST_OK || tokenizer_open(dir, &t, &e) != ST_OK)
-        return cli_report(&e);
+        return args_report(&e);
     int rc = 0;
     enum status st = ST_OK;
     if (golden) {
@@ -181,5 +181,5 @@ int cmd_tokenize(int argc, char **argv) {
         }
     }
     tokenizer_close(t);
-    return st == ST_OK ? rc : cli_report(&e);
+    return st == ST_OK ? rc : args_report(&e);
 }

@@ -51,7 +51,7 @@ int selfcheck_ops(int argc, char **argv) {
         }
     if (optind != argc) return cli_usage(usage);
     o.threads = (int)threads;
-    if (opcheck_run(&o, &t, &e) != ST_OK) return cli_report(&e);
+    if (opcheck_run(&o, &t, &e) != ST_OK) return args_report(&e);
     if (o.json)
         printf("{\"passed\": %d, \"failed\": %d, \"skipped\": %d}\n", t.passed, t.failed, t.skipped);
     else if (t.skipped)
