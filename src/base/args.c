@@ -51,7 +51,7 @@ static bool has_range(const struct args_flag *f) {
 
 static void add_range(const struct args_flag *f, const char *from, const char *at_least, struct str *out) {
     if (f->type == ARGS_FLOAT)
-        str_addf(out, "%s%g to %g", from, f->least, f->most);
+        str_addf(out, "%s%.10g to %.10g", from, f->least, f->most);
     else if (f->high == INT64_MAX)
         str_addf(out, "%s%lld", at_least, (long long)f->low);
     else
@@ -76,13 +76,21 @@ void args_flag_label(const struct args_flag *f, struct str *out) {
     if (f->value) str_addf(out, " %s", f->value);
 }
 
-void args_flag_text(const struct args_flag *f, struct str *out) {
+/* Bounds that nobody would come near are left out of help: what fits into the field says nothing of the flag. */
+static void add_help_range(const struct args_flag *f, struct str *out) {
+    struct args_flag shown = *f;
+    if (f->type == ARGS_INT && f->high >= INT32_MAX - 1) shown.high = INT64_MAX;
+    if (f->type == ARGS_INT && f->low == 0 && shown.high == INT64_MAX) return;
+    add_range(&shown, "", "at least ", out);
+}
+
+void args_flag_text(const struct args_flag *f, bool with_of, struct str *out) {
     CLEANUP_STR struct str more = STR_INIT;
     if (f->type == ARGS_CHOICE) join(f->choices, '|', &more);
-    if (has_range(f)) add_range(f, "", "at least ", &more);
+    if (has_range(f)) add_help_range(f, &more);
     if (f->def) str_addf(&more, "%sdefault %s", more.len ? "; " : "", f->def);
     if (f->repeats) str_addf(&more, "%smay be repeated", more.len ? "; " : "");
-    if (f->of) {
+    if (f->of && with_of) {
         str_adds(&more, more.len ? "; for " : "for ");
         join(f->of, ' ', &more);
     }
@@ -432,16 +440,32 @@ static size_t second_column(const struct args_command *c) {
     return widest + 4;
 }
 
+/* The subcommands that all flags of a section are for; NULL when there is no such list. */
+static const char *section_of(const struct args_command *c, size_t section) {
+    const char *of = NULL;
+    for (size_t i = section + 1; i < c->n_flags && c->flags[i].type != ARGS_SECTION; i++) {
+        const char *one = c->flags[i].of;
+        if (!one || (of && strcmp(of, one) != 0)) return NULL;
+        of = one;
+    }
+    return of;
+}
+
 static void add_flags(const struct args_command *c, size_t indent, struct str *out) {
+    const char *of = NULL;
     if (c->n_flags > 0 && c->flags[0].type != ARGS_SECTION) str_adds(out, "\nFlags:\n");
     for (size_t i = 0; i < c->n_flags; i++) {
         CLEANUP_STR struct str label = STR_INIT, text = STR_INIT;
         if (c->flags[i].type == ARGS_SECTION) {
-            str_addf(out, "\n%s:\n", c->flags[i].help);
+            of = section_of(c, i);
+            str_addf(out, "\n%s", c->flags[i].help);
+            if (of) str_adds(out, ", for ");
+            if (of) join(of, ' ', out);
+            str_adds(out, ":\n");
             continue;
         }
         args_flag_label(&c->flags[i], &label);
-        args_flag_text(&c->flags[i], &text);
+        args_flag_text(&c->flags[i], !of, &text);
         add_row(label.p, text.p, indent, out);
     }
 }

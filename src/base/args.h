@@ -139,9 +139,10 @@ int args_report(const struct err *e);
 void args_help(const struct args_command *c, struct str *out);
 /* Appends the usage lines alone. */
 void args_usage(const struct args_command *c, struct str *out);
-/* Appends a flag as help names it, "-n, --count N", and what help says about it in one line. */
+/* Appends a flag as help names it, "-n, --count N", and what help says about it in one line; with_of: with the
+ * subcommands that it is for. */
 void args_flag_label(const struct args_flag *f, struct str *out);
-void args_flag_text(const struct args_flag *f, struct str *out);
+void args_flag_text(const struct args_flag *f, bool with_of, struct str *out);
 /* Appends "a, b or c" of "a|b|c". */
 void args_choices(const char *choices, struct str *out);
 

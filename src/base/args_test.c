@@ -16,7 +16,7 @@
 enum colour { RED, GREEN, BLUE };
 
 struct demo {
-    bool json, quiet, loud, exact;
+    bool json, fast, quiet, loud, exact;
     int small;
     int64_t large;
     uint64_t seed;
@@ -45,6 +45,8 @@ static const struct args_flag demo_flags[] = {
     FLAG_FLOAT(D, part, "part", "X", 0, 2, NULL,
                "That part is taken, a sentence that is long enough to need a second "
                "line, on which it goes on below its own beginning."),
+    FLAG_SECTION("One command's own"),
+    FLAG_BOOL(D, fast, "fast", "It is fast.", .of = "run list"),
     FLAG_SECTION("What is done"),
     FLAG_TEXT(D, text, "output", "FILE", NULL, "The result is written there.", .letter = 'o', .alias = "out"),
     FLAG_CHOICE(D, word, "word", "W", "fp32|bf16", "fp32", "Matrices are held in it."),
@@ -241,10 +243,13 @@ static void help_of_a_table(void **state) {
         "Numbers:\n"
         "  -n, --small N             A step is measured that many times (1 to 100; default 3).\n"
         "  --large BYTES             The memory that may be taken (at least -5; for run).\n"
-        "  --seed N                  Numbers are drawn from that stream (at least 0; default 0).\n"
+        "  --seed N                  Numbers are drawn from that stream (default 0).\n"
         "  --share X                 That share of the times is left out (0.25 to 1; default 0.5).\n"
         "  --part X                  That part is taken, a sentence that is long enough to need a second\n"
         "                            line, on which it goes on below its own beginning (0 to 2).\n"
+        "\n"
+        "One command's own, for run or list:\n"
+        "  --fast                    It is fast.\n"
         "\n"
         "What is done:\n"
         "  -o, --output, --out FILE  The result is written there.\n"

@@ -36,7 +36,13 @@ COMMAND_LIST(X)
 #undef X
 
 /* X(command, table): commands whose flags stand in a table. Help, the manual page and the completion read it. */
-#define COMMAND_TABLES(X) X("verify", verify_command)
+#define COMMAND_TABLES(X)                         \
+    X("sample", sample_command)                   \
+    X("problems", problems_command)               \
+    X("tokenize", tokenize_command)               \
+    X("build-rag-index", build_rag_index_command) \
+    X("query-rag-index", query_rag_index_command) \
+    X("verify", verify_command)
 
 #define X(name, table) extern const struct args_command table;
 COMMAND_TABLES(X)
