@@ -60,7 +60,9 @@ static void add_range(const struct args_flag *f, const char *from, const char *a
 
 /* What a value has to be. */
 static void add_expected(const struct args_flag *f, struct str *out) {
-    if (f->type == ARGS_CHOICE)
+    if (f->expected)
+        str_adds(out, f->expected);
+    else if (f->type == ARGS_CHOICE)
         join(f->choices, '|', out);
     else if (f->type == ARGS_INT || f->type == ARGS_FLOAT) {
         str_adds(out, f->type == ARGS_INT ? "a whole number" : "a number");
@@ -116,10 +118,10 @@ static int show_usage(const struct args_command *c) {
     return 2;
 }
 
-int args_wrong(const struct args_command *c, const char *fmt, ...) {
+int args_wrong(const struct args_command *c, const struct args *a, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    fprintf(stderr, "kernelrl: %s: ", c->name);
+    fprintf(stderr, "kernelrl: %s%s%s: ", c->name, a->sub ? " " : "", a->sub ? a->sub->name : "");
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
@@ -175,7 +177,7 @@ static enum status set(const struct args_flag *f, const char *text, void *values
     case ARGS_BOOL: *(bool *)field = !f->negates; return ST_OK;
     case ARGS_INT: return set_int(f, text, field, e);
     case ARGS_FLOAT: return set_float(f, text, field, e);
-    case ARGS_TEXT: *(const char **)field = text; return ST_OK;
+    case ARGS_TEXT: *(const char **)field = text; return !f->valid || f->valid(text) ? ST_OK : unexpected(f, text, e);
     case ARGS_CHOICE: return set_choice(f, text, field, e);
     case ARGS_CALL: {
         CLEANUP_STR struct str name = STR_INIT;

@@ -45,9 +45,11 @@ struct args_flag {
     const char *help; /* one sentence; of a section its heading */
     /* What most flags have not. */
     char letter;
-    const char *alias; /* another long name */
-    const char *of;    /* the subcommands that take it, "list check"; NULL: all */
-    bool repeats;      /* it may be given several times with different values */
+    const char *alias;               /* another long name */
+    bool (*valid)(const char *text); /* ARGS_TEXT: what it takes; `expected` says that in messages */
+    const char *expected;
+    const char *of; /* the subcommands that take it, "list check"; NULL: all */
+    bool repeats;   /* it may be given several times with different values */
 };
 
 /* Rows of a table. The compiler checks that the field has the type; further fields of struct args_flag may follow. */
@@ -130,8 +132,8 @@ bool args_parse(const struct args_command *c, int argc, char **argv, void *value
 /* Whether a flag was given. An unknown name asserts. */
 bool args_has(const struct args_command *c, const struct args *a, const char *name);
 
-/* Prints "kernelrl: NAME: <what is wrong>" and the usage lines to stderr, and returns 2. */
-int args_wrong(const struct args_command *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Prints "kernelrl: NAME SUBCOMMAND: <what is wrong>" and the usage lines to stderr, and returns 2. */
+int args_wrong(const struct args_command *c, const struct args *a, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Prints "kernelrl: <message>" to stderr and returns the exit code of the error. */
 int args_report(const struct err *e);
 

@@ -22,7 +22,7 @@ struct demo {
     uint64_t seed;
     double share;
     float part;
-    const char *text, *word;
+    const char *text, *word, *place;
     enum colour colour;
     int n_item;
     const char *item[4];
@@ -34,6 +34,8 @@ static enum status take_item(void *values, const char *text, struct err *e) {
     d->item[d->n_item++] = text;
     return ST_OK;
 }
+
+static bool is_place(const char *text) { return strcmp(text, "here") == 0 || strcmp(text, "there") == 0; }
 
 #define D struct demo
 static const struct args_flag demo_flags[] = {
@@ -49,6 +51,7 @@ static const struct args_flag demo_flags[] = {
     FLAG_BOOL(D, fast, "fast", "It is fast.", .of = "run list"),
     FLAG_SECTION("What is done"),
     FLAG_TEXT(D, text, "output", "FILE", NULL, "The result is written there.", .letter = 'o', .alias = "out"),
+    FLAG_TEXT(D, place, "place", "P", NULL, "It is done there.", .valid = is_place, .expected = "here or there"),
     FLAG_CHOICE(D, word, "word", "W", "fp32|bf16", "fp32", "Matrices are held in it."),
     FLAG_CHOICE(D, colour, "colour", "C", "red|green|blue", "red", "Curves are drawn in it."),
     FLAG_CHOICE(D, exact, "numerics", "HOW", "fast|exact", "fast", "Sums are made that way."),
@@ -186,6 +189,8 @@ static void what_is_refused(void **state) {
     refuses(&words, "words --colour re", "kernelrl: --colour: expected red, green or blue, got \"re\"");
     refuses(&words, "words --colour red|green", "kernelrl: --colour: expected red, green or blue, got \"red|green\"");
     refuses(&words, "words --output", "kernelrl: --output: expected FILE, got nothing");
+    refuses(&words, "words --place=no", "kernelrl: --place: expected here or there, got \"no\"");
+    refuses(&words, "words --place", "kernelrl: --place: expected here or there, got nothing");
     refuses(&words, "words --item=", "kernelrl: --item: expected some text");
     refuses(&words, "words --json=1", "kernelrl: --json: takes no value, got \"1\"");
     refuses(&words, "words --smal 3", "kernelrl: words: unknown flag --smal; did you mean --small?");
@@ -253,6 +258,7 @@ static void help_of_a_table(void **state) {
         "\n"
         "What is done:\n"
         "  -o, --output, --out FILE  The result is written there.\n"
+        "  --place P                 It is done there.\n"
         "  --word W                  Matrices are held in it (fp32 or bf16; default fp32).\n"
         "  --colour C                Curves are drawn in it (red, green or blue; default red).\n"
         "  --numerics HOW            Sums are made that way (fast or exact; default fast).\n"

@@ -493,8 +493,7 @@ int cmd_problems(int argc, char **argv) {
     if (!args_parse(&problems_command, argc, argv, &a, &given)) return given.code;
     const char *what = given.sub->name;
     const bool filtering = a.level || a.difficulty || a.split >= 0 || a.ops;
-    if (given.n_words && filtering)
-        return args_wrong(&problems_command, "%s: KEYs and filters exclude each other", what);
+    if (given.n_words && filtering) return args_wrong(&problems_command, &given, "KEYs and filters exclude each other");
     (void)backend_from_name(a.written_in, &a.backend); /* the table has names of backends only */
     enum status st;
     if (strcmp(what, "generate") == 0)

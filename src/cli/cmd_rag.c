@@ -220,8 +220,8 @@ int cmd_build_rag_index(int argc, char **argv) {
     struct args given;
     struct err e = {0};
     if (!args_parse(c, argc, argv, &a, &given)) return given.code;
-    if (!a.output) return args_wrong(c, "--output: expected the folder of the index");
-    if (a.triton && a.cuda) return args_wrong(c, "--triton-only and --cuda-only leave nothing");
+    if (!a.output) return args_wrong(c, &given, "--output: expected the folder of the index");
+    if (a.triton && a.cuda) return args_wrong(c, &given, "--triton-only and --cuda-only leave nothing");
     if (a.n_corpus == 0) {
         a.corpus[a.n_corpus++] = "kernelbook";
         a.corpus[a.n_corpus++] = "sakana";
@@ -335,6 +335,6 @@ int cmd_query_rag_index(int argc, char **argv) {
     struct args given;
     struct err e = {0};
     if (!args_parse(&query_rag_index_command, argc, argv, &a, &given)) return given.code;
-    if (!a.index || !a.problem) return args_wrong(&query_rag_index_command, "--index and --problem are needed");
+    if (!a.index || !a.problem) return args_wrong(&query_rag_index_command, &given, "--index and --problem are needed");
     return query(&a, &e) == ST_OK ? 0 : args_report(&e);
 }

@@ -24,11 +24,6 @@ struct sample_options {
     bool raw, thinking, json;
 };
 
-static enum status take_device(void *values, const char *text, struct err *e) {
-    ((struct sample_options *)values)->device = text;
-    return backend_device_valid(text) ? ST_OK : FAIL(e, ST_USAGE, "expected cpu, cuda or cuda:N, got \"%s\"", text);
-}
-
 static enum status take_stop(void *values, const char *text, struct err *e) {
     struct sample_options *o = values;
     if (!*text || o->n_stop == MAX_STOPS) return FAIL(e, ST_USAGE, "expected up to %d strings, none empty", MAX_STOPS);
@@ -62,7 +57,8 @@ static const struct args_flag flags[] = {
     FLAG_CALL(take_stop, "stop", "STR", NULL, "An answer ends at this string.", .repeats = true),
     FLAG_INT(S, params.seed, "seed", "N", 0, INT64_MAX, "0", "Tokens are drawn from that stream."),
     FLAG_SECTION("Device"),
-    FLAG_CALL(take_device, "device", "NAME", "cpu", "The device: cpu, cuda, or cuda:N for the N-th GPU from 0."),
+    FLAG_TEXT(S, device, "device", "NAME", "cpu", "The device: cpu, cuda, or cuda:N for the N-th GPU from 0.",
+              .valid = backend_device_valid, .expected = "cpu, cuda or cuda:N"),
     FLAG_CHOICE(S, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
                 "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
                 "has it."),
@@ -250,9 +246,10 @@ int cmd_sample(int argc, char **argv) {
     struct args given;
     struct err e = {0};
     if (!args_parse(c, argc, argv, &o, &given)) return given.code;
-    if (!o.model || !o.prompt) return args_wrong(c, "--model and --prompt are needed");
+    if (!o.model || !o.prompt) return args_wrong(c, &given, "--model and --prompt are needed");
     if (o.raw && (o.system || o.renderer || o.thinking))
-        return args_wrong(c, "--raw takes the prompt as it is: no --system, --renderer or --thinking");
-    if (o.renderer && o.thinking) return args_wrong(c, "--renderer says itself whether it thinks: no --thinking");
+        return args_wrong(c, &given, "--raw takes the prompt as it is: no --system, --renderer or --thinking");
+    if (o.renderer && o.thinking)
+        return args_wrong(c, &given, "--renderer says itself whether it thinks: no --thinking");
     return run(&o, &e) == ST_OK ? 0 : args_report(&e);
 }

@@ -160,9 +160,9 @@ int cmd_tokenize(int argc, char **argv) {
     struct args given;
     if (!args_parse(c, argc, argv, &a, &given)) return given.code;
     const int modes = (a.text != NULL) + (a.file != NULL) + (a.decode != NULL) + (a.check != NULL);
-    if (!a.model) return args_wrong(c, "--model is needed");
+    if (!a.model) return args_wrong(c, &given, "--model is needed");
     if (modes > 1 || (a.check && (a.json || a.specials)) || (a.decode && a.specials))
-        return args_wrong(c, "these flags do not go together");
+        return args_wrong(c, &given, "these flags do not go together");
     struct err e = {0};
     struct tokenizer *t;
     CLEANUP_FREE char *dir = NULL;

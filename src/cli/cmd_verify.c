@@ -20,12 +20,9 @@ struct verify_args {
     struct verify_options o;
 };
 
-static enum status take_device(void *values, const char *text, struct err *e) {
+static bool is_device(const char *text) {
     int64_t n;
-    const bool cuda = str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024;
-    if (strcmp(text, "cpu") != 0 && !cuda) return FAIL(e, ST_USAGE, "expected cpu or cuda:N, got \"%s\"", text);
-    ((struct verify_args *)values)->o.device = text;
-    return ST_OK;
+    return strcmp(text, "cpu") == 0 || (str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024);
 }
 
 static enum status take_pass_k(void *values, const char *text, struct err *e) {
@@ -86,7 +83,8 @@ static const struct args_flag flags[] = {
                "Timing goes on until the 95 % interval is W of the ratio wide, such as 0.02."),
     FLAG_FLOAT(A, o.timing_budget_s, "budget", "S", 0.1, 3600, "20", "Timing one answer may take so many seconds."),
     FLAG_SECTION("Where and how it runs"),
-    FLAG_CALL(take_device, "device", "D", "what the backend needs", "The device: cpu, or cuda:N."),
+    FLAG_TEXT(A, o.device, "device", "D", "what the backend needs", "The device: cpu, or cuda:N.", .valid = is_device,
+              .expected = "cpu or cuda:N"),
     FLAG_INT(A, o.threads, "threads", "N", 1, 1024, "all CPUs", "The reference and the answer have so many threads."),
     FLAG_FLOAT(A, o.run_timeout_s, "timeout", "S", 0.01, 3600, "10",
                "All correctness trials together may take so many seconds."),
@@ -126,13 +124,13 @@ const struct args_command verify_command = {
 /* What the table cannot say: which of the three ways to call it this is. 0, or the exit code. */
 static int check_args(const struct args *given, struct verify_args *a) {
     if (given->n_words && strcmp(given->word[0], "baseline") != 0)
-        return args_wrong(&verify_command, "unexpected argument \"%s\"", given->word[0]);
+        return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
     a->is_baseline = given->n_words > 0;
     if ((a->is_baseline || a->run.run_dir) && a->run.level == 0)
-        return args_wrong(&verify_command, "--level is needed");
-    if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, "baseline: --out is needed");
+        return args_wrong(&verify_command, given, "--level is needed");
+    if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, given, "baseline: --out is needed");
     if (!a->is_baseline && !a->run.run_dir && (!a->problem || !a->solution))
-        return args_wrong(&verify_command, "--problem and --solution are needed");
+        return args_wrong(&verify_command, given, "--problem and --solution are needed");
     a->run.o = a->o;
     a->run.source = a->source;
     if (a->run.n_pass_k == 0) a->run.pass_k[a->run.n_pass_k++] = 1;
