@@ -9,7 +9,7 @@
 
 /* ---- words in lists -----------------------------------------------------------------------------------------------*/
 
-/* The index of a name in a list "a|b", or -1. A bar at the list's start is passed over. */
+/* Returns the index of a name in a list "a|b", or -1. A bar at the list's start is passed over. */
 static int index_in(const char *list, const char *name, char bar) {
     const size_t n = strlen(name);
     int i = 0;
@@ -22,7 +22,7 @@ static int index_in(const char *list, const char *name, char bar) {
     return -1;
 }
 
-/* "a, b or c" of a list. */
+/* Appends "a, b or c" of a list. */
 static void join(const char *list, char bar, struct str *out) {
     for (const char *p = list; *p;) {
         p += *p == bar;
@@ -37,7 +37,7 @@ void args_choices(const char *choices, struct str *out) { join(choices, '|', out
 
 /* ---- what a flag is called and takes ------------------------------------------------------------------------------*/
 
-/* The name that messages use. */
+/* Appends the name that messages use. */
 static void add_name(const struct args_flag *f, struct str *out) {
     if (f->name)
         str_addf(out, "--%s", f->name);
@@ -58,7 +58,7 @@ static void add_range(const struct args_flag *f, const char *from, const char *a
         str_addf(out, "%s%lld to %lld", from, (long long)f->low, (long long)f->high);
 }
 
-/* What a value has to be. */
+/* Appends what a value has to be. */
 static void add_expected(const struct args_flag *f, struct str *out) {
     if (f->expected)
         str_adds(out, f->expected);
@@ -228,7 +228,7 @@ static enum status unknown_flag(struct args_parser *p, const char *name) {
                 near ? near : "", near ? "?" : "");
 }
 
-/* One flag and its value; text is NULL where the command line ended. */
+/* Takes one flag and its value; text is NULL where the command line ended. */
 static enum status take(struct args_parser *p, const struct args_flag *f, const char *text) {
     const size_t row = (size_t)(f - p->c->flags);
     if (f->value && !text) return unexpected(f, NULL, &p->e);
@@ -244,7 +244,7 @@ static enum status take(struct args_parser *p, const struct args_flag *f, const 
 
 static const char *next_word(struct args_parser *p) { return p->at + 1 < p->argc ? p->argv[++p->at] : NULL; }
 
-/* --name, --name VALUE, --name=VALUE. ST_CANCELLED: help is asked for. */
+/* Takes --name, --name VALUE or --name=VALUE. ST_CANCELLED means that help is asked for. */
 static enum status take_long(struct args_parser *p) {
     const char *arg = p->argv[p->at] + 2, *equals = strchr(arg, '=');
     CLEANUP_FREE char *name = xstrndup(arg, equals ? (size_t)(equals - arg) : strlen(arg));
@@ -260,7 +260,7 @@ static enum status take_long(struct args_parser *p) {
     return take(p, f, NULL);
 }
 
-/* -l, -l VALUE, -lVALUE, and several letters of flags without values. */
+/* Takes -l, -l VALUE, -lVALUE, or several letters of flags without values. */
 static enum status take_letters(struct args_parser *p) {
     for (const char *l = p->argv[p->at] + 1; *l; l++) {
         const struct args_flag *f = find_flag(p->c, NULL, *l);
@@ -296,7 +296,7 @@ static enum status unknown_sub(struct args_parser *p, const char *name) {
     return FAIL(&p->e, ST_USAGE, "%s: expected %s, got \"%s\"", p->c->name, str_c(&list), name);
 }
 
-/* A word that is no flag. The first one is the subcommand, if there are any. */
+/* Takes a word that is no flag. The first one is the subcommand, if there are any. */
 static enum status take_word(struct args_parser *p) {
     char *word = p->argv[p->at];
     if (p->c->n_subs > 0 && !p->out->sub) {
@@ -308,7 +308,7 @@ static enum status take_word(struct args_parser *p) {
     return ST_OK;
 }
 
-/* The subcommand is there, every flag is one of its own, and as many words follow as it takes. */
+/* Checks that the subcommand is there, that every flag is one of its own, and that as many words follow as it takes. */
 static enum status check_words(struct args_parser *p) {
     const struct args_command *c = p->c;
     const struct args_sub *s = p->out->sub;
@@ -370,8 +370,8 @@ bool args_has(const struct args_command *c, const struct args *a, const char *na
 
 /* ---- help ---------------------------------------------------------------------------------------------------------*/
 
-/* Text in lines of at most ARGS_COLUMNS. The first one goes on at `column`; the others begin with `indent` blanks. A
- * line end in the text is kept. */
+/* Appends text in lines of at most ARGS_COLUMNS. The first one goes on at `column`; the others begin with `indent`
+ * blanks. A line end in the text is kept. */
 static void wrap(const char *text, size_t column, size_t indent, struct str *out) {
     bool begins = true;
     for (const char *p = text; *p;) {
@@ -411,7 +411,7 @@ void args_usage(const struct args_command *c, struct str *out) {
     } while (*line);
 }
 
-/* A row of two columns, the second one at `indent`. */
+/* Appends a row of two columns, the second of which begins at `indent`. */
 static void add_row(const char *label, const char *text, size_t indent, struct str *out) {
     size_t column = 2 + strlen(label);
     str_addf(out, "  %s", label);
@@ -427,7 +427,7 @@ static void sub_label(const struct args_sub *s, struct str *out) {
     str_addf(out, "%s%s%s", s->name, s->words ? " " : "", s->words ? s->words : "");
 }
 
-/* Where the second column stands: behind the longest label that leaves room for it. */
+/* The second column stands behind the longest label that leaves room for it. */
 static size_t second_column(const struct args_command *c) {
     enum { WIDEST = 30 };
     size_t widest = 0;
@@ -442,7 +442,7 @@ static size_t second_column(const struct args_command *c) {
     return widest + 4;
 }
 
-/* The subcommands that all flags of a section are for; NULL when there is no such list. */
+/* Returns the subcommands that all flags of a section are for; NULL when the flags differ. */
 static const char *section_of(const struct args_command *c, size_t section) {
     const char *of = NULL;
     for (size_t i = section + 1; i < c->n_flags && c->flags[i].type != ARGS_SECTION; i++) {

@@ -120,7 +120,7 @@ static void accepts(const struct args_command *c, const char *text) {
     assert_string_equal(said, "");
 }
 
-/* It ends with 2, the first line of what it says is `message`, and the usage follows. */
+/* The command ends with 2, the first line of what it says is `message`, and the usage follows. */
 static void refuses(const struct args_command *c, const char *text, const char *message) {
     assert_false(parse(c, text));
     assert_int_equal(a.code, 2);

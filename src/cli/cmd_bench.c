@@ -181,7 +181,7 @@ static enum status take_context(void *values, const char *text, struct err *e) {
     return take_number(text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end, e);
 }
 
-/* Which measurements a flag belongs to: given for others it would mean nothing. */
+/* A flag belongs to some measurements; given for others it would mean nothing. */
 #define OF_TRAINING "train train-lora train-full rlstep all"
 #define A struct bench_options
 static const struct args_flag flags[] = {

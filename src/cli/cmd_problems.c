@@ -413,7 +413,7 @@ done:
     return st;
 }
 
-/* Which flags need which others. */
+/* Says which flags need which others. */
 static enum status check_generate(const struct problems_args *a, struct err *e) {
     if (a->recipe && a->count) return FAIL(e, ST_USAGE, "--recipe makes one problem: leave --count out");
     if (!a->recipe && a->count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");

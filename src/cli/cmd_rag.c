@@ -153,7 +153,7 @@ static enum status take_corpus(void *values, const char *text, struct err *e) {
     return ST_OK;
 }
 
-/* Bits of the levels of "1,2,3". */
+/* Sets a bit for each level of "1,2,3". */
 static enum status take_levels(void *values, const char *text, struct err *e) {
     uint32_t *out = &((struct build_args *)values)->filter.sakana_levels;
     *out = 0;

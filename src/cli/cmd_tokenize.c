@@ -136,7 +136,7 @@ static enum status decode(const struct tokenizer *t, const char *list, bool json
     return ST_OK;
 }
 
-/* The ids of --text, --file or standard input. */
+/* Prints the ids of --text, --file or standard input. */
 static enum status encode(struct tokenizer *t, const struct tokenize_args *a, struct err *e) {
     CLEANUP_STR struct str in = STR_INIT;
     struct ids ids = {0};

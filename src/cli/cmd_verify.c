@@ -121,7 +121,7 @@ const struct args_command verify_command = {
     .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage.",
 };
 
-/* What the table cannot say: which of the three ways to call it this is. 0, or the exit code. */
+/* Checks what the table cannot say: which of the three ways to call it this is. Returns 0, or the exit code. */
 static int check_args(const struct args *given, struct verify_args *a) {
     if (given->n_words && strcmp(given->word[0], "baseline") != 0)
         return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
