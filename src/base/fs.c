@@ -164,23 +164,3 @@ void fs_map_close(struct fs_map *m) {
     if (m->data) munmap((void *)(uintptr_t)m->data, m->len);
     *m = (struct fs_map){0};
 }
-
-const char *fs_home(void) {
-    static char home[PATH_MAX];
-    if (home[0]) return home;
-    const char *env = getenv("KERNELRL_HOME");
-    if (env && *env) {
-        snprintf(home, sizeof home, "%s", env);
-        return home;
-    }
-    ssize_t n = readlink("/proc/self/exe", home, sizeof home - 1);
-    home[n > 0 ? n : 0] = 0;
-    for (char *slash = strrchr(home, '/'); slash && slash > home; slash = strrchr(home, '/')) {
-        *slash = 0;
-        char probe[PATH_MAX + 32];
-        snprintf(probe, sizeof probe, "%s/worker/kernelrl_worker", home);
-        if (fs_is_dir(probe)) return home;
-    }
-    snprintf(home, sizeof home, ".");
-    return home;
-}

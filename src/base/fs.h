@@ -26,8 +26,5 @@ struct fs_map {
 };
 enum status fs_map_open(const char *path, struct fs_map *m, struct err *e) MUST_USE;
 void fs_map_close(struct fs_map *m);
-/* Directory of the running binary's checkout or installation: where models/, problems/ and worker/ are found.
- * KERNELRL_HOME if set, else the first ancestor of the executable that holds worker/. Returns a static string. */
-const char *fs_home(void);
 
 #endif

@@ -7,9 +7,14 @@
 #include "io/config.h"
 #include "rl/evaluate/corpus.h"
 
+/* Backends whose answers the generator writes. */
+#define WRITTEN_LIST(X) X(WRITTEN_C, c) X(WRITTEN_TRITON, triton) X(WRITTEN_CUDA, cuda_native)
+enum written { CHOICE_ENUM(WRITTEN_LIST) };
+static const char *const written_names[] = {CHOICE_NAMES(WRITTEN_LIST)};
+
 struct corpus_args {
     const char *from, *output, *python, *index;
-    int backend; /* of backend_names */
+    int backend; /* enum written */
     bool unverified;
     int64_t seed, answers;
     double think, refine, examples, retrieved, verdicts, proposals, kernelbench;
@@ -19,7 +24,7 @@ static const struct config_key keys[] = {
     KEY_STRING(T, from, "",
                "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
     KEY_STRING(T, output, "", "Rows to append to, .jsonl or .jsonl.zst."),
-    KEY_ENUM(T, backend, "c", "c|triton|cuda_native", "What the answers are written in."),
+    KEY_CHOICE(T, backend, WRITTEN_LIST, "c", "What the answers are written in."),
     KEY_BOOL(T, unverified, "false",
              "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
     KEY_FLOAT(T, kernelbench, "0", "[0,1]",
@@ -40,17 +45,16 @@ static const struct config_key keys[] = {
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
-static const char *const backend_names[] = {"c", "triton", "cuda_native"};
 static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct corpus_args), NULL, 0};
 
 static enum status run(const struct corpus_args *a, struct err *e) {
     if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
     struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
     struct verifier *v = NULL;
-    const struct prompt_backend *backend = prompt_backend(backend_names[a->backend]);
-    if (a->backend > 0 && (a->index || a->verdicts > 0))
+    const struct backend_info *backend = backend_named(written_names[a->backend]);
+    if (a->backend != WRITTEN_C && (a->index || a->verdicts > 0))
         return FAIL(e, ST_USAGE, "corpus: index and verdicts: backend c only");
-    if (backend->prototype) TRY(verifier_open(&vo, &v, e));
+    if (!backend->is_module) TRY(verifier_open(&vo, &v, e));
     struct corpus_options o = {.from = a->from,
                                .backend = backend,
                                .unverified = a->unverified,

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
@@ -133,7 +134,7 @@ static enum status recall(const struct train_options *o, const char *name, struc
     struct journal *j = NULL;
     str_addf(&path, "%s/%s.verdicts.jsonl", o->log_path, name);
     if (!fs_is_file(path.p)) return ST_OK;
-    TRY(journal_open(path.p, s->verify_settings, 1, s->verifier, &j, e)); /* evaluations are of step 0 */
+    TRY(journal_open(path.p, s->verify_identity, 1, s->verifier, &j, e)); /* evaluations are of step 0 */
     journal_close(j);
     return ST_OK;
 }
@@ -151,7 +152,7 @@ static enum status evaluate_all(const struct train_options *o, const char *name,
     TRY(session_open(&mine, cancel, &x->s, e));
     TRY(session_problems(&mine, &x->s, &train, &n_train, &x->test, &n, e));
     if (checkpoint != o->load_checkpoint_path) TRY(recall(o, "before", &x->s, e));
-    TRY(journal_open(path.p, x->s.verify_settings, 0, x->s.verifier, &x->journal, e));
+    TRY(journal_open(path.p, x->s.verify_identity, 0, x->s.verifier, &x->journal, e));
     session_judging(&x->s, x->journal, cancel);
     if (o->eval_samples > 1) {
         TRY(evaluate_on(o, x, x->test, n, (int)o->eval_samples, &out->sampled, e));
@@ -293,7 +294,7 @@ int cmd_demo(int argc, char **argv) {
                "evaluates it again: a few minutes on two cores. log_path/demo.json holds both evaluations.\n");
         return 0;
     }
-    str_addf(&path, "%s/configs/quickstart.yaml", fs_home());
+    str_addf(&path, "%s/configs/quickstart.yaml", home_dir());
     config_init(&c, &train_schema, &o);
     enum status st = config_load(&c, path.p, &e);
     if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "io/hub.h"
@@ -179,7 +180,7 @@ static void check_models(void) {
         }
         free(names);
     }
-    printf("%-12s folders here, then in %s, then in %s (%zu there), then %s%s\n", "models", fs_home(), h.cache, models,
+    printf("%-12s folders here, then in %s, then in %s (%zu there), then %s%s\n", "models", home_dir(), h.cache, models,
            h.endpoint,
            h.offline ? ", but HF_HUB_OFFLINE is set: nothing is downloaded"
            : h.token ? " (with a token)"
@@ -212,7 +213,7 @@ int cmd_doctor(int argc, char **argv) {
     if (!args_parse(&doctor_command, argc, argv, NULL, &given)) return given.code;
     struct advice a = {.n = 0};
     struct jail j;
-    printf("kernelrl %s, files in %s\n", KERNELRL_VERSION, fs_home());
+    printf("kernelrl %s, files in %s\n", KERNELRL_VERSION, home_dir());
     check_cpu();
     check_memory(&a);
     if (check_jail(&j, &a)) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "cli/cli.h"
 #include "rl/evaluate/evaluate.h"
 
@@ -315,19 +316,14 @@ int cmd_version(int argc, char **argv) {
 #undef HAS
 #endif
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    char self[4096], plugin[4200] = "";
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n > 0) {
-        self[n] = 0;
-        char *slash = strrchr(self, '/');
-        if (slash) snprintf(plugin, sizeof plugin, "%.*s/libkernelrl_cuda.so", (int)(slash - self), self);
-    }
+    char plugin[4200];
+    const bool built = home_beside_program("libkernelrl_cuda.so", plugin, sizeof plugin);
     const char *given = getenv("KERNELRL_CUDA_PLUGIN");
     printf("kernelrl %s (commit %s)\ncpu:%s\ncuda: plugin %s, %s\n", KERNELRL_VERSION, KERNELRL_COMMIT,
            cpu.len ? cpu.p : " no vector extension that the fast paths use",
-           given && *given      ? given
-           : fs_is_file(plugin) ? "built"
-                                : "not built (make cuda)",
+           given && *given ? given
+           : built         ? "built"
+                           : "not built (make cuda)",
            driver ? "driver found" : "no driver");
     if (driver) dlclose(driver);
     return 0;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/choice.h"
 #include "base/fs.h"
 #include "cli/cli.h"
 #include "policy/parse.h"
@@ -40,8 +41,6 @@ static enum status take_pass_k(void *values, const char *text, struct err *e) {
 }
 
 #define A struct verify_args
-#define BACKENDS_(name, module) "|" #name
-#define TIMINGS_(name) "|" #name
 #define COMPILE_MODES "default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"
 static const struct args_flag flags[] = {
     FLAG_SECTION("The answer"),
@@ -50,7 +49,7 @@ static const struct args_flag flags[] = {
         "A KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19), says what is to be done."),
     FLAG_TEXT(A, solution, "solution", "S", NULL,
               "The answer: a .c, .cu or .py file, or a text that has it between <KERNEL> tags or in a code fence."),
-    FLAG_CHOICE(A, o.backend, "backend", "B", BACKEND_LIST(BACKENDS_), "c",
+    FLAG_CHOICE(A, o.backend, "backend", "B", CHOICE_TEXT(BACKEND_LIST), "c",
                 "What the answer is: c is one C translation unit with kernel() (docs/formats.md, \"Native ABI\"), "
                 "cuda_native a CUDA C++ unit with kernel(), and the others are KernelBench files with class ModelNew."),
     FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
@@ -58,11 +57,11 @@ static const struct args_flag flags[] = {
     FLAG_SECTION("Correctness"),
     FLAG_INT(A, o.trials, "trials", "N", 1, 100, "5", "That many correctness trials are made over all input families."),
     FLAG_CHOICE(A, o.precision, "precision", "P", "fp32|fp16|bf16", "fp32", "Floating-point tensors are cast to it."),
-    FLAG_CHOICE(A, o.scoring, "scoring", "S", "hardened|compat", "hardened",
+    FLAG_CHOICE(A, o.scoring, "scoring", "S", CHOICE_TEXT(SCORING_LIST), "hardened",
                 "The rule: compat is KernelBench's, with its seeds and trials."),
     FLAG_CHOICE(A, o.compat_cpu_inputs, "compat-inputs", "W", "device|cpu", "device",
                 "Inputs are drawn there: on the CPU they are exactly KernelBench's numbers even for a GPU."),
-    FLAG_CHOICE(A, o.staged, "staged", "S", "auto|on|off", "auto",
+    FLAG_CHOICE(A, o.staged, "staged", "S", CHOICE_TEXT(STAGING_LIST), "auto",
                 "With on the first failed trial ends the trials, with off all are made, and auto is off with backend c "
                 "and on with others."),
     FLAG_BOOL(A, o.single_input, "single-input",
@@ -73,7 +72,7 @@ static const struct args_flag flags[] = {
     FLAG_BOOL(A, o.allow_library, "allow-library", "A GPU answer is not asked for kernels of its own."),
     FLAG_SECTION("Timing"),
     FLAG_NOT(A, o.measure, "no-measure", "A correct answer is not timed."),
-    FLAG_CHOICE(A, o.timing_method, "timing", "M", TIMING_LIST(TIMINGS_), "interleaved",
+    FLAG_CHOICE(A, o.timing_method, "timing", "M", CHOICE_TEXT(TIMING_LIST), "interleaved",
                 "The method of timing (docs/formats.md)."),
     FLAG_INT(A, o.timed_calls, "timed-calls", "N", 1, 10000, "100", "So many calls of a ModelNew answer are timed."),
     FLAG_INT(A, o.warm_calls, "warmup", "N", 1, 10000, "the method's", "So many calls, at least, precede timed ones."),

@@ -74,7 +74,7 @@ struct attn_work {
     const int32_t *next;              /* gradient: next member of a sequence's family, or -1 */
 };
 
-/* ---- products with bfloat16 operands (bf16.c; rounding and order in tensor/ops.h) ---- */
+/* ---- products with bfloat16 operands (bf16_pairs.c; rounding and order in tensor/ops.h) ---- */
 
 /* Half as wide as PANEL: up to 12 rows then pass over the weights once, which is all that few rows have time for. */
 enum { PAIR_PANEL = 32 };

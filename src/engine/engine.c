@@ -21,7 +21,7 @@
 #include "engine/sampler.h"
 #include "tensor/backend.h"
 
-enum { DEFAULT_BATCH = 64, DEFAULT_PREFILL = 512 };
+int engine_batch_on(const char *device) { return strcmp(device, "cpu") == 0 ? ENGINE_BATCH_CPU : ENGINE_BATCH_GPU; }
 
 struct flight { /* a sequence in flight */
     int req;
@@ -175,8 +175,8 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
     en->m = m;
     en->opt = *o;
     en->cfg = *c;
-    if (en->opt.max_batch == 0) en->opt.max_batch = DEFAULT_BATCH;
-    if (en->opt.prefill_tokens == 0) en->opt.prefill_tokens = DEFAULT_PREFILL;
+    if (en->opt.max_batch == 0) en->opt.max_batch = ENGINE_BATCH_CPU;
+    if (en->opt.prefill_tokens == 0) en->opt.prefill_tokens = ENGINE_PREFILL;
     if (en->opt.vocab_limit == 0 || en->opt.vocab_limit > c->V) en->opt.vocab_limit = c->V;
     sampler_init(&en->sampler, c->V, en->opt.vocab_limit);
     en->kept_logits = xmalloc((size_t)c->V * sizeof(float));

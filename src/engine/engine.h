@@ -44,13 +44,19 @@ struct sample {     /* arrays owned by the caller through sample_free */
 };
 void sample_free(struct sample *s);
 
+/* What an engine takes unless its options say otherwise: samples decoded together, more of them on a GPU; prompt tokens
+ * a step takes on beside the decoding. */
+enum { ENGINE_BATCH_CPU = 64, ENGINE_BATCH_GPU = 256, ENGINE_PREFILL = 512 };
+/* The batch that training asks for on a device ("cpu", "cuda:0"). */
+int engine_batch_on(const char *device);
+
 struct engine_options {
     int64_t memory_bytes; /* KV budget on the device, never exceeded; 0: a quarter of the device's free memory */
-    int max_batch;        /* samples decoded together at most; 0: 64 */
+    int max_batch;        /* samples decoded together at most; 0: ENGINE_BATCH_CPU */
     int32_t vocab_limit;  /* ids at or above are never sampled (rows beyond the tokenizer); 0: V */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n); /* for stop strings */
     void *token_ctx;
-    int prefill_tokens;   /* prompt tokens a step takes on beside the decoding; 0: 512 */
+    int prefill_tokens;   /* prompt tokens a step takes on beside the decoding; 0: ENGINE_PREFILL */
     bool no_prefix_cache; /* compute every prompt anew */
 };
 struct engine;

@@ -7,6 +7,7 @@
 
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "generate/internal.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -133,7 +134,7 @@ int generator_operators(const char *const **out) {
 
 enum status generator_open(const char *index_path, struct generator **out, struct err *e) {
     struct generator *g = xcalloc(1, sizeof *g);
-    const char *path = index_path ? index_path : arena_printf(&g->arena, "%s/problems/index.jsonl", fs_home());
+    const char *path = index_path ? index_path : arena_printf(&g->arena, "%s/problems/index.jsonl", home_dir());
     struct jsonl_reader *r = NULL;
     size_t cap = 0;
     const char **ops = NULL;

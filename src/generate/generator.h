@@ -7,6 +7,7 @@
 #ifndef KERNELRL_GENERATE_GENERATOR_H
 #define KERNELRL_GENERATE_GENERATOR_H
 
+#include "base/home.h"
 #include "problem/problem.h"
 
 /* Answer styles. X(name, fused, parallel, simd, fast, literal, share): one fused loop nest or one per operator; OpenMP
@@ -118,7 +119,7 @@ struct gen_item {
 
 struct generator;
 /* Reads the operator sequences to leave out from the test rows of `index_path` (problems/index.jsonl's format); NULL
- * means the built-in set's index under fs_home(). Errors name file and line. Immutable afterwards: threads may share
+ * means the built-in set's index under home_dir(). Errors name file and line. Immutable afterwards: threads may share
  * one. */
 enum status generator_open(const char *index_path, struct generator **out, struct err *e) MUST_USE;
 void generator_close(struct generator *g); /* NULL is fine */

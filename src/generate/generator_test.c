@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "generate/internal.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -356,7 +357,7 @@ static void index_recipes_give_the_operators(void **state) {
     char path[4096];
     struct jsonl_reader *r = NULL;
     struct arena a = ARENA_INIT;
-    snprintf(path, sizeof path, "%s/problems/index.jsonl", fs_home());
+    snprintf(path, sizeof path, "%s/problems/index.jsonl", home_dir());
     assert_int_equal(jsonl_open(path, 1 << 20, &r, &e), ST_OK);
     for (;;) {
         const char *line, *recipe, *ops;

@@ -19,6 +19,7 @@
 #include <math.h>
 
 #include "base/arena.h"
+#include "base/choice.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -55,8 +56,8 @@ struct config_schema {
     size_t alias_count;
 };
 
-/* Rows of a schema; the compiler checks that the field has the type. An enum field is an int: the index of its name in
- * `allowed`, which is the order of a C enum that belongs to it. A string is a const char *. */
+/* Rows of a schema; the compiler checks that the field has the type. A choice is an int that holds a value of the enum
+ * that its list makes (base/choice.h). A string is a const char *. */
 #define KEY_(S, field, ctype, type, optional, def, allowed, doc)                                             \
     {                                                                                                        \
 #field, type, optional,                                                                              \
@@ -68,7 +69,7 @@ struct config_schema {
 #define KEY_INT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, false, def, allowed, doc)
 #define KEY_FLOAT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, false, def, allowed, doc)
 #define KEY_STRING(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, false, def, NULL, doc)
-#define KEY_ENUM(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, allowed, doc)
+#define KEY_CHOICE(S, field, LIST, def, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, CHOICE_TEXT(LIST), doc)
 #define KEY_STRINGS(S, field, def, doc) KEY_(S, field, struct config_strings, CONFIG_STRINGS, false, def, NULL, doc)
 /* Optional keys: null (also the empty value in YAML) unsets; other keys take their default. Unset is CONFIG_UNSET_INT,
  * NaN, NULL, CONFIG_UNSET_ENUM.
@@ -76,7 +77,7 @@ struct config_schema {
 #define KEY_INT_OPT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, true, def, allowed, doc)
 #define KEY_FLOAT_OPT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, true, def, allowed, doc)
 #define KEY_STRING_OPT(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, true, def, NULL, doc)
-#define KEY_ENUM_OPT(S, field, def, allowed, doc) KEY_(S, field, int, CONFIG_ENUM, true, def, allowed, doc)
+#define KEY_CHOICE_OPT(S, field, LIST, def, doc) KEY_(S, field, int, CONFIG_ENUM, true, def, CHOICE_TEXT(LIST), doc)
 #define CONFIG_UNSET_INT INT64_MIN
 #define CONFIG_UNSET_FLOAT ((double)NAN)
 #define CONFIG_UNSET_ENUM (-1)

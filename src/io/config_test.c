@@ -14,6 +14,9 @@
 #include "base/fs.h"
 
 enum loss { LOSS_GRPO, LOSS_RLOO, LOSS_PPO };
+#define DEMO_LOSSES(X) X(DEMO_GRPO, grpo) X(DEMO_RLOO, rloo) X(DEMO_PPO, ppo)
+#define DEMO_FALLBACKS(X) X(DEMO_A, a) X(DEMO_B, b)
+enum demo_loss { CHOICE_ENUM(DEMO_LOSSES) };
 struct demo {
     double learning_rate;
     int64_t batch_size;
@@ -40,13 +43,13 @@ struct demo {
 static const struct config_key demo_keys[] = {
     KEY_FLOAT(struct demo, learning_rate, "1e-5", "(0,)", "Step size of Adam."),
     KEY_INT(struct demo, batch_size, "8", "[1,4096]", "Problems a step."),
-    KEY_ENUM(struct demo, loss, "grpo", "grpo|rloo|ppo", "The loss."),
+    KEY_CHOICE(struct demo, loss, DEMO_LOSSES, "grpo", "The loss."),
     KEY_BOOL(struct demo, save, "true", "Whether to save."),
     KEY_STRING(struct demo, model_name, "Qwen/Qwen3-0.6B", "Checkpoint."),
     KEY_STRING_OPT(struct demo, note, "null", "Free text."),
     KEY_INT_OPT(struct demo, limit, "null", "[1,)", "Stop after so many steps."),
     KEY_FLOAT_OPT(struct demo, top, "0.5", "[0,1)", "Some share."),
-    KEY_ENUM_OPT(struct demo, fallback, "null", "a|b", "Some choice."),
+    KEY_CHOICE_OPT(struct demo, fallback, DEMO_FALLBACKS, "null", "Some choice."),
     KEY_STRINGS(struct demo, tags, "x, y", "Some words."),
     KEY_INT(struct demo, dataset_builder.level, "1", "[1,4]", "KernelBench level."),
     KEY_STRING(struct demo, dataset_builder.backend, "triton", "Backend."),

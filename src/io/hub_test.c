@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
@@ -54,7 +55,7 @@ static int start(void **state) {
     log_set_level(LOG_ERROR);
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC)) return 1;
-    char *script = arena_printf(&scratch, "%s/tests/hub/server.py", fs_home());
+    char *script = arena_printf(&scratch, "%s/tests/hub/server.py", home_dir());
     server = fork();
     if (server == 0) {
         dup2(in[0], 0);

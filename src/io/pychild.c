@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/fs.h"
+#include "base/home.h"
 
 enum { MESSAGE_BYTES = 400, ARGS_MAX = 8 };
 
@@ -88,7 +89,7 @@ static void last_line(const struct child *c, char *out, size_t size) {
 enum status pychild_run(const char *script, const char *const *args, const char *what, const char *needs,
                         size_t max_bytes, struct str *out, struct err *e) {
     struct str path = STR_INIT;
-    str_addf(&path, "%s/worker/kernelrl_worker/%s", fs_home(), script);
+    str_addf(&path, "%s/worker/kernelrl_worker/%s", home_dir(), script);
     CLEANUP_FREE char *file = str_steal(&path);
     const char *given = getenv("KERNELRL_PYTHON");
     const char *const one[] = {given}, *const usual[] = {"./.venv/bin/python", "python3", "/usr/bin/python3"};

@@ -1,5 +1,5 @@
-/* The examples of prompt_option: one_shot and few_shot, one to three verified pairs a backend (prompt_test.c judges
- * those of backend c). They are no problems of any benchmark and of no built-in set. */
+/* This file holds the examples of prompt_option one_shot and few_shot: one to three pairs a backend. No example is a
+ * problem of a benchmark or of a built-in set. rl/loop/rl_test.c checks that their answers parse. */
 #include "policy/prompt.h"
 
 #include <string.h>

@@ -84,7 +84,7 @@ static void add_clean(const char *message, struct str *out) {
     }
 }
 
-void feedback_render_full(const struct verdict *v, const struct prompt_backend *backend, struct str *out) {
+void feedback_render_full(const struct verdict *v, const struct backend_info *backend, struct str *out) {
     const enum feedback_category category = feedback_category(v);
     const enum stage stage = outcome_stage(v->outcome);
     str_addf(out, "%s\n", categories[category].status);
@@ -95,9 +95,9 @@ void feedback_render_full(const struct verdict *v, const struct prompt_backend *
     if (category < FEEDBACK_SLOW) add_clean(v->message, &details);
     if (details.len > 0) str_addf(out, "Details:\n```\n%s```\n", details.p);
     const char *advice = !backend || strcmp(backend->name, "c") == 0 ? categories[category].c
-                         : backend->language == ANSWER_C             ? categories[category].cuda
+                         : !backend->is_module                       ? categories[category].cuda
                                                                      : categories[category].python;
     str_addf(out, "%s Keep what works and the signature.", advice);
-    if (!backend || backend->prototype) return;
+    if (!backend || !backend->is_module) return;
     str_adds(out, " Do not leave the work to PyTorch operators.");
 }

@@ -23,6 +23,6 @@ enum feedback_category feedback_category(const struct verdict *v);
 
 /* Version 2: status, compiled or not, tests passed, speed, cleaned details in a fence, advice for the category and the
  * backend. */
-void feedback_render_full(const struct verdict *v, const struct prompt_backend *backend, struct str *out);
+void feedback_render_full(const struct verdict *v, const struct backend_info *backend, struct str *out);
 
 #endif

@@ -5,24 +5,6 @@
 
 #include "base/pool.h"
 
-static const struct prompt_backend backends[] = {
-    {"c", "C kernels", "c", ANSWER_C, true},
-    {"cuda_native", "CUDA kernels", "cuda", ANSWER_C, true},
-    {"triton", "Triton kernels", "python", ANSWER_PYTHON, false},
-    {"cuda", "CUDA operators", "python", ANSWER_PYTHON, false},
-    {"torch_cpu", "PyTorch modules", "python", ANSWER_PYTHON, false},
-    {"tilelang", "TileLang kernels", "python", ANSWER_PYTHON, false},
-    {"cute", "CuTe (CUTLASS) kernels", "python", ANSWER_PYTHON, false},
-    {"hip", "AMD HIP kernels", "python", ANSWER_PYTHON, false},
-    {"thunderkittens", "ThunderKittens kernels", "python", ANSWER_PYTHON, false},
-};
-
-const struct prompt_backend *prompt_backend(const char *name) {
-    for (size_t i = 0; i < ARRAY_LEN(backends); i++)
-        if (strcmp(backends[i].name, name) == 0) return &backends[i];
-    return NULL;
-}
-
 static const char *const c_text =
     "You write fast and correct C kernels. Given a PyTorch module, write one C function `kernel` with the given "
     "prototype that computes what forward() computes. Sizes are macros. Use OpenMP and loops that vectorise. "
@@ -39,9 +21,9 @@ static const char *const module_text =
     "Put the complete Python code in one ```python block between <KERNEL> and </KERNEL>.";
 static const char think_text[] = " First plan between <think> and </think> in at most five short points.";
 
-static const char *system_text(const struct prompt_backend *b, struct arena *a) {
+static const char *system_text(const struct backend_info *b, struct arena *a) {
     if (strcmp(b->name, "c") == 0) return c_text;
-    if (b->prototype) return cuda_native_text;
+    if (!b->is_module) return cuda_native_text;
     return arena_printf(a, module_text, b->title, b->title);
 }
 
@@ -53,7 +35,11 @@ static void add_fenced(struct str *s, const char *lang, const char *code) {
     str_adds(s, "\n```\n");
 }
 
-void prompt_answer(const struct prompt_backend *backend, const char *kernel, struct str *out) {
+enum answer_language prompt_language(const struct backend_info *backend) {
+    return backend && backend->is_module ? ANSWER_PYTHON : ANSWER_C;
+}
+
+void prompt_answer(const struct backend_info *backend, const char *kernel, struct str *out) {
     str_adds(out, "<KERNEL>\n");
     add_fenced(out, backend ? backend->fence : "c", kernel);
     str_adds(out, "</KERNEL>");
@@ -68,7 +54,7 @@ static void add_prototype(const struct spec *spec, struct str *u) {
 
 void prompt_build(const struct prompt_input *in, struct arena *a, struct chat_message messages[2]) {
     ASSERT(in->n_examples <= PROMPT_EXAMPLES_MAX && in->n_attempts <= PROMPT_ATTEMPTS_MAX);
-    const struct prompt_backend *backend = in->backend ? in->backend : &backends[0];
+    const struct backend_info *backend = in->backend ? in->backend : backend_info(BACKEND_c);
     struct str u = STR_INIT;
     for (int i = 0; i < in->n_examples; i++) {
         str_addf(&u, "Example %d:\n", i + 1);
@@ -80,7 +66,7 @@ void prompt_build(const struct prompt_input *in, struct arena *a, struct chat_me
     str_adds(&u, "Module:\n");
     add_fenced(&u, "python", in->problem->code);
     if (in->precision) str_addf(&u, "\nPrecision: %s\n", in->precision);
-    if (backend->prototype) add_prototype(in->spec, &u);
+    if (!backend->is_module) add_prototype(in->spec, &u);
     for (int i = 0; i < in->n_attempts; i++) {
         const struct prompt_attempt *t = &in->attempts[i];
         str_addf(&u, "\nAttempt %d:\n", i + 1);

@@ -11,19 +11,9 @@
 #include "problem/problem.h"
 #include "problem/spec.h"
 #include "text/chat.h"
+#include "verify/backends.h"
 
 enum { PROMPT_VERSION = 1, PROMPT_EXAMPLES_MAX = 3, PROMPT_ATTEMPTS_MAX = 15 };
-
-/* What an answer is written in. */
-struct prompt_backend {
-    const char *name;  /* the value of dataset_builder.backend */
-    const char *title; /* "fast and correct C kernels" */
-    const char *fence; /* tag of the answer's fence */
-    enum answer_language language;
-    bool prototype; /* one function with a given prototype; otherwise a Python module with ModelNew */
-};
-/* NULL for an unknown name. */
-const struct prompt_backend *prompt_backend(const char *name);
 
 struct prompt_example { /* a pair, retrieved or built in */
     const char *code, *kernel;
@@ -35,8 +25,8 @@ struct prompt_attempt {   /* an earlier turn */
 };
 struct prompt_input {
     const struct problem *problem;
-    const struct spec *spec;              /* of backends with a prototype */
-    const struct prompt_backend *backend; /* NULL: c */
+    const struct spec *spec;            /* of backends with a prototype */
+    const struct backend_info *backend; /* NULL: c */
     bool think;
     const char *precision; /* "FP32 (32-bit floating point)"; NULL: nothing is said */
     const char *hardware;  /* prompt_hardware(); NULL: nothing is said */
@@ -46,11 +36,14 @@ struct prompt_input {
     int n_attempts;
 };
 
+/* The language of a backend's answers, for parse_completion(). NULL: c. */
+enum answer_language prompt_language(const struct backend_info *backend);
+
 /* Fills messages[0] (system) and messages[1] (user); text from the arena. */
 void prompt_build(const struct prompt_input *in, struct arena *a, struct chat_message messages[2]);
 
 /* A kernel as the assistant writes it: <KERNEL>, fence, code, fence, </KERNEL>. backend NULL: c. */
-void prompt_answer(const struct prompt_backend *backend, const char *kernel, struct str *out);
+void prompt_answer(const struct backend_info *backend, const char *kernel, struct str *out);
 
 /* The built-in examples of a backend, `most` at most; returns their number. */
 int prompt_examples(const char *backend, int most, const struct prompt_example **out);

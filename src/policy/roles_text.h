@@ -18,7 +18,7 @@ enum prediction prediction_of(const struct verdict *v);
 
 struct role_prompt {
     enum role role; /* not ROLE_CORRECTOR */
-    const struct prompt_backend *backend;
+    const struct backend_info *backend;
     bool think;
     const struct problem *problem; /* verifier, judge */
     const char *kernel[2];         /* verifier: the first; judge: A and B */

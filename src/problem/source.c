@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "io/hub.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -274,7 +275,7 @@ static enum status load_builtin(struct loader *l, struct err *e) {
     char path[MAX_PATH], file[MAX_PATH + 256];
     struct arena *a = &l->set->arena;
     struct jsonl_reader *r = NULL;
-    snprintf(path, sizeof path, "%s/problems/index.jsonl", fs_home());
+    snprintf(path, sizeof path, "%s/problems/index.jsonl", home_dir());
     TRY(jsonl_open(path, MAX_LINE_BYTES, &r, e));
     enum status st = ST_OK;
     for (;;) {
@@ -294,7 +295,7 @@ static enum status load_builtin(struct loader *l, struct err *e) {
             st = FAIL(e, ST_PARSE, "%s: key: expected levelN/NAME, got \"%s\"", where, key);
             goto done;
         }
-        snprintf(file, sizeof file, "%s/problems/%s.py", fs_home(), key);
+        snprintf(file, sizeof file, "%s/problems/%s.py", home_dir(), key);
         TRY_GOTO(load_py(l, file, key, 0, e), done);
         struct problem *p = &l->items[l->n - 1];
         TRY_GOTO(small_int(row, where, "level", &p->level, e), done);

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "io/json.h"
@@ -551,7 +552,7 @@ static void copy_model(const char *to, const char *arch, const char *post_proces
         struct str from = STR_INIT;
         CLEANUP_FREE char *text = NULL;
         size_t n;
-        str_addf(&from, "%s/models/tiny/%s", fs_home(), files[i]);
+        str_addf(&from, "%s/models/tiny/%s", home_dir(), files[i]);
         ok(fs_read(from.p, 1 << 28, &text, &n, &e));
         str_clear(&from);
         str_addf(&from, "%s/%s", to, files[i]);
@@ -579,7 +580,7 @@ static void copy_model(const char *to, const char *arch, const char *post_proces
 static void embeddings(void **state) {
     (void)state;
     char tiny[4200];
-    snprintf(tiny, sizeof tiny, "%s/models/tiny", fs_home());
+    snprintf(tiny, sizeof tiny, "%s/models/tiny", home_dir());
     snprintf(tiny + strlen(tiny), sizeof tiny - strlen(tiny), "/model.safetensors");
     if (!fs_is_file(tiny)) {
         print_message("skipped: models/tiny has no model.safetensors\n");

@@ -1,23 +1,25 @@
 /* advantage: scores -> how much better than expected each sample was. The first column of the table advantage x loss x
  * normaliser (docs/configuration.md); the losses are train/loss.h, the normalisers update.c. To try another advantage,
- * add a name here, a line in advantage.c and the name to the key's choices (options.c). */
+ * add a row here and a line in advantage.c. */
 #ifndef KERNELRL_REWARD_ADVANTAGE_H
 #define KERNELRL_REWARD_ADVANTAGE_H
 
 #include "base/base.h"
+#include "base/choice.h"
 
-enum advantage_kind {
-    ADVANTAGE_CENTER,      /* r - mean of the group            (Dr. GRPO, 2503.20783) */
-    ADVANTAGE_STD,         /* (r - mean) / (std + 1e-6)        (GRPO, 2402.03300) */
-    ADVANTAGE_LEAVE_ONE,   /* r - mean of the others           (RLOO, 2402.14740) */
-    ADVANTAGE_NONE,        /* r                                (REINFORCE, reward-weighted) */
-    ADVANTAGE_BATCH_MEAN,  /* r - mean of the batch */
-    ADVANTAGE_BATCH_STD,   /* that over the batch's std        (REINFORCE++, 2501.03262) */
-    ADVANTAGE_EMA,         /* r - running mean of the batches' means; the first batch takes its own */
-    ADVANTAGE_MAXRL,       /* (r - mean) / (mean + 1e-6), scores >= 0 */
-    ADVANTAGE_EXPONENTIAL, /* exp((r - mean) / temperature), at most 20  (RWR) */
-    ADVANTAGE_BEST,        /* 1 for the `keep` best of the group among those over `threshold`, else 0 (best-of-N) */
-};
+/* X(value, name in a configuration) */
+#define ADVANTAGE_LIST(X)                                                                                             \
+    X(ADVANTAGE_CENTER, center)           /* r - mean of the group            (Dr. GRPO, 2503.20783) */               \
+    X(ADVANTAGE_STD, std)                 /* (r - mean) / (std + 1e-6)        (GRPO, 2402.03300) */                   \
+    X(ADVANTAGE_LEAVE_ONE, leave_one_out) /* r - mean of the others           (RLOO, 2402.14740) */                   \
+    X(ADVANTAGE_NONE, none)               /* r                                (REINFORCE, reward-weighted) */         \
+    X(ADVANTAGE_BATCH_MEAN, batch_mean)   /* r - mean of the batch */                                                 \
+    X(ADVANTAGE_BATCH_STD, batch_std)     /* that over the batch's std        (REINFORCE++, 2501.03262) */            \
+    X(ADVANTAGE_EMA, ema)                 /* r - running mean of the batches' means; the first batch takes its own */ \
+    X(ADVANTAGE_MAXRL, maxrl)             /* (r - mean) / (mean + 1e-6), scores >= 0 */                               \
+    X(ADVANTAGE_EXPONENTIAL, exponential) /* exp((r - mean) / temperature), at most 20  (RWR) */                      \
+    X(ADVANTAGE_BEST, best) /* 1 for the `keep` best of the group among those over `threshold`, else 0 (best-of-N) */
+enum advantage_kind { CHOICE_ENUM(ADVANTAGE_LIST) };
 struct advantage_params {
     enum advantage_kind kind;
     /* Advantages below zero are multiplied by this in [0,1]: 1 is the plain policy gradient, 0 learns from the better

@@ -4,13 +4,14 @@
 #ifndef KERNELRL_REWARD_REWARD_H
 #define KERNELRL_REWARD_REWARD_H
 
+#include "base/choice.h"
 #include "verify/verify.h"
 
-enum speed_shape {
-    SPEED_RATIO,  /* T_eager / T_kernel, as Kevin (2507.11948) */
-    SPEED_EXCESS, /* max(0, ratio - 1) */
-    SPEED_LOG,    /* log2(1 + ratio) */
-};
+#define SPEED_LIST(X)                                                       \
+    X(SPEED_RATIO, ratio)   /* T_eager / T_kernel, as Kevin (2507.11948) */ \
+    X(SPEED_EXCESS, excess) /* max(0, ratio - 1) */                         \
+    X(SPEED_LOG, log)       /* log2(1 + ratio) */
+enum speed_shape { CHOICE_ENUM(SPEED_LIST) };
 struct reward_weights {
     double format, compile, correct, speed, think, length;
     enum speed_shape shape;

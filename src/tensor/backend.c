@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 
 #define PLUGIN "libkernelrl_cuda.so"
@@ -30,20 +31,6 @@ static int device_number(const char *device) {
 
 bool backend_device_valid(const char *device) { return device_number(device) >= -1; }
 
-/* Beside the program; tests and tools lie up to two levels deeper in the build directory. */
-static bool beside_program(char *path, size_t size) {
-    char dir[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
-    dir[n > 0 ? n : 0] = 0;
-    for (int up = 0; up < 3; up++) {
-        char *slash = strrchr(dir, '/');
-        if (!slash) break;
-        *slash = 0;
-        if ((size_t)snprintf(path, size, "%s/" PLUGIN, dir) < size && access(path, R_OK) == 0) return true;
-    }
-    return false;
-}
-
 static enum status plugin_path(const char *device, char *path, size_t size, struct err *e) {
     const char *named = getenv("KERNELRL_CUDA_PLUGIN");
     if (named && *named) {
@@ -53,7 +40,7 @@ static enum status plugin_path(const char *device, char *path, size_t size, stru
         snprintf(path, size, "%s%s", strchr(named, '/') ? "" : "./", named);
         return ST_OK;
     }
-    if (beside_program(path, size)) return ST_OK;
+    if (home_beside_program(PLUGIN, path, size)) return ST_OK;
     return FAIL(e, ST_DEVICE,
                 "device %s: this program was built without CUDA: run `make cuda` where nvcc is installed (" PLUGIN
                 " belongs beside the program)",

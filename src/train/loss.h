@@ -1,5 +1,5 @@
 /* loss: policy-gradient and likelihood losses. Every loss is one scalar per token, g = dloss/dlogp; the model turns it
- * into g * (onehot - softmax), so a new loss is a new line here and nothing else.
+ * into g * (onehot - softmax). A new loss is a row of LOSS_LIST, a case in loss.c and a row of its test.
  *
  * Three policies meet in a token: the one that sampled it (sampled), the one at the start of the update (old; the same
  * one unless samples are stale) and the one being trained (logp). Ratios are r = exp(logp - old); how far old has left
@@ -8,30 +8,34 @@
 #define KERNELRL_LOSS_H
 
 #include "base/base.h"
+#include "base/choice.h"
 
-enum loss_kind {
-    LOSS_REINFORCE,           /* -A logp */
-    LOSS_IMPORTANCE_SAMPLING, /* -r A */
-    LOSS_PPO,   /* -min(r A, clip(r, 1-clip_low, 1+clip_high) A)  (1707.06347); clip_dual c > 0: where A < 0 at most
-                   -c A (1912.09729) */
-    LOSS_CISPO, /* -stopgrad(clip(r, 0, 1+clip_high)) A logp      (2506.13585) */
-    LOSS_GSPO,  /* PPO's with one ratio a sequence, s = exp(mean of logp - old)  (2507.18071) */
-    LOSS_DRO,   /* -(A logp - beta/2 (logp - old)^2)               (2405.19107) */
-    LOSS_CROSS_ENTROPY, /* -A logp; A is the weight of the token */
-};
-enum ratio_correction {                        /* the weight made of rho */
-                        CORRECT_NONE,          /* 1 */
-                        CORRECT_TRUNCATE,      /* min(rho, high): TIS */
-                        CORRECT_MASK,          /* rho inside [low, high], else 0: IcePop */
-                        CORRECT_SEQUENCE_MASK, /* of the whole sequence: 1 while its geometric mean of rho is inside
-                                                  [low, high], else 0 */
-};
+/* X(value, name in a configuration) */
+#define LOSS_LIST(X)                                                                                                 \
+    X(LOSS_REINFORCE, reinforce)                     /* -A logp */                                                   \
+    X(LOSS_IMPORTANCE_SAMPLING, importance_sampling) /* -r A */                                                      \
+    X(LOSS_PPO, ppo)                                 /* -min(r A, clip(r, 1-clip_low, 1+clip_high) A)  (1707.06347); \
+                                                        clip_dual c > 0: where A < 0 at most -c A  (1912.09729) */   \
+    X(LOSS_CISPO, cispo)                             /* -stopgrad(clip(r, 0, 1+clip_high)) A logp  (2506.13585) */   \
+    X(LOSS_GSPO, gspo)                               /* PPO's with one ratio a sequence, s = exp(mean of logp - old) \
+                                                        (2507.18071) */                                              \
+    X(LOSS_DRO, dro)                                 /* -(A logp - beta/2 (logp - old)^2)  (2405.19107) */           \
+    X(LOSS_CROSS_ENTROPY, cross_entropy)             /* -A logp; A is the weight of the token */
+enum loss_kind { CHOICE_ENUM(LOSS_LIST) };
+/* The weight made of rho. */
+#define CORRECTION_LIST(X)                                                                              \
+    X(CORRECT_NONE, none)                   /* 1 */                                                     \
+    X(CORRECT_TRUNCATE, truncate)           /* min(rho, high): TIS */                                   \
+    X(CORRECT_MASK, mask)                   /* rho inside [low, high], else 0: IcePop */                \
+    X(CORRECT_SEQUENCE_MASK, sequence_mask) /* of the whole sequence: 1 while its geometric mean of rho \
+                                               is inside [low, high], else 0 */
+enum ratio_correction { CHOICE_ENUM(CORRECTION_LIST) };
 /* Estimators of KL(policy || reference) from samples of the policy, d = logp - ref. */
-enum kl_estimator {
-    KL_K1, /* d: as a loss its expected gradient is 0, it belongs into the reward */
-    KL_K2, /* d^2/2: the right gradient on-policy */
-    KL_K3, /* exp(-d) + d - 1: never negative */
-};
+#define KL_LIST(X)                                                                         \
+    X(KL_K1, k1) /* d: as a loss its expected gradient is 0, it belongs into the reward */ \
+    X(KL_K2, k2) /* d^2/2: the right gradient on-policy */                                 \
+    X(KL_K3, k3) /* exp(-d) + d - 1: never negative */
+enum kl_estimator { CHOICE_ENUM(KL_LIST) };
 struct loss_params {
     enum loss_kind kind;
     double clip_low, clip_high, clip_dual, dro_beta;

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 #include "problem/problem.h"
 #include "verify/verify.h"
@@ -132,7 +133,7 @@ static size_t read_rows(const char *dir, const char *suffix, enum which which) {
     char path[600], *text;
     struct err e = {0};
     size_t n = 0, len, seen = 0;
-    snprintf(path, sizeof path, "%s/tests/%s/expected.tsv", fs_home(), dir);
+    snprintf(path, sizeof path, "%s/tests/%s/expected.tsv", home_dir(), dir);
     if (fs_read(path, 1 << 20, &text, &len, &e) != ST_OK) fail_msg("%s", e.msg);
     char *rest = text;
     for (char *line; (line = strsep(&rest, "\n"));) {
@@ -142,9 +143,9 @@ static size_t read_rows(const char *dir, const char *suffix, enum which which) {
         if (!str_has_suffix(r->file, suffix) || (which != ALL && shows_late(r) != (which == LATE))) continue;
         if ((int64_t)seen++ % parts != part - 1) continue;
         assert_true(n < MAX_ROWS - 1);
-        snprintf(path, sizeof path, "%s/tests/%s/%s", fs_home(), dir, r->file);
+        snprintf(path, sizeof path, "%s/tests/%s/%s", home_dir(), dir, r->file);
         if (fs_read(path, 1 << 20, &r->source, &len, &e) != ST_OK) fail_msg("%s", e.msg);
-        snprintf(path, sizeof path, "%s/tests/cheats/problems/%s.py", fs_home(), r->problem);
+        snprintf(path, sizeof path, "%s/tests/cheats/problems/%s.py", home_dir(), r->problem);
         if (problem_set_load(path, &r->set, &e) != ST_OK) fail_msg("%s", e.msg);
         items[n] = (struct verify_item){.problem = &r->set.items[0], .source = r->source};
         n++;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/rng.h"
 #include "verify/compare.h"
 #include "verify/jail/process.h"
@@ -171,7 +172,7 @@ static void test_two_comparers(void **state) {
     assert_true(fputs(script, f) >= 0);
     assert_int_equal(fclose(f), 0);
     /* Its words go to a file. */
-    char *const argv[] = {python, (char *)(uintptr_t) "-B", script_path, path, (char *)(uintptr_t)fs_home(), NULL};
+    char *const argv[] = {python, (char *)(uintptr_t) "-B", script_path, path, (char *)(uintptr_t)home_dir(), NULL};
     const int said = process_memfd("said", NULL, 0);
     struct process child = PROCESS_NONE;
     int status = -1;

@@ -241,6 +241,24 @@ static bool has(const struct tokens *t, const char *pattern) {
     return false;
 }
 
+/* Whether all of the patterns between & are there, of which | separates alternatives. */
+static bool has_all(const struct tokens *t, const char *needs) {
+    bool all = true;
+    while (*needs && all) {
+        const char *end = needs + strcspn(needs, "&");
+        bool any = false;
+        while (needs < end) {
+            const size_t n = strcspn(needs, "|&");
+            CLEANUP_FREE char *pattern = xstrndup(needs, n);
+            any |= has(t, pattern);
+            needs += n + (needs[n] == '|');
+        }
+        all = any;
+        needs += *needs == '&';
+    }
+    return all;
+}
+
 /* A string that holds C++ rather than words. */
 static bool looks_like_c(const struct check_token *s) {
     static const char *const signs[] = {"#include", "__global__", "__device__", "torch::", "at::", "void "};
@@ -252,7 +270,8 @@ static bool looks_like_c(const struct check_token *s) {
 void static_check(enum verify_backend backend, const char *precision, const char *source, struct static_findings *out) {
     struct tokens python = {0}, c = {0};
     out->n = 0;
-    if (backend == BACKEND_c || backend == BACKEND_cuda_native)
+    const struct backend_info *info = backend_info(backend);
+    if (!info->is_module)
         c_tokens(source, source + strlen(source), 1, &c);
     else {
         python_tokens(source, &python);
@@ -263,14 +282,8 @@ void static_check(enum verify_backend backend, const char *precision, const char
     apply(&python, python_rules, ARRAY_LEN(python_rules), precision, out);
     apply(&c, c_rules, ARRAY_LEN(c_rules), precision, out);
     /* What the backend is made of has to be there. */
-    if (backend == BACKEND_cuda && (!has(&c, "__global__") || !(has(&python, "load_inline") || has(&python, "load") ||
-                                                                has(&python, "cpp_extension"))))
+    if (!has_all(&c, info->c_needs) || !has_all(&python, info->python_needs))
         note(out, "no_backend_code", CHECK_STRICT, 1);
-    if (backend == BACKEND_triton &&
-        (!(has(&python, "triton . jit") || has(&python, "triton . autotune") || has(&python, "@ jit")) ||
-         !has(&python, "tl . *")))
-        note(out, "no_backend_code", CHECK_STRICT, 1);
-    if (backend == BACKEND_cuda_native && !has(&c, "__global__")) note(out, "no_backend_code", CHECK_STRICT, 1);
     free(python.v);
     free(c.v);
 }

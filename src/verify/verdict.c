@@ -18,17 +18,7 @@ static const struct {
     OUTCOME_LIST(X)
 #undef X
 };
-static const char *const backend_names[] = {
-#define X(name, module) #name,
-    BACKEND_LIST(X)
-#undef X
-};
-
-static const char *const method_names[] = {
-#define X(name) #name,
-    TIMING_LIST(X)
-#undef X
-};
+static const char *const method_names[] = {CHOICE_NAMES(TIMING_LIST)};
 
 const char *timing_method_name(enum timing_method m) { return method_names[m]; }
 
@@ -36,17 +26,6 @@ bool timing_method_from_name(const char *name, enum timing_method *out) {
     for (size_t m = 0; m < ARRAY_LEN(method_names); m++)
         if (strcmp(method_names[m], name) == 0) {
             *out = (enum timing_method)m;
-            return true;
-        }
-    return false;
-}
-
-const char *backend_name(enum verify_backend b) { return backend_names[b]; }
-
-bool backend_from_name(const char *name, enum verify_backend *out) {
-    for (int b = 0; b < N_BACKENDS; b++)
-        if (strcmp(backend_names[b], name) == 0) {
-            *out = (enum verify_backend)b;
             return true;
         }
     return false;

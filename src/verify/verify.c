@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "base/pool.h"
 #include "verify/build/c_source.h"
 #include "verify/build/lint.h"
@@ -43,24 +44,6 @@ struct verifier {
 
 /* ---- opening ---- */
 
-static bool find_runner(char *path, size_t size) {
-    ssize_t n = readlink("/proc/self/exe", path, size - 1);
-    path[n > 0 ? n : 0] = 0;
-    /* Beside the program; tests and tools live one level down in the build directory. */
-    for (int up = 0; up < 3; up++) {
-        char *slash = strrchr(path, '/');
-        if (!slash) break;
-        *slash = 0;
-        char probe[PATH_MAX + 32];
-        snprintf(probe, sizeof probe, "%s/kernelrl-runner", path);
-        if (access(probe, X_OK) == 0 && strlen(probe) < size) {
-            memcpy(path, probe, strlen(probe) + 1);
-            return true;
-        }
-    }
-    return false;
-}
-
 enum status verifier_open(const struct verify_options *o, struct verifier **out, struct err *e) {
     struct verifier *v = xcalloc(1, sizeof *v);
     enum status st = ST_OK;
@@ -68,12 +51,12 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     v->o = *o;
     v->worker = (struct refworker){.process = PROCESS_NONE, .socket = -1, .stderr_fd = -1};
     if (v->o.threads <= 0) v->o.threads = pool_cpu_count();
-    if (!v->o.device) v->o.device = v->o.backend == BACKEND_c || v->o.backend == BACKEND_torch_cpu ? "cpu" : "cuda:0";
+    if (!v->o.device) v->o.device = backend_info(v->o.backend)->on_cpu ? "cpu" : "cuda:0";
     if (!v->o.precision) v->o.precision = "fp32";
     if (v->o.timed_calls <= 0) v->o.timed_calls = 100;
     if (v->o.timing_budget_s <= 0) v->o.timing_budget_s = 20;
     /* Triton without a GPU is an interpreter: right or wrong can be told, fast cannot. */
-    if (v->o.backend == BACKEND_triton && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
+    if (backend_info(v->o.backend)->in_python && strcmp(v->o.device, "cpu") == 0) v->o.measure = false;
     if (v->o.trials <= 0) v->o.trials = 5;
     /* On a GPU loading may compile torch's headers, and the first calls compile Triton's kernels. */
     bool gpu = strncmp(v->o.device, "cuda", 4) == 0;
@@ -89,7 +72,7 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
                   v->o.device);
         goto fail;
     }
-    if (!find_runner(v->runner, sizeof v->runner)) {
+    if (!home_beside_program("kernelrl-runner", v->runner, sizeof v->runner)) {
         st = FAIL(e, ST_IO, "kernelrl-runner: not found beside the program (run make)");
         goto fail;
     }

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "problem/problem.h"
 #include "problem/spec.h"
+#include "verify/backends.h"
 
 /* How far an answer got. */
 enum stage { STAGE_NONE, STAGE_EXTRACT, STAGE_LINT, STAGE_COMPILE, STAGE_RUN, STAGE_CORRECT, STAGE_TIMED };
@@ -76,78 +77,73 @@ struct verdict {
     char message[2000];               /* compiler text, or what differs; for feedback */
 };
 
-/* X(name, is it a ModelNew answer?). c and cuda_native are one translation unit with kernel() (docs/formats.md). */
-#define BACKEND_LIST(X)   \
-    X(c, false)           \
-    X(torch_cpu, true)    \
-    X(cuda, true)         \
-    X(triton, true)       \
-    X(cuda_native, false) \
-    X(tilelang, true)     \
-    X(cute, true)         \
-    X(hip, true)          \
-    X(thunderkittens, true)
-enum verify_backend {
-#define X(name, module) BACKEND_##name,
-    BACKEND_LIST(X)
-#undef X
-        N_BACKENDS
-};
-const char *backend_name(enum verify_backend b);
-/* False when there is no such backend. */
-bool backend_from_name(const char *name, enum verify_backend *out);
-
-enum scoring { SCORING_HARDENED, SCORING_COMPAT };
+#define SCORING_LIST(X) X(SCORING_HARDENED, hardened) X(SCORING_COMPAT, compat)
+enum scoring { CHOICE_ENUM(SCORING_LIST) };
 /* Does an answer go on to the next trial after one that it fails? ON: no, that was its last stage. OFF: yes, all are
  * made and counted. AUTO: OFF with backend c, whose trials cost next to nothing, else ON. */
-enum staging { STAGED_AUTO, STAGED_ON, STAGED_OFF };
+#define STAGING_LIST(X) X(STAGED_AUTO, auto) X(STAGED_ON, on) X(STAGED_OFF, off)
+enum staging { CHOICE_ENUM(STAGING_LIST) };
 
 /* How ModelNew answers are timed (timing.h): our own methods, then those that KernelBench knows by these names. */
-#define TIMING_LIST(X) \
-    X(interleaved)     \
-    X(calibrated)      \
-    X(cuda_event)      \
-    X(do_bench)        \
-    X(do_bench_impl)   \
-    X(host_time)       \
-    X(nsight_python_time)
-enum timing_method {
-#define X(name) TIMING_##name,
-    TIMING_LIST(X)
-#undef X
-};
+#define TIMING_LIST(X)                     \
+    X(TIMING_interleaved, interleaved)     \
+    X(TIMING_calibrated, calibrated)       \
+    X(TIMING_cuda_event, cuda_event)       \
+    X(TIMING_do_bench, do_bench)           \
+    X(TIMING_do_bench_impl, do_bench_impl) \
+    X(TIMING_host_time, host_time)         \
+    X(TIMING_nsight_python_time, nsight_python_time)
+enum timing_method { CHOICE_ENUM(TIMING_LIST) };
 const char *timing_method_name(enum timing_method m);
 /* False when there is no such method. */
 bool timing_method_from_name(const char *name, enum timing_method *out);
 
+/* X(type, field, whether it decides verdicts: then it is part of verify_identity()). */
+/* clang-format off */
+#define VERIFY_OPTION_LIST(X) \
+    X(BACKEND, backend, true) \
+    X(SCORING, scoring, true)         /* ModelNew backends; c is always hardened */ \
+    X(TEXT, device, true)             /* "cpu", "cuda:0"; NULL: what the backend needs */ \
+    X(TEXT, precision, true)          /* "fp32", "fp16", "bf16"; NULL: fp32 */ \
+    X(BOOL, compat_cpu_inputs, true)  /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */ \
+    X(BOOL, lint_strict, true)        /* reject what static_check.h finds strict; else it is advice */ \
+    X(STAGING, staged, true) \
+    X(BOOL, single_input, true)       /* all trials on inputs as the problem makes them, no other families */ \
+    X(BOOL, allow_library, true)      /* do not ask for kernels of the answer's own (GPU backends) */ \
+    /* ModelNew backends */ \
+    X(TIMING, timing_method, true) \
+    X(INT, timed_calls, true)         /* 0: 100 */ \
+    X(INT, warm_calls, true)          /* before them; 0: the method's */ \
+    X(F64, trim, true)                /* share of the times dropped at either end; 0: the method's; 0.5: the median */ \
+    X(F64, timing_budget_s, true)     /* stop timing after this long; 0: 20 */ \
+    X(F64, interval, true)            /* until the 95 % interval is this narrow, as a share of the ratio; 0: the method's */ \
+    /* all backends */ \
+    X(TEXT, python, false)            /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */ \
+    X(TEXT, cache_dir, false)         /* compiled objects, at most 512 MiB; NULL: no cache on disk */ \
+    X(INT, threads, true)             /* threads for eager and candidate alike; 0: all CPUs */ \
+    X(INT, compile_jobs, false)       /* 0: all CPUs */ \
+    X(INT, trials, true)              /* correctness trials over all families; 0: 5 */ \
+    X(F64, compile_timeout_s, true)   /* 0: 20, on a GPU 180 */ \
+    X(F64, run_timeout_s, true)       /* 0: 10, on a GPU 90 */ \
+    X(I64, memory_bytes, true)        /* limit of the candidate over its arguments; 0: 2 GiB */ \
+    X(U64, seed, false)               /* secret; 0: from the system */ \
+    X(BOOL, measure, true)            /* time correct kernels */ \
+    X(BOOL, allow_weaker, false)      /* run without bubblewrap when it is missing */
+/* clang-format on */
+#define VERIFY_OPTION_BACKEND enum verify_backend
+#define VERIFY_OPTION_SCORING enum scoring
+#define VERIFY_OPTION_STAGING enum staging
+#define VERIFY_OPTION_TIMING enum timing_method
+#define VERIFY_OPTION_TEXT const char *
+#define VERIFY_OPTION_BOOL bool
+#define VERIFY_OPTION_INT int
+#define VERIFY_OPTION_I64 int64_t
+#define VERIFY_OPTION_U64 uint64_t
+#define VERIFY_OPTION_F64 double
 struct verify_options {
-    enum verify_backend backend;
-    enum scoring scoring;   /* ModelNew backends; c is always hardened */
-    const char *device;     /* "cpu", "cuda:0"; NULL: what the backend needs */
-    const char *precision;  /* "fp32", "fp16", "bf16"; NULL: fp32 */
-    bool compat_cpu_inputs; /* draw inputs on the CPU even for a GPU: exactly KernelBench's numbers */
-    bool lint_strict;       /* reject what static_check.h finds strict; else it is advice */
-    enum staging staged;
-    bool single_input;  /* all trials on inputs as the problem makes them, instead of several families */
-    bool allow_library; /* do not ask for kernels of the answer's own (GPU backends) */
-    /* ModelNew backends */
-    enum timing_method timing_method;
-    int timed_calls;        /* 0: 100 */
-    int warm_calls;         /* before them; 0: the method's */
-    double trim;            /* share of the times dropped at either end; 0: the method's; 0.5: the median */
-    double timing_budget_s; /* stop timing after this long; 0: 20 */
-    double interval;        /* on until the 95 % interval is this narrow, as a share of the ratio; 0: the method's */
-    /* all backends */
-    const char *python;    /* NULL: KERNELRL_PYTHON, ./.venv, PATH, /usr/bin/python3: first that imports torch */
-    const char *cache_dir; /* compiled objects, at most 512 MiB; NULL: no cache on disk */
-    int threads;           /* threads for eager and candidate alike; 0: all CPUs */
-    int compile_jobs;      /* 0: all CPUs */
-    int trials;            /* correctness trials over all families; 0: 5 */
-    double compile_timeout_s, run_timeout_s; /* 0: 20 and 10 */
-    int64_t memory_bytes;                    /* limit of the candidate over its arguments; 0: 2 GiB */
-    uint64_t seed;                           /* secret; 0: from the system */
-    bool measure;                            /* time correct kernels */
-    bool allow_weaker;                       /* run without bubblewrap when it is missing */
+#define X(type, field, decides) VERIFY_OPTION_##type field;
+    VERIFY_OPTION_LIST(X)
+#undef X
     /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
      * NULL: nobody else works while verdicts are given. */
     void (*quiet)(void *ctx, bool on);
@@ -155,6 +151,17 @@ struct verify_options {
     /* Told after each answer how many of the batch's n that had to be run have been. NULL: nobody asks. */
     void (*progress)(size_t done, size_t n);
 };
+/* Appends what decides verdicts, "field=value" each: verdicts that are kept (journals, verdicts.jsonl) say under which
+ * identity they were given. Equal for options that give equal verdicts of equal answers, but for noise. */
+void verify_identity(const struct verify_options *o, struct str *out);
+/* Its hash, for journals: 64 bits do, since who runs this has written the text. before: what versions before 0.2 wrote
+ * instead, which is accepted; 0: nothing. */
+struct verify_identity {
+    uint64_t now, before;
+};
+struct verify_identity verify_identity_hash(const struct verify_options *o);
+/* What versions before 0.2 wrote into verdicts.jsonl instead. */
+void verify_identity_of_files_01(const struct verify_options *o, struct str *out);
 
 struct verifier;
 /* Starts the reference worker and probes the jail. Errors say what to install. */

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "verify/jail/time_account.h"
 #include "verify/native/reference.h"
 #include "verify/verify.h"
@@ -28,7 +29,7 @@ static char skip_reason[600];
 static char *read_fixture(const char *name) {
     char path[700], *text;
     struct err e = {0};
-    snprintf(path, sizeof path, "%s/tests/verify/%s", fs_home(), name);
+    snprintf(path, sizeof path, "%s/tests/verify/%s", home_dir(), name);
     if (fs_read(path, 1 << 20, &text, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     return text;
 }

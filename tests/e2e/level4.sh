@@ -21,6 +21,13 @@ with open(folder + "/refs/main", "w") as f:
 torch.manual_seed(0)
 config = GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2)
 GPT2LMHeadModel(config).save_pretrained(f"{folder}/snapshots/{commit}")
+# As the Hub's library leaves them: links to files that everybody may read. From 0.8 on safetensors writes files that their
+# owner alone may read, and answers to a program of root's are nobody's.
+os.makedirs(folder + "/blobs")
+for number, name in enumerate(os.listdir(f"{folder}/snapshots/{commit}")):
+    os.rename(f"{folder}/snapshots/{commit}/{name}", f"{folder}/blobs/{number}")
+    os.chmod(f"{folder}/blobs/{number}", 0o644)
+    os.symlink(f"../../blobs/{number}", f"{folder}/snapshots/{commit}/{name}")
 P
 mkdir -p "$tmp/problems/level4" "$tmp/run"
 write() { # CLASS LOGITS FILE
@@ -60,6 +67,12 @@ judge() {
 check "answers to it are judged" judge
 check "the right one is correct" grep -qE 'sample_0_kernel.py +correct' "$tmp/said"
 check "one that reads backwards is not" grep -qE 'sample_1_kernel.py +wrong_output' "$tmp/said"
+if [ "$(id -u)" = 0 ]; then # who is not root is the files' owner in the jail as well
+    chmod 600 "$HF_HOME/hub/models--gpt2/blobs/"*
+    rm "$tmp/run/"*.json*
+    refuses "one that answers cannot read is not theirs to bear" 0 'problem_error +2$' "$KRL" verify --run-dir "$tmp/run" \
+        --level 4 --source "$tmp/problems" --backend torch_cpu --timeout 60 --no-measure --threads 1
+fi
 rm -rf "$HF_HOME" "$tmp/run/"*.json*
 refuses "without the model the problem is at fault" 0 'problem_error' "$KRL" verify --run-dir "$tmp/run" --level 4 \
     --source "$tmp/problems" --backend torch_cpu --timeout 60 --no-measure --threads 1

@@ -27,7 +27,7 @@ import time
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernelrl_worker import cupti, reference, rule, tensors
+from kernelrl_worker import cupti, reference, rule, selfjail, tensors
 from kernelrl_worker.tensors import Fault
 
 REFERENCE_LANE = 0  # modcase.h
@@ -182,6 +182,10 @@ class Case:
             self.models.append(model)
             self.states.append([t.clone() for t in list(model.parameters()) + list(model.buffers())])
         self._describe(request["init_seeds"][0])
+        # The reference could; an answer would be told, by some libraries, that there is no such file.
+        hidden = selfjail.unreadable_model(request["code"]) if selfjail.becomes_nobody() else None
+        if hidden:
+            raise Fault(f"answers run as nobody, who cannot read {hidden}: chmod -R a+rX the model's folder")
 
     @staticmethod
     def _disturb(model, seed):

@@ -9,10 +9,12 @@ Three processes: the outermost waits and dies with whoever started it; below it 
 collects orphans and whose death kills everything inside; below that the answer's.
 """
 
+import contextlib
 import ctypes
 import ctypes.util
 import glob
 import os
+import re
 import resource
 import signal
 import sys
@@ -28,6 +30,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NE
 SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR, SYS_CAPSET = 155, 442, 126  # x86-64
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+CAP_SYS_ADMIN = 21
 NOBODY = 65534
 FIRST_OWN_ID = 1000000  # limits on processes count those of a user, whatever jail they are in: each answer is its own
 # The new root is put together on top of a directory that every system has and that the jail sees afresh anyway.
@@ -98,6 +101,27 @@ def hub_cache():
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return os.path.realpath(os.path.expanduser(given or os.path.join(home, "hub")))
+
+
+def becomes_nobody():
+    """Whether an answer is nobody in the namespaces that this process can make for it, as unshare() decides it."""
+    if os.geteuid() != 0:
+        return False
+    with open("/proc/self/status", encoding="ascii", errors="replace") as f:
+        held = [int(line.split()[1], 16) for line in f if line.startswith("CapEff:")]
+    return bool(held and held[0] >> CAP_SYS_ADMIN & 1)
+
+
+def unreadable_model(code):
+    """What nobody may not read of the models in the Hub's cache that `code` names; None where there is no such thing.
+    Some programs write files that their owner alone may read."""
+    for name in set(re.findall(r"""["']([\w.-]+(?:/[\w.-]+)?)["']""", code)):
+        for folder, _, files in os.walk(f"{hub_cache()}/models--{name.replace('/', '--')}"):
+            for path, needed in [(folder, 0o5)] + [(os.path.join(folder, file), 0o4) for file in files]:
+                with contextlib.suppress(OSError):  # a link that leads nowhere
+                    if os.stat(path).st_mode & needed != needed:
+                        return path
+    return None
 
 
 def visible_paths():

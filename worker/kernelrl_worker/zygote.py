@@ -31,7 +31,18 @@ def compiler_paths(gpu):
     library = of(cpp_extension.library_paths)
     if not any(os.path.isfile(p + "/torch/extension.h") for p in include):
         include = []  # a torch without its headers
-    return {"include": [p for p in include if os.path.isdir(p)], "library": [p for p in library if os.path.isdir(p)]}
+    found = {"include": [p for p in include if os.path.isdir(p)], "library": [p for p in library if os.path.isdir(p)]}
+    found["standard"] = "c++20" if any(wants_cpp20(p) for p in found["include"]) else "c++17"
+    return found
+
+
+def wants_cpp20(include):
+    """The headers themselves say which standard they are for."""
+    try:
+        with open(include + "/ATen/ATen.h", encoding="utf-8", errors="replace") as f:
+            return "#error C++20" in f.read(2000)
+    except OSError:
+        return False
 
 
 def nothing_is_tuned():

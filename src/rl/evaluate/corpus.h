@@ -12,12 +12,12 @@ struct corpus_options {
     const char *from;   /* folder with problems.jsonl and answers.jsonl of `problems generate --answers --verify` */
     const char *output; /* rows, .jsonl or .jsonl.zst */
     uint64_t seed;
-    const struct prompt_backend *backend; /* what answers are written in; NULL: c */
-    bool unverified;                      /* take right answers that no verdict stands beside, too */
-    double kernelbench;                   /* share of plain rows whose module is written as KernelBench writes */
-    int answers;                          /* single-turn answers a problem, of different styles */
-    double think, examples;               /* shares: chance per problem of rows of that kind */
-    double refine;                        /* refinement rows a problem; the fraction comes by chance */
+    const struct backend_info *backend; /* what answers are written in; NULL: c */
+    bool unverified;                    /* take right answers that no verdict stands beside, too */
+    double kernelbench;                 /* share of plain rows whose module is written as KernelBench writes */
+    int answers;                        /* single-turn answers a problem, of different styles */
+    double think, examples;             /* shares: chance per problem of rows of that kind */
+    double refine;                      /* refinement rows a problem; the fraction comes by chance */
     const char *index;          /* folder of build-rag-index, by the lexical embedding; NULL: no retrieved rows */
     double retrieved;           /* rows with retrieved examples a problem; the fraction comes by chance */
     double verdicts, proposals; /* chance per problem of a verifier's and a proposer's row (roles_text.h) */

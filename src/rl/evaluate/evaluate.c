@@ -20,17 +20,18 @@ enum { IN_FLIGHT = 64, GPU_IN_FLIGHT = 16, MAX_PATH = 4096 };
 /* ---- options ------------------------------------------------------------------------------------------------------*/
 
 #define T struct eval_options
-#define WHAT_KEYS                                                                                                      \
-    KEY_STRING(                                                                                                        \
-        T, checkpoint_path, "",                                                                                        \
-        "What to evaluate: a run (runs/NAME: its last checkpoint), a checkpoint (runs/NAME/checkpoints/STEP or "       \
-        "final), an adapter or a model. A run's config.yaml is where all other keys start. Empty: model_name."),       \
-        KEY_INT(T, num_samples, "1", "[1,1024]",                                                                       \
-                "Answers a problem. More than one are sampled at temperature 1 unless given."),                        \
-        KEY_ENUM(T, split, "auto", "auto|test|train|all",                                                              \
-                 "Which problems: held out, trained on, or both. auto: all with a subset, a first or a last problem, " \
-                 "else test."),                                                                                        \
-        KEY_ENUM(T, subset, "all", "all|representative", "representative: the problems KernelBench names so.")
+#define WHAT_KEYS                                                                                                 \
+    KEY_STRING(                                                                                                   \
+        T, checkpoint_path, "",                                                                                   \
+        "What to evaluate: a run (runs/NAME: its last checkpoint), a checkpoint (runs/NAME/checkpoints/STEP or "  \
+        "final), an adapter or a model. A run's config.yaml is where all other keys start. Empty: model_name."),  \
+        KEY_INT(T, num_samples, "1", "[1,1024]",                                                                  \
+                "Answers a problem. More than one are sampled at temperature 1 unless given."),                   \
+        KEY_CHOICE(                                                                                               \
+            T, split, SPLIT_LIST, "auto",                                                                         \
+            "Which problems: held out, trained on, or both. auto: all with a subset, a first or a last problem, " \
+            "else test."),                                                                                        \
+        KEY_CHOICE(T, subset, SUBSET_LIST, "all", "representative: the problems KernelBench names so.")
 static const struct config_key eval_keys[] = {
     WHAT_KEYS,
     KEY_STRING(
@@ -504,7 +505,7 @@ out:
 
 /* As KernelBench names them; its own backends are Python. */
 static const char *ending(const struct evaluation *x) {
-    return x->s.actor.backend->language == ANSWER_PYTHON ? "kernel.py" : "kernel.c";
+    return x->s.actor.backend->is_module ? "kernel.py" : "kernel.c";
 }
 
 static char *file_of(const char *dir, const struct problem *p, int sample, const char *ending) {
@@ -529,7 +530,7 @@ static enum status write_kernel(const struct evaluation *x, const char *dir, con
     struct parsed answer;
     if (fs_is_file(path)) return ST_OK;
     tokenizer_decode(x->s.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
-    parse_completion(str_c(&text), text.len, x->s.actor.backend->language, &answer);
+    parse_completion(str_c(&text), text.len, prompt_language(x->s.actor.backend), &answer);
     if (!answer.kernel.p) return ST_OK;
     ++*written;
     return fs_write_atomic(path, answer.kernel.p, answer.kernel.n, e);

@@ -6,8 +6,10 @@
 #include "rl/evaluate/report.h"
 #include "rl/options/options.h"
 
-enum eval_split { EVAL_AUTO, EVAL_TEST, EVAL_TRAIN, EVAL_ALL };
-enum eval_subset { SUBSET_ALL, SUBSET_REPRESENTATIVE };
+#define SPLIT_LIST(X) X(EVAL_AUTO, auto) X(EVAL_TEST, test) X(EVAL_TRAIN, train) X(EVAL_ALL, all)
+enum eval_split { CHOICE_ENUM(SPLIT_LIST) };
+#define SUBSET_LIST(X) X(SUBSET_ALL, all) X(SUBSET_REPRESENTATIVE, representative)
+enum eval_subset { CHOICE_ENUM(SUBSET_LIST) };
 
 struct eval_options {
     struct train_options train; /* every key of train, too */

@@ -49,9 +49,14 @@ static const struct problem *by_id(const struct problem_set *s, int level, int i
     return problem_find(s, key);
 }
 
+/* Of a backend's answers that are no modules; of others' CUDA. */
+static const char *native_ending(enum verify_backend b) {
+    return backend_info(b)->is_module ? backend_info(BACKEND_cuda_native)->ending : backend_info(b)->ending;
+}
+
 /* What an answer's file may end with: KernelBench's .py, and what its language calls for. */
 static bool is_source(const char *ending, enum verify_backend backend) {
-    return strcmp(ending, "py") == 0 || strcmp(ending, backend == BACKEND_c ? "c" : "cu") == 0;
+    return strcmp(ending, "py") == 0 || strcmp(ending, native_ending(backend)) == 0;
 }
 
 static enum status folder_read(const struct verify_run *r, struct folder *f, struct err *e) {
@@ -84,36 +89,19 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
     free(names);
     if (st == ST_OK && f->n == 0)
         st = FAIL(e, ST_INVALID, "%s: no files level_%d_problem_P_sample_S_kernel.py (or .%s)", r->run_dir, r->level,
-                  r->o.backend == BACKEND_c ? "c" : "cu");
+                  native_ending(r->o.backend));
     qsort(f->items, f->n, sizeof *f->items, by_ids);
     return st;
 }
 
 /* ---- verdicts.jsonl ---- */
 
-void verify_run_settings(const struct verify_options *o, char *out, size_t size) {
-    int n = snprintf(out, size,
-                     "%s %s %s %s trials=%d timed=%d inputs=%s library=%d measure=%d timing=%s warmup=%d trim=%g "
-                     "interval=%g staged=%d single=%d",
-                     backend_name(o->backend), o->precision ? o->precision : "fp32",
-                     o->scoring == SCORING_COMPAT ? "compat" : "hardened", o->device ? o->device : "default", o->trials,
-                     o->timed_calls, o->compat_cpu_inputs ? "cpu" : "device", o->allow_library, o->measure,
-                     timing_method_name(o->timing_method), o->warm_calls, o->trim, o->interval, (int)o->staged,
-                     o->single_input);
-    const struct {
-        const char *name;
-        double value;
-    } given[] = {{"timeout", o->run_timeout_s}, {"compile", o->compile_timeout_s},   {"budget", o->timing_budget_s},
-                 {"strict", o->lint_strict},    {"memory", (double)o->memory_bytes}, {"threads", o->threads}};
-    for (size_t i = 0; i < ARRAY_LEN(given) && n >= 0 && (size_t)n < size; i++)
-        if (given[i].value != 0) n += snprintf(out + n, size - (size_t)n, " %s=%g", given[i].name, given[i].value);
-}
-
 static enum status read_known(const struct verify_run *r, struct folder *f, const char *path, const char *settings,
                               struct err *e) {
-    (void)r;
     struct jsonl_reader *reader;
+    CLEANUP_STR struct str before = STR_INIT;
     if (!fs_is_file(path)) return ST_OK;
+    verify_identity_of_files_01(&r->o, &before);
     TRY(jsonl_open(path, 1 << 20, &reader, e));
     enum status st = ST_OK;
     const char *line;
@@ -125,7 +113,7 @@ static enum status read_known(const struct verify_run *r, struct folder *f, cons
                    *how = json_string_value(json_object_get(o, "settings"));
         struct verdict v;
         struct err ignored;
-        if (!answer || !name || !how || strcmp(how, settings) != 0 ||
+        if (!answer || !name || !how || (strcmp(how, settings) != 0 && strcmp(how, str_c(&before)) != 0) ||
             verdict_from_json(json_object_get(o, "verdict"), path, &v, &ignored) != ST_OK)
             continue;
         for (size_t i = 0; i < f->n; i++)
@@ -376,15 +364,16 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     struct folder f = {0};
     struct verifier *v = NULL;
     struct jsonl_writer *w = NULL;
-    char path[1200], settings[VERIFY_RUN_SETTINGS];
+    CLEANUP_STR struct str identity = STR_INIT;
+    char path[1200];
     enum status st;
-    verify_run_settings(&r->o, settings, sizeof settings);
+    verify_identity(&r->o, &identity);
     snprintf(path, sizeof path, "%s/verdicts.jsonl", r->run_dir);
     TRY_GOTO(folder_read(r, &f, e), done);
-    TRY_GOTO(read_known(r, &f, path, settings, e), done);
+    TRY_GOTO(read_known(r, &f, path, str_c(&identity), e), done);
     TRY_GOTO(jsonl_append_open(path, &w, NULL, e), done);
     TRY_GOTO(verifier_open(&r->o, &v, e), done);
-    TRY_GOTO(judge_folder(r, &f, v, w, settings, e), done);
+    TRY_GOTO(judge_folder(r, &f, v, w, str_c(&identity), e), done);
     TRY_GOTO(write_pass_at_k(r, &f, e), done);
     st = summarise(r, &f, e);
 done:

@@ -16,10 +16,6 @@ struct verify_run {
     struct verify_options o;
 };
 
-/* The options that decide a verdict, as text: a verdict given with others is not taken for one given with these. Limits
- * that were left at their defaults are not named. */
-enum { VERIFY_RUN_SETTINGS = 400 };
-void verify_run_settings(const struct verify_options *o, char *out, size_t size);
 /* Judges what is not yet in verdicts.jsonl, and writes eval_results.json (KernelBench's layout), verdicts.jsonl and,
  * with several samples a problem, pass_at_k_results.json. Prints a summary. Killed at any time, it goes on where it
  * was. */

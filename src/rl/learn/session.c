@@ -118,7 +118,7 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
                                              "BF16 (bfloat16)"};
     const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
                *gpu = o->dataset_builder.prompt_gpu_name;
-    s->actor.backend = prompt_backend(backend);
+    s->actor.backend = backend_named(backend);
     ASSERT(s->actor.backend);
     int precision = o->dataset_builder.prompt_precision;
     if (precision < 0 && o->dataset_builder.precision > 0) precision = o->dataset_builder.precision;
@@ -173,7 +173,7 @@ static enum status open_session(const struct train_options *given, bool training
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
                     tokenizer_vocab(s->tok), c->V);
     struct engine_options eo = {.memory_bytes = o->kv_memory,
-                                .max_batch = strcmp(o->device, "cpu") == 0 ? 64 : 256,
+                                .max_batch = engine_batch_on(o->device),
                                 .vocab_limit = tokenizer_vocab(s->tok),
                                 .token_bytes = token_bytes,
                                 .token_ctx = s->tok};
@@ -182,17 +182,10 @@ static enum status open_session(const struct train_options *given, bool training
                     (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
-    const bool on_cpu =
-        vo.device ? strcmp(vo.device, "cpu") == 0 : vo.backend == BACKEND_c || vo.backend == BACKEND_torch_cpu;
+    const bool on_cpu = vo.device ? strcmp(vo.device, "cpu") == 0 : backend_info(vo.backend)->on_cpu;
     s->gather_s = on_cpu ? 0 : 1;
     TRY(verifier_open(&vo, &s->verifier, e));
-    CLEANUP_STR struct str settings = STR_INIT;
-    str_addf(&settings, "%d %d %a %a %lld %d %s %d %s %s %d", vo.threads, vo.trials, vo.compile_timeout_s,
-             vo.run_timeout_s, (long long)vo.memory_bytes, vo.measure, backend_name(vo.backend), (int)vo.scoring,
-             vo.precision, vo.device ? vo.device : "", vo.timed_calls);
-    str_addf(&settings, " %s %d %a %a %a %d %d", timing_method_name(vo.timing_method), vo.warm_calls, vo.trim,
-             vo.interval, vo.timing_budget_s, (int)vo.staged, vo.single_input);
-    s->verify_settings = hash_str(settings.p); /* 64 bits do: who runs this has written the text */
+    s->verify_identity = verify_identity_hash(&vo);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
     s->actor.model = s->model;

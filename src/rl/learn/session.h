@@ -15,7 +15,7 @@ struct session {
     struct tokenizer *tok;
     char *tokenizer_dir; /* the model's directory */
     struct verifier *verifier;
-    uint64_t verify_settings; /* hash of what decides verdicts, for the journal */
+    struct verify_identity verify_identity; /* of its verdicts, for the journal */
     struct problem_set problems, generated;
     struct lease *lease; /* NULL: verdicts are not given while the model works */
     bool background;     /* they are */

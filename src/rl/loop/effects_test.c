@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "base/home.h"
 #include "rl/learn/session.h"
 #include "rl/learn/update.h"
 #include "rl/rollout/curriculum.h"
@@ -365,7 +366,7 @@ static void elsewhere_is_there(void **state) {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(elsewhere); i++) {
         char path[4200];
-        snprintf(path, sizeof path, "%s/%s", fs_home(), elsewhere[i].shown_by);
+        snprintf(path, sizeof path, "%s/%s", home_dir(), elsewhere[i].shown_by);
         CLEANUP_FREE char *text = read_file(path);
         const char *leaf = strrchr(elsewhere[i].key, '.');
         leaf = leaf ? leaf + 1 : elsewhere[i].key;
@@ -380,7 +381,7 @@ static void elsewhere_is_there(void **state) {
 static void documented(void **state) {
     (void)state;
     char path[4200];
-    snprintf(path, sizeof path, "%s/docs/configuration.md", fs_home());
+    snprintf(path, sizeof path, "%s/docs/configuration.md", home_dir());
     CLEANUP_FREE char *text = read_file(path);
     for (size_t i = 0; i < train_schema.count + train_schema.alias_count; i++) {
         const char *name =

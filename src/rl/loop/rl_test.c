@@ -100,7 +100,7 @@ static void feedback_texts(void **state) {
 
 static void expect_full(struct verdict v, const char *backend, const char *const *says, const char *never) {
     struct str s = STR_INIT;
-    feedback_render_full(&v, prompt_backend(backend), &s);
+    feedback_render_full(&v, backend_named(backend), &s);
     for (; *says; says++)
         if (!strstr(s.p, *says)) fail_msg("expected \"%s\" in: %s", *says, s.p);
     if (never && strstr(s.p, never)) fail_msg("\"%s\" in: %s", never, s.p);
@@ -147,13 +147,13 @@ static void prompts(void **state) {
     struct err e;
     struct str hardware = STR_INIT;
     const struct prompt_example *examples;
-    assert_null(prompt_backend("fortran"));
+    assert_null(backend_named("fortran"));
     assert_int_equal(prompt_examples("c", 1, &examples), 1);
     assert_int_equal(prompt_examples("c", 9, &examples), 3);
     assert_int_equal(prompt_examples("triton", 3, &examples), 1);
     assert_int_equal(prompt_hardware("H200", &hardware, &e), ST_OK);
     const struct prompt_input in = {.problem = &problem,
-                                    .backend = prompt_backend("triton"),
+                                    .backend = backend_named("triton"),
                                     .think = true,
                                     .precision = "BF16 (bfloat16)",
                                     .hardware = str_c(&hardware),
@@ -176,12 +176,12 @@ static void prompts(void **state) {
     assert_null(strstr(m[1].content, "Prototype"));
     const char *const names[] = {"c", "cuda_native", "triton", "cuda", "torch_cpu"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) { /* an example answer is one that the parser finds again */
-        const struct prompt_backend *b = prompt_backend(names[i]);
+        const struct backend_info *b = backend_named(names[i]);
         assert_true(prompt_examples(names[i], 1, &examples) == 1);
         struct str s = STR_INIT;
         struct parsed p;
         prompt_answer(b, examples[0].kernel, &s);
-        parse_completion(s.p, s.len, b->language, &p);
+        parse_completion(s.p, s.len, prompt_language(b), &p);
         assert_true(p.format_ok && p.kernel.n + 1 == strlen(examples[0].kernel));
         str_free(&s);
     }
@@ -208,7 +208,7 @@ static void no_thought_is_asked_for(void **state) {
                     struct arena a = ARENA_INIT;
                     struct chat_message m[2];
                     struct str feedback = STR_INIT;
-                    const struct prompt_backend *backend = prompt_backend(names[b]);
+                    const struct backend_info *backend = backend_named(names[b]);
                     if (full)
                         feedback_render_full(&failed, backend, &feedback);
                     else

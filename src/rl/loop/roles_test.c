@@ -153,7 +153,7 @@ static void open_scene(struct scene *s, struct script *script, const char *const
                               .tok = s->tok,
                               .style = CHAT_QWEN3_INSTRUCT,
                               .judging = judging_create(NULL, &judge, false, NULL),
-                              .backend = prompt_backend("triton")};
+                              .backend = backend_named("triton")};
     s->p = session_rollout_params(&s->o);
     CHECK(roles_open(&s->x, &s->o, &err));
     assert_true(s->x.on);

@@ -259,7 +259,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
                  (long long)s->step, (long long)s->steps);
         return save(s, e);
     }
-    static const char *const dtypes[] = {"bf16", "f32"};
+    static const char *const dtypes[] = {CHOICE_NAMES(SAVED_LIST)};
     TRY(checkpoint_write(o->output, s->step, s->opt_step, NULL, s->model, o->lora_rank > 0, dtypes[o->save_dtype], NULL,
                          s->tokenizer_dir, e));
     TRY(fs_remove(s->state_dir, e));

@@ -1,6 +1,7 @@
 #include "rl/options/find_model.h"
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/str.h"
 
@@ -15,7 +16,7 @@ enum status locate(const char *key, enum hub_kind kind, const char *name, const 
     str_adds(&s, name);
     if (*name && !fs_is_dir(s.p)) {
         str_clear(&s);
-        str_addf(&s, "%s/%s", fs_home(), name);
+        str_addf(&s, "%s/%s", home_dir(), name);
     }
     if (fs_is_dir(str_c(&s))) {
         *out = str_steal(&s);

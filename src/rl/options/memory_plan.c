@@ -3,15 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "model/model.h"
 #include "train/adamw.h"
 #include "verify/verify.h"
 
-enum {
-    PREFILL = 512, /* prompt tokens that a sampling step takes on, engine.h */
-    PROMPT = 2048, /* a prompt that is not limited is taken to have as many tokens */
-    AT_ONCE = 64   /* answers sampled at a time, session.c */
-};
+/* A prompt that is not limited is taken to have as many tokens. */
+enum { PROMPT = 2048 };
 #define GIB (1.0 / (1 << 30))
 
 int64_t plan_total(const struct train_plan *p) {
@@ -48,16 +46,16 @@ static void sketch_close(struct sketch *s) {
 static enum status sketch_step(struct sketch *s, const struct train_plan *p, int64_t *bytes, struct err *e) {
     const struct model_config *c = model_cfg(s->m);
     const int count = (int)p->answers;
-    int seq[AT_ONCE], n[AT_ONCE];
+    int seq[ENGINE_BATCH_GPU], n[ENGINE_BATCH_GPU];
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
         seq[i] = i;
-        n[i] = i == 0 ? (int)i64_min(PREFILL, c->max_positions) : 1;
+        n[i] = i == 0 ? (int)i64_min(ENGINE_PREFILL, c->max_positions) : 1;
         total += n[i];
     }
     s->ids = xcalloc((size_t)i64_max(total, p->rows), sizeof *s->ids);
     s->logits = xmalloc((size_t)(count * c->V) * sizeof *s->logits);
-    TRY(kv_create(s->m, count, c->max_positions, blocks_of(PREFILL) + count, &s->kv, e));
+    TRY(kv_create(s->m, count, c->max_positions, blocks_of(ENGINE_PREFILL) + count, &s->kv, e));
     const int64_t before = paper_bytes(s->be);
     TRY(model_step(s->m, s->kv, count, seq, n, s->ids, s->logits, e));
     *bytes = paper_bytes(s->be) - before;
@@ -117,7 +115,7 @@ static enum status measure(const struct train_options *o, const char *config, st
                   answers = o->dataset_builder.batch_size * turns * o->dataset_builder.group_size;
     p->rows = i64_min(o->train_tokens, answers * o->max_tokens + o->dataset_builder.batch_size * turns * prompt);
     p->rows = i64_max(p->rows, p->context);
-    p->answers = i64_min(AT_ONCE, o->dataset_builder.batch_size * o->dataset_builder.group_size);
+    p->answers = i64_min(engine_batch_on(o->device), o->dataset_builder.batch_size * o->dataset_builder.group_size);
     p->layers = c->L;
     TRY(sketch_step(s, p, &p->sampling, e));
     TRY(sketch_train(s, p, &p->scratch, e));
@@ -156,8 +154,9 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
 
 /* Whether answers run on the device that the model is on. */
 static bool shares_device(const struct train_options *o) {
-    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend), *at = o->sandbox.device;
-    if (strcmp(o->device, "cpu") == 0 || strcmp(backend, "c") == 0 || strcmp(backend, "torch_cpu") == 0) return false;
+    const struct backend_info *backend = backend_info((enum verify_backend)o->dataset_builder.backend);
+    const char *at = o->sandbox.device;
+    if (strcmp(o->device, "cpu") == 0 || backend->on_cpu) return false;
     if (!at || !*at) return true;
     const int64_t mine = o->device[4] ? strtol(o->device + 5, NULL, 10) : 0;
     return strncmp(at, "cuda", 4) == 0 && (at[4] ? strtol(at + 5, NULL, 10) : 0) == mine;

@@ -20,13 +20,14 @@
 
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
-const char *const dtype_names[] = {"auto", "f32", "bf16"};
-const char *const precision_names[] = {"fp32", "fp16", "bf16"};
-#define DTYPE_KEY(S)                                                                                                   \
-    KEY_ENUM(S, dtype, "auto", "auto|f32|bf16",                                                                        \
-             "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
-             "100 million parameters, bf16 from there on where the device has it. With LoRA a bf16 model takes two "   \
-             "bytes a parameter.")
+const char *const dtype_names[] = {CHOICE_NAMES(DTYPE_LIST)};
+const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
+#define DTYPE_KEY(S)                                                                                              \
+    KEY_CHOICE(                                                                                                   \
+        S, dtype, DTYPE_LIST, "auto",                                                                             \
+        "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
+        "100 million parameters, bf16 from there on where the device has it. With LoRA a bf16 model takes two "   \
+        "bytes a parameter.")
 
 static enum status check_device(const struct config *c, const char *device, struct err *e) {
     return backend_device_valid(device)
@@ -36,11 +37,9 @@ static enum status check_device(const struct config *c, const char *device, stru
 
 #define T struct train_options
 static const struct config_key train_keys[] = {
-    KEY_ENUM_OPT(T, algorithm, "null",
-                 "reinforce|rloo|grpo|dr_grpo|dapo|gspo|cispo|ppo|importance_sampling|best_of_n|reward_weighted|"
-                 "rejection_sampling",
-                 "A method by its name: sets advantage, loss_fn, loss_norm and what belongs to them where the "
-                 "configuration does not (docs/configuration.md). null: nothing."),
+    KEY_CHOICE_OPT(T, algorithm, ALGORITHM_LIST, "null",
+                   "A method by its name: sets advantage, loss_fn, loss_norm and what belongs to them where the "
+                   "configuration does not (docs/configuration.md). null: nothing."),
     KEY_STRING(T, model_name, "Qwen/Qwen2.5-Coder-7B-Instruct",
                "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
                "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
@@ -55,8 +54,8 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
-    KEY_ENUM(
-        T, numerics, "exact", "exact|fast",
+    KEY_CHOICE(
+        T, numerics, NUMERICS_LIST, "exact",
         "exact: a token's log-probability has the same bits in sampling and in training, whatever the batch; a run "
         "whose bits differ before an update stops. fast: a device may take any algorithm for its products; ratios "
         "then are those to what the sampler recorded, and ratio_correction may bound them."),
@@ -65,42 +64,44 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),
     KEY_FLOAT(T, learning_rate, "1e-4", "(0,1]", "AdamW step size after warm-up."),
     KEY_INT(T, warmup_steps, "0", "[0,)", "Optimizer steps over which the learning rate rises from 0."),
-    KEY_ENUM(T, lr_schedule, "constant", "constant|linear|cosine",
-             "How the learning rate falls from learning_rate to min_lr_ratio of it over the run."),
+    KEY_CHOICE(T, lr_schedule, LR_LIST, "constant",
+               "How the learning rate falls from learning_rate to min_lr_ratio of it over the run."),
     KEY_FLOAT(T, min_lr_ratio, "0", "[0,1]", "lr_schedule: share of learning_rate that is left at the end."),
     KEY_FLOAT(T, weight_decay, "0", "[0,1]", "Decoupled weight decay of matrices."),
     KEY_FLOAT(T, max_grad_norm, "1", "[0,)", "Gradients of a larger global L2 norm are scaled down to it. 0: never."),
     ADAM_KEYS(T),
-    KEY_ENUM(T, loss_fn, "importance_sampling", "reinforce|importance_sampling|ppo|cispo|gspo|dro|cross_entropy",
-             "Loss of a token: -A log p (reinforce, cross_entropy), minus ratio times A (importance_sampling), that "
-             "clipped (ppo), with one ratio a sequence (gspo), with the clipped ratio as a weight (cispo), or with a "
-             "quadratic bound (dro)."),
+    KEY_CHOICE(T, loss_fn, LOSS_LIST, "importance_sampling",
+               "Loss of a token: -A log p (reinforce, cross_entropy), minus ratio times A (importance_sampling), that "
+               "clipped (ppo), with one ratio a sequence (gspo), with the clipped ratio as a weight (cispo), or with a "
+               "quadratic bound (dro)."),
     KEY_FLOAT(T, clip_low, "0.2", "[0,1]", "ppo, gspo: the ratio is clipped below 1 - clip_low."),
     KEY_FLOAT(T, clip_high, "0.2", "[0,)", "ppo, gspo, cispo: the ratio is clipped above 1 + clip_high."),
     KEY_FLOAT(T, clip_dual, "0", "[0,)",
               "ppo, gspo: bad answers weigh at most this ratio, such as 3. 0: they weigh as much as their ratio says."),
     KEY_FLOAT(T, dro_beta, "0.05", "[0,)", "dro: strength of the bound."),
-    KEY_ENUM(T, ratio_correction, "none", "none|truncate|mask|sequence_mask",
-             "For samples that are older than the weights (max_staleness): weigh a token by how much likelier it has "
-             "become, at most ratio_high (truncate, TIS); the same, and 0 outside "
-             "ratio_low to ratio_high (mask, IcePop); or leave whole answers out whose geometric mean is outside "
-             "(sequence_mask)."),
+    KEY_CHOICE(T, ratio_correction, CORRECTION_LIST, "none",
+               "For samples that are older than the weights (max_staleness): weigh a token by how much likelier it has "
+               "become, at most ratio_high (truncate, TIS); the same, and 0 outside "
+               "ratio_low to ratio_high (mask, IcePop); or leave whole answers out whose geometric mean is outside "
+               "(sequence_mask)."),
     KEY_FLOAT(T, ratio_low, "0.5", "[0,1]", "Lower bound of ratio_correction."),
     KEY_FLOAT(T, ratio_high, "2", "[1,)", "Upper bound of ratio_correction."),
     KEY_FLOAT(T, kl_penalty_coef, "0", "[0,)",
               "Weight of the divergence from the model the run began with, which is then held beside the trained one. "
               "0: none."),
-    KEY_ENUM(T, kl_penalty_in, "loss", "loss|reward",
-             "loss: the estimate is a term of the loss. reward: minus coefficient times log p / p_start of each token, "
-             "less the batch's mean, is added to its advantage."),
-    KEY_ENUM(T, kl_estimator, "k3", "k1|k2|k3",
-             "kl_penalty_in: loss: d, d^2/2 or exp(-d) + d - 1 with d = log p - log p_start. The expected gradient of "
-             "k1 is 0, that of k2 the divergence's."),
+    KEY_CHOICE(
+        T, kl_penalty_in, KL_PLACE_LIST, "loss",
+        "loss: the estimate is a term of the loss. reward: minus coefficient times log p / p_start of each token, "
+        "less the batch's mean, is added to its advantage."),
+    KEY_CHOICE(
+        T, kl_estimator, KL_LIST, "k3",
+        "kl_penalty_in: loss: d, d^2/2 or exp(-d) + d - 1 with d = log p - log p_start. The expected gradient of "
+        "k1 is 0, that of k2 the divergence's."),
     KEY_FLOAT(T, kl_discount_factor, "0", "[0,1]",
               "kl_penalty_in: reward: a token also pays for the tokens behind it, discounted by this. 0: for itself."),
     KEY_FLOAT(T, entropy_coef, "0", "[0,)", "Weight of the entropy bonus."),
-    KEY_ENUM(
-        T, advantage, "center", "center|std|leave_one_out|none|batch_mean|batch_std|ema|maxrl|exponential|best",
+    KEY_CHOICE(
+        T, advantage, ADVANTAGE_LIST, "center",
         "Advantage: score minus the group's mean, that over the standard deviation (GRPO), minus the mean of the "
         "others (RLOO), the score itself (none), minus the batch's mean, that over its deviation (REINFORCE++), minus "
         "a running mean (ema), over the group's mean (maxrl); or a weight for likelihood training: exp((score - mean) "
@@ -114,9 +115,9 @@ static const struct config_key train_keys[] = {
     KEY_BOOL(T, remove_constant_reward_groups, "true",
              "Leave groups whose answers all scored the same out of the update. false: they count in the normaliser, "
              "in the KL and entropy terms and in advantages that look beyond the group."),
-    KEY_ENUM(T, loss_norm, "tokens", "tokens|sequences|constant|samples|sum",
-             "What the summed loss is divided by: trained tokens, answers times their length, answers times "
-             "max_tokens (Dr. GRPO), answers, or nothing."),
+    KEY_CHOICE(T, loss_norm, NORM_LIST, "tokens",
+               "What the summed loss is divided by: trained tokens, answers times their length, answers times "
+               "max_tokens (Dr. GRPO), answers, or nothing."),
     KEY_INT(T, num_substeps, "1", "[1,64]",
             "Optimizer steps a batch is divided into: equal shares of its groups, shuffled."),
     KEY_INT(T, update_epochs, "1", "[1,64]", "Passes over a batch, num_substeps optimizer steps each."),
@@ -136,29 +137,31 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, prompt_max_tokens, "0", "[0,)",
             "Longest prompt. What does not fit loses its oldest attempts, then examples, then the model's own words, "
             "then the details of the feedback. 0: what max_tokens leaves of the model's positions."),
-    KEY_ENUM(T, mode, "single_turn", "single_turn|multi_turn",
-             "multi_turn: each answer's verdict goes into the next turn's prompt, max_turns times (Kevin)."),
+    KEY_CHOICE(T, mode, MODE_LIST, "single_turn",
+               "multi_turn: each answer's verdict goes into the next turn's prompt, max_turns times (Kevin)."),
     KEY_INT(T, max_turns, "4", "[1,16]", "multi_turn: turns of a trajectory."),
     KEY_FLOAT(T, gamma, "0.4", "[0,1]",
               "multi_turn: a turn's return is its score plus gamma times the next turn's return."),
     KEY_BOOL(T, early_stop_on_correct, "false", "multi_turn: a correct answer ends its trajectory."),
     KEY_FLOAT(T, speedup_threshold, "0", "[0,)",
               "early_stop_on_correct: only when it is at least this many times as fast as eager. 0: always."),
-    KEY_ENUM(T, history, "all", "all|latest", "multi_turn: earlier attempts a prompt shows."),
+    KEY_CHOICE(T, history, HISTORY_LIST, "all", "multi_turn: earlier attempts a prompt shows."),
     KEY_BOOL(T, full_feedback, "false",
              "multi_turn: show status, tests passed, cleaned details and advice (feedback format version 2) instead of "
              "the short form."),
-    KEY_ENUM(T, advantage_group, "task", "task|turn",
-             "multi_turn: compare a turn's return with all turns of the problem's trajectories, or with the same turn "
-             "of the others."),
+    KEY_CHOICE(
+        T, advantage_group, GROUP_LIST, "task",
+        "multi_turn: compare a turn's return with all turns of the problem's trajectories, or with the same turn "
+        "of the others."),
     KEY_BOOL(T, hierarchical_rewards, "false",
              "Reasoning tokens get the advantage of the speed part, the answer's tokens that of everything else."),
     KEY_FLOAT(T, plan_weight, "1", "[0,)", "hierarchical_rewards: factor on the reasoning tokens' advantage."),
     KEY_INT(T, refill_rounds, "0", "[0,16]",
             "Times a step samples other problems in the place of groups whose answers all scored the same (DAPO)."),
-    KEY_ENUM(T, overlap, "auto", "auto|on|off",
-             "Judge finished answers while others are sampled; times are measured while the model stands aside. auto: "
-             "on where the model runs on a device of its own, and with max_staleness."),
+    KEY_CHOICE(
+        T, overlap, OVERLAP_LIST, "auto",
+        "Judge finished answers while others are sampled; times are measured while the model stands aside. auto: "
+        "on where the model runs on a device of its own, and with max_staleness."),
     KEY_INT(
         T, max_staleness, "0", "[0,16]",
         "Steps a batch is sampled ahead of the one that trains on it: its verdicts come while the model samples and "
@@ -178,9 +181,10 @@ static const struct config_key train_keys[] = {
     KEY_STRING_OPT(T, dataset_builder.source, "null",
                    "Problems: builtin, a KernelBench checkout or folder, a .jsonl, .parquet or .py file, or a data set "
                    "on the Hub (ORG/NAME or ORG/NAME@REVISION). null: KERNELBENCH_ROOT when set, else builtin."),
-    KEY_ENUM(T, dataset_builder.dataset_src, "any", "any|huggingface|local",
-             "huggingface: source is a data set on the Hub, null ScalingIntelligence/KernelBench. local: it never is. "
-             "any: it is when there is no file or folder of that name."),
+    KEY_CHOICE(
+        T, dataset_builder.dataset_src, SRC_LIST, "any",
+        "huggingface: source is a data set on the Hub, null ScalingIntelligence/KernelBench. local: it never is. "
+        "any: it is when there is no file or folder of that name."),
     KEY_INT(T, dataset_builder.generated_problems, "0", "[0,1000000]",
             "Problems of the generator to add to the training set."),
     KEY_INT(
@@ -191,15 +195,15 @@ static const struct config_key train_keys[] = {
                 "Only problems of this level. 0: all. null: 1 of KernelBench, all of other sources."),
     KEY_INT_OPT(T, dataset_builder.difficulty, "null", "[1,3]",
                 "Only problems of this label: 1 single operator, 2 fusion, 3 block. null: all."),
-    KEY_ENUM(T, dataset_builder.backend, "c", "c|torch_cpu|cuda|triton|cuda_native|tilelang|cute|hip|thunderkittens",
-             "What answers are written in: a C function (c) or a CUDA one (cuda_native), or a Python module with "
-             "ModelNew."),
-    KEY_ENUM(T, dataset_builder.precision, "fp32", "fp32|fp16|bf16",
-             "ModelNew backends: type of the problem's floating point inputs and parameters."),
-    KEY_ENUM(T, dataset_builder.scoring, "hardened", "hardened|compat",
-             "ModelNew backends: how answers are judged; compat is KernelBench's rule (docs/formats.md)."),
-    KEY_ENUM(
-        T, dataset_builder.prompt_option, "zero_shot", "zero_shot|one_shot|few_shot|raicl",
+    KEY_CHOICE(T, dataset_builder.backend, BACKEND_LIST, "c",
+               "What answers are written in: a C function (c) or a CUDA one (cuda_native), or a Python module with "
+               "ModelNew."),
+    KEY_CHOICE(T, dataset_builder.precision, PRECISION_LIST, "fp32",
+               "ModelNew backends: type of the problem's floating point inputs and parameters."),
+    KEY_CHOICE(T, dataset_builder.scoring, SCORING_LIST, "hardened",
+               "ModelNew backends: how answers are judged; compat is KernelBench's rule (docs/formats.md)."),
+    KEY_CHOICE(
+        T, dataset_builder.prompt_option, PROMPT_LIST, "zero_shot",
         "Solved problems in front of the problem: none, one or up to three built-in ones, or raicl_k that the index "
         "at rag_index_path finds for it (raicl)."),
     KEY_STRING_OPT(T, dataset_builder.rag_index_path, "null",
@@ -207,8 +211,8 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, dataset_builder.raicl_k, "3", "[1,3]", "Examples in a prompt of prompt_option: raicl."),
     KEY_INT(T, dataset_builder.raicl_max_tokens, "4096", "[0,)",
             "Tokens all examples of a prompt may have together; longer ones are left out. 0: any number."),
-    KEY_ENUM_OPT(T, dataset_builder.prompt_precision, "null", "fp32|fp16|bf16",
-                 "The prompt names this precision. null: dataset_builder.precision unless that is fp32."),
+    KEY_CHOICE_OPT(T, dataset_builder.prompt_precision, PRECISION_LIST, "null",
+                   "The prompt names this precision. null: dataset_builder.precision unless that is fp32."),
     KEY_BOOL(T, dataset_builder.prompt_include_hardware, "false", "The prompt describes the hardware."),
     KEY_STRING_OPT(T, dataset_builder.prompt_gpu_name, "null",
                    "prompt_include_hardware: a GPU (T4, A10G, A100, A100-80GB, L4, L40S, H100, H200, B200), or cpu: "
@@ -225,13 +229,12 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, dataset_builder.num_perf_trials, "100", "[1,100000]", "ModelNew backends: timed calls of an answer."),
     KEY_BOOL(T, dataset_builder.multi_input, "true",
              "Trials on several input families (docs/formats.md). false: all on inputs as the problem makes them."),
-    KEY_ENUM(
-        T, dataset_builder.staged, "auto", "auto|on|off",
+    KEY_CHOICE(
+        T, dataset_builder.staged, STAGING_LIST, "auto",
         "on: an answer's first failed trial is its last stage. off: all trials are made, for partial credit. auto: "
         "off with backend c or partial_correctness, else on."),
-    KEY_ENUM(T, dataset_builder.timing_method, "interleaved",
-             "interleaved|calibrated|cuda_event|do_bench|do_bench_impl|host_time|nsight_python_time",
-             "ModelNew backends: how correct answers are timed (docs/formats.md)."),
+    KEY_CHOICE(T, dataset_builder.timing_method, TIMING_LIST, "interleaved",
+               "ModelNew backends: how correct answers are timed (docs/formats.md)."),
     KEY_INT(T, dataset_builder.timing_warmup, "0", "[0,10000]",
             "ModelNew backends: calls in front of timed ones, at least. 0: the method's."),
     KEY_FLOAT(T, dataset_builder.timing_trim, "0", "[0,0.5]",
@@ -241,8 +244,8 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT(T, dataset_builder.timing_budget_s, "20", "(0,3600]",
               "ModelNew backends: seconds that timing one answer may take."),
     KEY_BOOL(T, dataset_builder.measure_performance, "true", "Time correct kernels against PyTorch."),
-    KEY_ENUM_OPT(T, dataset_builder.reward_preset, "null", "stage1|stage2|stage3|sparse|default",
-                 "Weights by name, where the configuration sets none (docs/configuration.md). null: nothing."),
+    KEY_CHOICE_OPT(T, dataset_builder.reward_preset, PRESET_LIST, "null",
+                   "Weights by name, where the configuration sets none (docs/configuration.md). null: nothing."),
     KEY_FLOAT(T, dataset_builder.reward_format_weight, "0.1", "[0,)", "Credit for the right answer format."),
     KEY_FLOAT(T, dataset_builder.reward_compile_weight, "0.2", "[0,)", "Credit for compiling."),
     KEY_FLOAT(T, dataset_builder.reward_correctness_weight, "1", "[0,)", "Credit for correct results."),
@@ -258,8 +261,8 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, dataset_builder.thinking_soft_max, "2000", "[0,)", "Characters of a thought that are not too many."),
     KEY_INT(T, dataset_builder.thinking_hard_max, "4000", "[1,)", "Characters from which thinking_floor is paid."),
     KEY_FLOAT(T, dataset_builder.thinking_floor, "0.7", "[0,1]", "Think part of a very long thought."),
-    KEY_ENUM(T, dataset_builder.speed_reward, "ratio", "ratio|excess|log",
-             "Speed reward: eager time over kernel time, that minus 1 (at least 0), or log2(1 + ratio)."),
+    KEY_CHOICE(T, dataset_builder.speed_reward, SPEED_LIST, "ratio",
+               "Speed reward: eager time over kernel time, that minus 1 (at least 0), or log2(1 + ratio)."),
     KEY_FLOAT(T, dataset_builder.speed_max_reward, "3", "(0,)", "Upper limit of the speed reward."),
     KEY_BOOL(T, dataset_builder.check_for_excessive_speedup, "false",
              "A correct kernel faster than excessive_speedup_threshold gets no speed reward, and is counted."),
@@ -337,7 +340,7 @@ static const struct config_key sft_keys[] = {
     KEY_STRING(T, data, "", "Rows {prompt, completion}, .jsonl or .jsonl.zst (docs/formats.md)."),
     KEY_STRING_OPT(T, valid, "null", "Rows to report the loss on."),
     KEY_STRING(T, output, "runs/sft", "Where the model (or adapter) is written. An existing one is resumed."),
-    KEY_ENUM(T, save_dtype, "bf16", "bf16|f32", "Type of the final weights; while training they are kept in f32."),
+    KEY_CHOICE(T, save_dtype, SAVED_LIST, "bf16", "Type of the final weights; while training they are kept in f32."),
     KEY_STRING_OPT(T, renderer_name, "null", "Chat template of rows without one. null: the model's own."),
     KEY_INT(T, lora_rank, "0", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator."),

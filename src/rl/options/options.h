@@ -8,30 +8,69 @@
 #include "reward/reward.h"
 #include "train/loss.h"
 
-enum dataset_src { SRC_ANY, SRC_HUGGINGFACE, SRC_LOCAL };
+/* Choices of keys: X(value, name in a configuration). */
+#define SRC_LIST(X) X(SRC_ANY, any) X(SRC_HUGGINGFACE, huggingface) X(SRC_LOCAL, local)
+enum dataset_src { CHOICE_ENUM(SRC_LIST) };
 /* What a batch's summed loss is divided by. */
-enum loss_norm {
-    NORM_TOKENS,    /* trained tokens */
-    NORM_SEQUENCES, /* samples, and each sample's sum by its length */
-    NORM_CONSTANT,  /* samples times max_tokens */
-    NORM_SAMPLES,   /* samples */
-    NORM_SUM,       /* nothing */
-};
-enum kl_place { KL_IN_LOSS, KL_IN_REWARD };
-enum lr_schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE };
-enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
-enum train_mode { MODE_SINGLE_TURN, MODE_MULTI_TURN };
-enum history { HISTORY_ALL, HISTORY_LATEST };
-enum advantage_group { GROUP_TASK, GROUP_TURN };
-enum prompt_option { PROMPT_ZERO_SHOT, PROMPT_ONE_SHOT, PROMPT_FEW_SHOT, PROMPT_RAICL };
-enum precision { PRECISION_FP32, PRECISION_FP16, PRECISION_BF16 };
+#define NORM_LIST(X)                                                                \
+    X(NORM_TOKENS, tokens)       /* trained tokens */                               \
+    X(NORM_SEQUENCES, sequences) /* samples, and each sample's sum by its length */ \
+    X(NORM_CONSTANT, constant)   /* samples times max_tokens */                     \
+    X(NORM_SAMPLES, samples)     /* samples */                                      \
+    X(NORM_SUM, sum)             /* nothing */
+enum loss_norm { CHOICE_ENUM(NORM_LIST) };
+#define KL_PLACE_LIST(X) X(KL_IN_LOSS, loss) X(KL_IN_REWARD, reward)
+enum kl_place { CHOICE_ENUM(KL_PLACE_LIST) };
+#define LR_LIST(X) X(LR_CONSTANT, constant) X(LR_LINEAR, linear) X(LR_COSINE, cosine)
+enum lr_schedule { CHOICE_ENUM(LR_LIST) };
+#define OVERLAP_LIST(X) X(OVERLAP_AUTO, auto) X(OVERLAP_ON, on) X(OVERLAP_OFF, off)
+enum overlap { CHOICE_ENUM(OVERLAP_LIST) };
+#define MODE_LIST(X) X(MODE_SINGLE_TURN, single_turn) X(MODE_MULTI_TURN, multi_turn)
+enum train_mode { CHOICE_ENUM(MODE_LIST) };
+#define HISTORY_LIST(X) X(HISTORY_ALL, all) X(HISTORY_LATEST, latest)
+enum history { CHOICE_ENUM(HISTORY_LIST) };
+#define GROUP_LIST(X) X(GROUP_TASK, task) X(GROUP_TURN, turn)
+enum advantage_group { CHOICE_ENUM(GROUP_LIST) };
+#define PROMPT_LIST(X) \
+    X(PROMPT_ZERO_SHOT, zero_shot) X(PROMPT_ONE_SHOT, one_shot) X(PROMPT_FEW_SHOT, few_shot) X(PROMPT_RAICL, raicl)
+enum prompt_option { CHOICE_ENUM(PROMPT_LIST) };
+#define PRECISION_LIST(X) X(PRECISION_FP32, fp32) X(PRECISION_FP16, fp16) X(PRECISION_BF16, bf16)
+enum precision { CHOICE_ENUM(PRECISION_LIST) };
+#define NUMERICS_LIST(X) X(NUMERICS_EXACT, exact) X(NUMERICS_FAST, fast)
+enum numerics { CHOICE_ENUM(NUMERICS_LIST) };
+#define DTYPE_LIST(X) X(DTYPE_AUTO, auto) X(DTYPE_OF_F32, f32) X(DTYPE_OF_BF16, bf16)
+enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
+#define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
+enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
+/* Methods by their names, and rewards (presets.c). */
+#define ALGORITHM_LIST(X)                                 \
+    X(ALGORITHM_REINFORCE, reinforce)                     \
+    X(ALGORITHM_RLOO, rloo)                               \
+    X(ALGORITHM_GRPO, grpo)                               \
+    X(ALGORITHM_DR_GRPO, dr_grpo)                         \
+    X(ALGORITHM_DAPO, dapo)                               \
+    X(ALGORITHM_GSPO, gspo)                               \
+    X(ALGORITHM_CISPO, cispo)                             \
+    X(ALGORITHM_PPO, ppo)                                 \
+    X(ALGORITHM_IMPORTANCE_SAMPLING, importance_sampling) \
+    X(ALGORITHM_BEST_OF_N, best_of_n)                     \
+    X(ALGORITHM_REWARD_WEIGHTED, reward_weighted)         \
+    X(ALGORITHM_REJECTION_SAMPLING, rejection_sampling)
+enum algorithm { CHOICE_ENUM(ALGORITHM_LIST) };
+#define PRESET_LIST(X)       \
+    X(PRESET_STAGE1, stage1) \
+    X(PRESET_STAGE2, stage2) \
+    X(PRESET_STAGE3, stage3) \
+    X(PRESET_SPARSE, sparse) \
+    X(PRESET_DEFAULT, default)
+enum reward_preset { CHOICE_ENUM(PRESET_LIST) };
 
 struct adam_options {
     double beta1, beta2, eps;
 };
 
 struct train_options {
-    int algorithm; /* index into the key's choices, or unset; a preset (presets.c) */
+    int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
         threads, train_tokens, activation_memory, max_staleness, kv_memory, update_epochs, keep_best;
@@ -41,7 +80,7 @@ struct train_options {
     double prompt_loss_weight; /* no key of train: sft sets it */
     double progress;           /* no key: share of the run that is done, for lr_schedule */
     struct adam_options adam;
-    int dtype;                                                      /* index into dtype_names */
+    int dtype;                                                      /* enum dtype_choice */
     int numerics;                                                   /* enum numerics */
     int loss_fn;                                                    /* enum loss_kind */
     int advantage;                                                  /* enum advantage_kind */
@@ -66,7 +105,7 @@ struct train_options {
             format_penalty, overlong_penalty, excessive_speedup_threshold;
         int64_t length_min, length_max, thinking_soft_max, thinking_hard_max, overlong_buffer_tokens;
         double thinking_no_think, thinking_floor;
-        int reward_preset;               /* index into the key's choices, or unset; a preset */
+        int reward_preset;               /* enum reward_preset, or unset */
         int speed_reward;                /* enum speed_shape */
         int dataset_src;                 /* enum dataset_src */
         int backend, scoring, precision; /* enums of verify.h; enum precision */
@@ -97,7 +136,6 @@ struct train_options {
         double speed_from, speed_until, partial_until, plan_weight_end;
     } schedule;
 };
-enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 /* By the value of the key dtype: what model_options calls it. */
 extern const char *const dtype_names[];
 extern const struct config_schema train_schema;
@@ -118,8 +156,8 @@ enum status train_options_check(const struct config *c, const struct train_optio
 
 struct sft_options {
     const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
-    int save_dtype; /* 0 bf16, 1 f32 */
-    int dtype;      /* index into dtype_names */
+    int save_dtype; /* enum saved_dtype */
+    int dtype;      /* enum dtype_choice */
     int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
         save_every, log_every, activation_memory;
     double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes, prompt_loss_weight;

@@ -2,6 +2,7 @@
 #include "rl/options/options.h"
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "rl/learn/update.h"
 #include "rl/test_util.h"
 
@@ -244,7 +245,7 @@ static void shipped_files(void **state) {
     CLEANUP_STR struct str path = STR_INIT;
     char **names;
     size_t count, n = 0;
-    str_addf(&path, "%s/configs", fs_home());
+    str_addf(&path, "%s/configs", home_dir());
     CLEANUP_FREE char *dir = xstrndup(path.p, path.len);
     CHECK(fs_list(dir, &names, &count, &err));
     for (size_t i = 0; i < count; i++) {

@@ -7,7 +7,7 @@
 
 /* ---- algorithms: advantage x loss x normaliser --------------------------------------------------------------------*/
 
-/* In the order of the key's choices (options.c). Papers: advantage.h and train/loss.h; figures: each paper's own. */
+/* Papers: advantage.h and train/loss.h; figures: each paper's own. */
 static const char *const reinforce[] = {"advantage=none", "loss_fn=reinforce", "loss_norm=samples", NULL};
 static const char *const rloo[] = {"advantage=leave_one_out", "loss_fn=importance_sampling", "loss_norm=samples", NULL};
 static const char *const grpo[] = {"advantage=std", "loss_fn=ppo", "loss_norm=sequences", NULL};
@@ -23,17 +23,21 @@ static const char *const gspo[] = {"advantage=std", "loss_fn=gspo",   "loss_norm
                                    "clip_low=3e-4", "clip_high=4e-4", NULL};
 static const char *const cispo[] = {"advantage=std", "loss_fn=cispo", "loss_norm=tokens", "clip_high=4", NULL};
 static const char *const ppo[] = {"advantage=batch_std", "loss_fn=ppo", "loss_norm=tokens", "clip_dual=3", NULL};
-static const char *const importance[] = {"advantage=center", "loss_fn=importance_sampling", "loss_norm=sum", NULL};
+static const char *const importance_sampling[] = {"advantage=center", "loss_fn=importance_sampling", "loss_norm=sum",
+                                                  NULL};
 static const char *const best_of_n[] = {
     "advantage=best",     "loss_fn=cross_entropy", "loss_norm=tokens", "keep_best=3",
     "keep_threshold=0.5", "update_epochs=2",       "temperature=0.8",  NULL};
 static const char *const reward_weighted[] = {"advantage=none", "loss_fn=cross_entropy", "loss_norm=tokens", NULL};
-static const char *const rejection[] = {"advantage=best", "loss_fn=cross_entropy", "loss_norm=tokens",
-                                        "keep_best=1024", "keep_threshold=0.5",    NULL};
+static const char *const rejection_sampling[] = {"advantage=best", "loss_fn=cross_entropy", "loss_norm=tokens",
+                                                 "keep_best=1024", "keep_threshold=0.5",    NULL};
 
 const char *const *algorithm_preset(int index) {
-    static const char *const *const all[] = {reinforce, rloo,       grpo,      dr_grpo,         dapo,     gspo, cispo,
-                                             ppo,       importance, best_of_n, reward_weighted, rejection};
+    static const char *const *const all[] = {
+#define X(id, name) [id] = name,
+        ALGORITHM_LIST(X)
+#undef X
+    };
     return index >= 0 && index < (int)ARRAY_LEN(all) ? all[index] : NULL;
 }
 
@@ -48,10 +52,14 @@ static const char *const stage2[] = {WEIGHTS("0.1", "0.2", "0.7", "0"), "dataset
                                      NULL};
 static const char *const stage3[] = {WEIGHTS("0.05", "0.1", "0.5", "0.35"), NULL};
 static const char *const sparse[] = {WEIGHTS("0", "0", "1", "0.5"), "dataset_builder.sparse_rewards=true", NULL};
-static const char *const standard[] = {WEIGHTS("0", "0", "0.3", "1"), NULL};
+static const char *const default_weights[] = {WEIGHTS("0", "0", "0.3", "1"), NULL};
 
 const char *const *reward_preset(int index) {
-    static const char *const *const all[] = {stage1, stage2, stage3, sparse, standard};
+    static const char *const *const all[] = {[PRESET_STAGE1] = stage1,
+                                             [PRESET_STAGE2] = stage2,
+                                             [PRESET_STAGE3] = stage3,
+                                             [PRESET_SPARSE] = sparse,
+                                             [PRESET_DEFAULT] = default_weights};
     return index >= 0 && index < (int)ARRAY_LEN(all) ? all[index] : NULL;
 }
 
@@ -195,13 +203,12 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     if (o->dataset_builder.prompt_option == PROMPT_RAICL && (!index || !*index))
         return config_reject(c, "dataset_builder.rag_index_path", e,
                              "prompt_option: raicl needs the folder of an index (kernelrl build-rag-index)");
-    const bool module = o->dataset_builder.backend != BACKEND_c && o->dataset_builder.backend != BACKEND_cuda_native;
-    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend);
-    if (!module && o->dataset_builder.precision != PRECISION_FP32)
+    const struct backend_info *backend = backend_info((enum verify_backend)o->dataset_builder.backend);
+    if (!backend->is_module && o->dataset_builder.precision != PRECISION_FP32)
         return config_reject(c, "dataset_builder.precision", e, "backend %s takes the types of the problem: fp32",
-                             backend);
-    if (!module && o->dataset_builder.scoring != SCORING_HARDENED)
-        return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend);
+                             backend->name);
+    if (!backend->is_module && o->dataset_builder.scoring != SCORING_HARDENED)
+        return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend->name);
     TRY(check_ranges(c, o, e));
     TRY(check_staleness(c, o, e));
     TRY(check_roles(c, o, e));

@@ -25,7 +25,7 @@ struct journal {
     char *path;
     int fd; /* for reading lines again */
     struct jsonl_writer *writer;
-    uint64_t settings;
+    struct verify_identity identity;
     struct journal_entry *entry; /* sorted by place, lines of one place in the file's order */
     size_t n, cap;
     int64_t replayed;
@@ -86,7 +86,7 @@ static void render_row(const struct journal *j, const struct journal_place *at, 
                        struct str *line) {
     const struct digest answer = verify_key(item->problem, item->source);
     char settings[17];
-    snprintf(settings, sizeof settings, "%016llx", (unsigned long long)j->settings);
+    snprintf(settings, sizeof settings, "%016llx", (unsigned long long)j->identity.now);
     js_begin(line, NULL, '{');
     js_put_i64(line, "step", at->step);
     js_put_bool(line, "eval", at->eval);
@@ -117,7 +117,7 @@ static enum status read_lines(struct journal *j, int64_t first_step, struct veri
         if ((st = jsonl_next(r, &line, &n, e)) != ST_OK || !line) break;
         snprintf(where, sizeof where, "%s:%lld", j->path, (long long)jsonl_line(r));
         if ((st = parse_row(line, n, where, &row, e)) != ST_OK) break;
-        if (row.settings != j->settings) continue;
+        if (row.settings != j->identity.now && (!j->identity.before || row.settings != j->identity.before)) continue;
         if (row.entry.place.step < first_step) {
             if (v) verifier_recall(v, &row.entry.answer, &row.verdict);
             continue;
@@ -135,11 +135,11 @@ static enum status read_lines(struct journal *j, int64_t first_step, struct veri
     return st;
 }
 
-enum status journal_open(const char *path, uint64_t settings, int64_t first_step, struct verifier *v,
+enum status journal_open(const char *path, struct verify_identity identity, int64_t first_step, struct verifier *v,
                          struct journal **out, struct err *e) {
     struct journal *j = xcalloc(1, sizeof *j);
     j->path = xstrdup(path);
-    j->settings = settings;
+    j->identity = identity;
     j->fd = -1;
     enum status st = jsonl_append_open(path, &j->writer, NULL, e); /* first: it cuts a torn line */
     if (st == ST_OK && (j->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)

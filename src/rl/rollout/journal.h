@@ -12,9 +12,9 @@ struct journal;
 /* Opens or creates the file for appending; a line that an interrupted write left is removed. Verdicts of first_step and
  * later are kept ready to be read again, those of earlier steps go to the cache of v (NULL: nowhere), so that an answer
  * judged before is not judged anew; but not lines that versions before SHA-256 wrote, whose keys fit other answers as
- * well: those are found by place only. settings: a hash of what decides verdicts; lines with another one are passed
- * over. Memory: about 120 bytes a line from first_step on. ST_IO; ST_PARSE for a damaged line. */
-enum status journal_open(const char *path, uint64_t settings, int64_t first_step, struct verifier *v,
+ * well: those are found by place only. Lines of another identity are passed over. Memory: about 120 bytes a line from
+ * first_step on. ST_IO; ST_PARSE for a damaged line. */
+enum status journal_open(const char *path, struct verify_identity identity, int64_t first_step, struct verifier *v,
                          struct journal **out, struct err *e) MUST_USE;
 void journal_close(struct journal *j); /* NULL is fine */
 /* Where an answer stands in a run: in the step, or the evaluation after it; its group, sample and turn. */

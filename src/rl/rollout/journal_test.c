@@ -10,8 +10,9 @@ static const struct problem relu = {.key = "level1/1_\"ReLU\"", .code = "class M
 static const struct problem gelu = {.key = "level1/2_GELU", .code = "class Model: gelu"};
 
 static struct journal *open_journal(const char *name, uint64_t settings, int64_t first_step) {
+    const struct verify_identity identity = {.now = settings, .before = SETTINGS + 7};
     struct journal *j = NULL;
-    CHECK(journal_open(in_tmp(name), settings, first_step, NULL, &j, &err));
+    CHECK(journal_open(in_tmp(name), identity, first_step, NULL, &j, &err));
     return j;
 }
 
@@ -170,6 +171,13 @@ static void steps_settings_and_later_lines(void **state) {
     at_step(5, false);
     assert_true(find(j, 0, 0, &relu, "x", &v) && v.speedup == 1.1 * 106);
     journal_close(j);
+    /* Verdicts under the identity of an earlier version count; the new ones are written under this one's. */
+    j = open_journal("o.jsonl", SETTINGS + 7, 0);
+    add(j, 0, &relu, "x", 3);
+    journal_close(j);
+    j = open_journal("o.jsonl", SETTINGS, 0);
+    assert_true(find(j, 0, 0, &relu, "x", &v) && v.speedup == 1.1 * 3);
+    journal_close(j);
 }
 
 /* Turns of one sample are places of their own; a first turn's line says nothing of turns. */
@@ -283,8 +291,10 @@ static void torn_line(void **state) {
         assert_string_equal(again, text);
     }
     write_file(in_tmp("c.jsonl"), "{\"step\":1}\n");
-    CHECK_FAILS(journal_open(in_tmp("c.jsonl"), SETTINGS, 0, NULL, &j, &err), ST_PARSE, "c.jsonl:1: eval");
-    assert_int_not_equal(journal_open(in_tmp("no/such/dir.jsonl"), SETTINGS, 0, NULL, &j, &err), ST_OK);
+    CHECK_FAILS(journal_open(in_tmp("c.jsonl"), (struct verify_identity){.now = SETTINGS}, 0, NULL, &j, &err), ST_PARSE,
+                "c.jsonl:1: eval");
+    assert_int_not_equal(
+        journal_open(in_tmp("no/such/dir.jsonl"), (struct verify_identity){.now = SETTINGS}, 0, NULL, &j, &err), ST_OK);
 }
 
 /* What is used is what a replay would read, whatever the verdict holds. */
@@ -327,17 +337,18 @@ static void lines_of_older_versions(void **state) {
         CHECK(fs_write_atomic(path, line.p, line.len, &err));
         struct journal *j;
         if (i > 1) {
-            CHECK_FAILS(journal_open(path, SETTINGS, 0, NULL, &j, &err), ST_PARSE, "answer");
+            CHECK_FAILS(journal_open(path, (struct verify_identity){.now = SETTINGS}, 0, NULL, &j, &err), ST_PARSE,
+                        "answer");
             continue;
         }
-        CHECK(journal_open(path, SETTINGS, 0, NULL, &j, &err));
+        CHECK(journal_open(path, (struct verify_identity){.now = SETTINGS}, 0, NULL, &j, &err));
         at_step(3, false);
         assert_int_equal(find(j, 0, 0, &relu, "x", &v), i == 0);
         if (i == 0) assert_equal_verdict(&v, &was);
         assert_false(find(j, 0, 0, &relu, "y", &v));
         add(j, 1, &relu, "x", 9); /* goes on with keys of today */
         journal_close(j);
-        CHECK(journal_open(path, SETTINGS, 0, NULL, &j, &err));
+        CHECK(journal_open(path, (struct verify_identity){.now = SETTINGS}, 0, NULL, &j, &err));
         assert_int_equal(find(j, 0, 0, &relu, "x", &v), i == 0);
         assert_true(find(j, 1, 0, &relu, "x", &v) && v.speedup == 1.1 * 9);
         journal_close(j);

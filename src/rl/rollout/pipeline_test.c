@@ -74,7 +74,7 @@ static void open_scene(struct scene *s, bool slow) {
                               .style = CHAT_QWEN3_INSTRUCT,
                               .judging = judging_create(NULL, &judge, true, NULL),
                               .lease = s->lease,
-                              .backend = prompt_backend("triton"),
+                              .backend = backend_named("triton"),
                               .history_all = true,
                               .prompt_tokens = 900};
 }

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "rag/rag.h"
 
 static struct err e;
@@ -60,7 +61,7 @@ static void examples(void **state) {
     (void)state;
     char tiny[4200];
     struct tokenizer *tok;
-    snprintf(tiny, sizeof tiny, "%s/models/tiny", fs_home());
+    snprintf(tiny, sizeof tiny, "%s/models/tiny", home_dir());
     assert_int_equal(tokenizer_open(tiny, &tok, &e), ST_OK);
     build();
     struct raicl_options o = {.index_path = dir, .backend = "c", .k = 3, .tok = tok};

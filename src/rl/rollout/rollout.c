@@ -23,7 +23,7 @@ struct stop_set rollout_stops(const struct actor *a) {
     return s;
 }
 
-static bool has_prototype(const struct actor *a) { return !a->backend || a->backend->prototype; }
+static bool has_prototype(const struct actor *a) { return !a->backend || !a->backend->is_module; }
 
 /* What a prompt shows of a trajectory, newest attempts at the end; less and less of it until it fits. */
 struct shown {
@@ -153,7 +153,7 @@ void rollout_decode(const struct actor *a, struct episode *ep) {
     int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
     tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
     struct parsed p;
-    parse_completion(str_c(&text), text.len, a->backend ? a->backend->language : ANSWER_C, &p);
+    parse_completion(str_c(&text), text.len, prompt_language(a->backend), &p);
     ep->format_ok = p.format_ok;
     if (p.thought.p) ep->thought_chars = utf8_chars(p.thought.p, p.thought.n);
     if (p.kernel.p) {

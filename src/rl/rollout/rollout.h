@@ -35,9 +35,9 @@ struct actor {
     struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
     /* Prompts. */
-    const struct prompt_backend *backend; /* NULL: c */
-    const char *precision, *hardware;     /* NULL: not mentioned */
-    struct raicl *raicl;                  /* where the examples come from; NULL: the next two */
+    const struct backend_info *backend; /* NULL: c */
+    const char *precision, *hardware;   /* NULL: not mentioned */
+    struct raicl *raicl;                /* where the examples come from; NULL: the next two */
     const struct prompt_example *examples;
     int n_examples;
     int64_t prompt_tokens; /* longest prompt; 0: what the model's positions leave */

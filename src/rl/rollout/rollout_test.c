@@ -71,7 +71,7 @@ static void open_scene(struct scene *s, struct script *script, bool background, 
                               .tok = s->tok,
                               .style = CHAT_QWEN3_INSTRUCT,
                               .judging = judging_create(NULL, &judge, background, NULL),
-                              .backend = prompt_backend("triton")};
+                              .backend = backend_named("triton")};
 }
 
 static void close_scene(struct scene *s) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 #include "io/json.h"
 
@@ -52,10 +53,10 @@ static const char full_script[] =
     TWO_SIDES "cd \"$TMPDIR\" && awk 'BEGIN { f = \"main.cpp\" } $0 == \"" HALVES
               "\" { f = \"kernel.cu\"; next } { print > f }'\n"
               "nvcc=$1 both=$2 device=$3 link=$4; shift 4; objects=main.o\n"
-              "g++ -c -fPIC -O1 -std=c++17 $both \"$@\" main.cpp -o main.o <main.cpp 2>main.log &\n"
+              "g++ -c -fPIC -O1 $both \"$@\" main.cpp -o main.o <main.cpp 2>main.log &\n"
               "if test -s kernel.cu; then\n"
               "    objects=\"main.o kernel.o\"\n"
-              "    halves \"$nvcc\" -c -O2 -Xcompiler -fPIC -std=c++17 --expt-relaxed-constexpr $both $device "
+              "    halves \"$nvcc\" -c -O2 -Xcompiler -fPIC --expt-relaxed-constexpr $both $device "
               "kernel.cu -o kernel.o "
               ">kernel.log 2>&1 || { cat kernel.log >&2; exit 1; }\n"
               "fi\n"
@@ -104,9 +105,11 @@ enum status extension_open(struct extension_tools *t, struct jail *jail, const j
         snprintf(t->architecture, sizeof t->architecture, "arch=compute_%.8s%s,code=sm_%.8s%s", capability, a,
                  capability, a);
     }
+    const char *standard = json_string_value(json_object_get(paths, "standard"));
+    snprintf(t->standard, sizeof t->standard, "%s", standard ? standard : "c++17");
     add_list(jail, json_object_get(paths, "include"), "-I", t->include_options, sizeof t->include_options);
     add_list(jail, json_object_get(paths, "library"), "-L", t->link_options, sizeof t->link_options);
-    snprintf(path, sizeof path, "%s/worker/include/standin.h", fs_home());
+    snprintf(path, sizeof path, "%s/worker/include/standin.h", home_dir());
     return fs_read(path, 1 << 20, &t->standin, NULL, e);
 }
 
@@ -290,7 +293,8 @@ static void build_full(const struct extension_tools *t, struct compiler *c, cons
     CLEANUP_STR struct str unit = STR_INIT, device = STR_INIT, link = STR_INIT, both = STR_INIT;
     struct extension_options o = {.n = 0};
     full_unit(request, cuda, &unit);
-    str_addf(&both, "-DTORCH_EXTENSION_NAME=kernelrl_extension -DTORCH_API_INCLUDE_EXTENSION_H %s", t->include_options);
+    str_addf(&both, "-std=%s -DTORCH_EXTENSION_NAME=kernelrl_extension -DTORCH_API_INCLUDE_EXTENSION_H %s", t->standard,
+             t->include_options);
     str_addf(&device, "-gencode %s", t->architecture);
     joined_options(request, "cuda_cflags", &device);
     str_addf(&link, "%s -lc10 -ltorch_cpu -ltorch -ltorch_python%s", t->link_options,

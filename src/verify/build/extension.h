@@ -14,7 +14,7 @@ struct extension_tools {
     char architecture[64]; /* nvcc's -gencode value; empty: no GPU */
     char *standin;         /* the header's text */
     /* For the real headers: options of both compilers, and of the linker, from the Python that will load the object. */
-    char include_options[4000], link_options[2000];
+    char include_options[4000], link_options[2000], standard[16];
 };
 
 /* Finds nvcc (NVCC, PATH, /usr/local/cuda) and shows its toolkit and the headers to the jail. paths: the zygote's reply

@@ -377,6 +377,8 @@ enum { MAX_WORDS = 160 };
 struct words {
     char *v[MAX_WORDS];
     int n;
+    const char *reached[PROCESS_MAX_REACHED]; /* of the directories in it, those that nobody does not get to */
+    int n_reached;
 };
 
 static void word(struct words *w, const char *s) {
@@ -412,14 +414,34 @@ static void jail_words(const struct jail *j, struct words *w) {
     system_dir(w, "/lib64", "usr/lib64");
 }
 
+/* Whether a directory above it lets nobody but its owner through, as root's home does. */
+static bool lies_behind(const char *directory) {
+    char path[512];
+    struct stat sb;
+    for (const char *p = directory; (p = strchr(p + 1, '/'));) {
+        snprintf(path, sizeof path, "%.*s", (int)(p - directory), directory);
+        if (stat(path, &sb) == 0 && !(sb.st_mode & S_IXOTH)) return true;
+    }
+    return false;
+}
+
+/* A virtual environment of Python may lie there. */
+static bool below_tmp(const char *directory) { return str_has_prefix(directory, "/tmp/"); }
+
 static void compiler_words(const struct jail *j, struct words *w) {
     jail_words(j, w);
     words(w, "--ro-bind", "/usr/bin", "/usr/bin", "--ro-bind-try", "/usr/libexec", "/usr/libexec", "--ro-bind-try",
           "/usr/include", "/usr/include", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives", "--dev-bind",
           "/dev/null", "/dev/null", NULL);
     system_dir(w, "/bin", "usr/bin");
-    for (int i = 0; i < j->n_more; i++) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
+    for (int i = 0; i < j->n_more; i++)
+        if (!below_tmp(j->more[i])) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
     words(w, "--size", j->n_more ? "1073741824" : "268435456", "--tmpfs", "/tmp", NULL);
+    /* The jail's own /tmp would hide these. They stay when a script has ended, so that each script gets a new jail. */
+    for (int i = 0; i < j->n_more; i++)
+        if (below_tmp(j->more[i])) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
+    for (int i = 0; i < j->n_more; i++)
+        if (lies_behind(j->more[i])) w->reached[w->n_reached++] = j->more[i];
 }
 
 void jail_show(struct jail *j, const char *directory) {
@@ -430,8 +452,10 @@ void jail_show(struct jail *j, const char *directory) {
         size_t n = strlen(j->more[i]);
         if (strncmp(directory, j->more[i], n) == 0 && (directory[n] == '/' || directory[n] == 0)) return;
     }
-    struct stat sb;
+    struct stat sb, tmp;
     if (j->n_more == (int)ARRAY_LEN(j->more) || stat(directory, &sb) != 0 || !S_ISDIR(sb.st_mode)) return;
+    /* All of /tmp, by whatever name, would lie on top of the jail's own, and everybody's files would be seen. */
+    if (stat("/tmp", &tmp) == 0 && sb.st_dev == tmp.st_dev && sb.st_ino == tmp.st_ino) return;
     snprintf(j->more[j->n_more++], sizeof j->more[0], "%s", directory);
 }
 
@@ -519,6 +543,8 @@ enum status jail_start_compiler(const struct jail *j, const char *script, char *
     s.path = j->weak ? "/bin/sh" : j->bwrap;
     s.argv = w.v;
     s.envp = envp;
+    s.reached = w.reached;
+    s.n_reached = w.n_reached;
     compiler_limits(j, &s, timeout_s);
     return process_start(&s, out, e);
 }
@@ -556,6 +582,8 @@ enum status jail_start_shell(const struct jail *j, const char *runner_path, int 
     }
     words(&w, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", "4", "--", "/runner", "--shell", NULL);
     s.argv = w.v;
+    s.reached = w.reached;
+    s.n_reached = w.n_reached;
     compiler_limits(j, &s, timeout_s);
     enum status st = process_start(&s, out, e);
     for (int i = 0; i < JAIL_EXTRA_FILES; i++)

@@ -13,7 +13,7 @@ struct jail {
     bool weak;       /* no bubblewrap: seccomp, rlimits and, where the kernel has it, Landlock */
     bool drop_root;
     /* More that compilers see, read-only: a CUDA toolkit, PyTorch's headers; set before the first compiler starts. */
-    char more[8][512];
+    char more[PROCESS_MAX_REACHED][512];
     int n_more;
     struct arena arena;
     void *run_filter, *compile_filter, *python_filter, *gpu_filter; /* BPF programs */
@@ -24,7 +24,8 @@ struct jail {
  * what to do, or, with allow_weaker, weak mode and one warning. */
 enum status jail_open(struct jail *j, bool allow_weaker, struct err *e) MUST_USE;
 void jail_close(struct jail *j);
-/* Shows compilers a directory too; one below what they see already is passed over. */
+/* Shows compilers a directory too, wherever it lies but for /tmp itself; one below what they see already is passed
+ * over. */
 void jail_show(struct jail *j, const char *directory);
 
 /* Starts /bin/sh -c SCRIPT sh ARGS... with the compiler's directories visible and TMPDIR the only writable place. In

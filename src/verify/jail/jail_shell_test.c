@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/fs.h"
+#include "base/home.h"
 #include "base/str.h"
 #include "verify/build/compile.h"
 #include "verify/jail/jail_shell.h"
@@ -21,17 +23,12 @@ static struct jail jail;
 static bool have_jail;
 static char runner[4096];
 
-/* kernelrl-runner lies in the build directory, two levels above this test. */
 static int open_jail(void **state) {
     (void)state;
     struct err e = {0};
     have_jail = jail_open(&jail, false, &e) == ST_OK;
     if (!have_jail) printf("skipped: %s\n", e.msg);
-    ssize_t n = readlink("/proc/self/exe", runner, sizeof runner - 32);
-    runner[n > 0 ? n : 0] = 0;
-    for (int up = 0; up < 3; up++)
-        if (strrchr(runner, '/')) *strrchr(runner, '/') = 0;
-    memcpy(runner + strlen(runner), "/kernelrl-runner", 17);
+    assert_true(home_beside_program("kernelrl-runner", runner, sizeof runner));
     return 0;
 }
 
@@ -88,6 +85,43 @@ static void test_scripts(void **state) {
     assert_non_null(strstr(out, "/extra/x: Read-only"));
     assert_null(strstr(out, "home"));
     shell_close(&s);
+}
+
+/* A directory that compilers are shown is seen wherever it lies, to be read only: below /tmp, of which they have one of
+ * their own, and below a directory that lets its owner alone through. What lies beside it is not. */
+static void test_shown(void **state) {
+    (void)state;
+    if (!have_jail) skip();
+    char closed[] = "/tmp/kernelrl-shown-XXXXXX", path[100], out[500];
+    struct err e = {0};
+    struct shell s;
+    int status;
+    static const char *const files[] = {"secret", "one/f", "two/f"};
+    struct jail shown;
+    assert_int_equal(jail_open(&shown, false, &e), ST_OK);
+    assert_non_null(mkdtemp(closed)); /* for its owner alone */
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", closed, files[i]);
+        *strrchr(path, '/') = 0;
+        assert_int_equal(fs_mkdirs(path, &e), ST_OK);
+        if (i > 0) jail_show(&shown, path);
+        path[strlen(path)] = '/';
+        assert_int_equal(fs_write_atomic(path, "seen\n", 5, &e), ST_OK);
+    }
+    jail_show(&shown, "/tmp/"); /* nobody's own */
+    shell_init(&s, &shown, runner, none, 10);
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(run(&s,
+                             "cat $1/*/f; test -e $1/secret && echo secret; ls -A /tmp | wc -l; echo x >/tmp/left; "
+                             "mv $1 /tmp/moved; for d in /tmp/moved/*; do echo x >$d/f; done",
+                             closed, "", out, sizeof out, &status),
+                         SHELL_ENDED);
+        if (strncmp(out, "seen\nseen\n1\n", 12) != 0) fail_msg("%d: %s", k, out);
+        assert_non_null(strstr(out, "two/f: Read-only"));
+    }
+    shell_close(&s);
+    jail_close(&shown);
+    assert_int_equal(fs_remove(closed, &e), ST_OK);
 }
 
 /* Whatever lies in /tmp when a script ends, the next one finds nothing; what cannot be removed costs a new jail, and no
@@ -284,9 +318,10 @@ static void test_whose_fault(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scripts),        cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_died_or_broken), cmocka_unit_test(test_slow_and_killed),
-        cmocka_unit_test(test_whose_fault),    cmocka_unit_test(test_stubs),
+        cmocka_unit_test(test_scripts),         cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_leftovers),       cmocka_unit_test(test_died_or_broken),
+        cmocka_unit_test(test_slow_and_killed), cmocka_unit_test(test_whose_fault),
+        cmocka_unit_test(test_stubs),
     };
     return cmocka_run_group_tests_name("shell", tests, open_jail, close_jail);
 }

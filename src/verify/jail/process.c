@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -25,6 +28,34 @@ enum { NOBODY = 65534, FIRST_OWN_ID = 1000000, HIGH_FD = 100 };
 static void child_limit(__rlimit_resource_t which, uint64_t value) {
     struct rlimit r = {value, value};
     if (value) setrlimit(which, &r);
+}
+
+/* Before root becomes a user for whom something above these directories is closed: an open, empty place is laid over
+ * the closed one, in a file system view of this process's own, and in it there are these directories and nothing else.
+ * Where that is not permitted nothing changes. Runs in the child, as below. */
+static void reach(const struct process_start *s) {
+    int fds[PROCESS_MAX_REACHED];
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) return;
+    for (int i = 0; i < s->n_reached; i++) fds[i] = open(s->reached[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; i < s->n_reached; i++) {
+        const char *directory = s->reached[i];
+        char path[600], from[40];
+        struct stat sb;
+        const size_t n = strlen(directory);
+        if (fds[i] < 0 || n >= sizeof path) continue;
+        for (size_t at = 1; at < n; at++) {
+            if (directory[at] != '/') continue;
+            memcpy(path, directory, at);
+            path[at] = 0;
+            if (stat(path, &sb) != 0) {
+                if (mkdir(path, 0755) == 0) chmod(path, 0755); /* whatever the umask is */
+            } else if (!(sb.st_mode & S_IXOTH))
+                mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
+        }
+        if (stat(directory, &sb) == 0) continue;
+        snprintf(from, sizeof from, "/proc/self/fd/%d", fds[i]);
+        if (mkdir(directory, 0755) == 0) mount(from, directory, NULL, MS_BIND | MS_REC, NULL);
+    }
 }
 
 /* The child between vfork and exec: it shares the parent's memory, so nothing here may allocate or return. */
@@ -46,6 +77,7 @@ static void __attribute__((noreturn)) child_run(const struct process_start *s, i
     child_limit(RLIMIT_FSIZE, s->file_bytes);
     child_limit(RLIMIT_CPU, s->cpu_s);
     if (s->drop_root && geteuid() == 0) {
+        if (s->n_reached > 0) reach(s);
         /* Plain system calls: glibc's wrappers would signal the other threads of the parent. */
         const long own = FIRST_OWN_ID + syscall(SYS_getpid);
         if (syscall(SYS_setgroups, 0, NULL) != 0 || syscall(SYS_setgid, NOBODY) != 0 ||
@@ -57,7 +89,7 @@ static void __attribute__((noreturn)) child_run(const struct process_start *s, i
 }
 
 enum status process_start(const struct process_start *s, struct process *out, struct err *e) {
-    ASSERT(s->n_fds <= PROCESS_MAX_FDS);
+    ASSERT(s->n_fds <= PROCESS_MAX_FDS && s->n_reached <= PROCESS_MAX_REACHED);
     *out = PROCESS_NONE;
     CLEANUP_FD int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null_fd < 0) return FAIL(e, ST_IO, "/dev/null: %s", strerror(errno));

@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 
-enum { PROCESS_MAX_FDS = 12 };
+enum { PROCESS_MAX_FDS = 12, PROCESS_MAX_REACHED = 8 };
 
 struct process_start {
     const char *path; /* absolute */
@@ -15,6 +15,8 @@ struct process_start {
     int fds[PROCESS_MAX_FDS]; /* descriptor i of the child; -1: /dev/null. All others are closed. */
     int n_fds;
     bool drop_root;             /* when root: become a user without rights first */
+    const char *const *reached; /* directories that this user gets to, even below root's home; all it sees there */
+    int n_reached;
     uint64_t address_bytes;     /* limits; 0: as they are */
     uint64_t file_bytes, cpu_s; /* cpu_s rounds nothing: whole seconds */
 };

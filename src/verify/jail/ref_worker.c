@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/home.h"
 #include "io/json.h"
 #include "verify/jail/channel.h"
 #include "verify/jail/time_account.h"
@@ -137,7 +138,7 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
 static enum status start(struct refworker *w, struct err *e) {
     struct arena a = ARENA_INIT;
     enum status st;
-    char *script = arena_printf(&a, "%s/worker/kernelrl_worker/__main__.py", fs_home());
+    char *script = arena_printf(&a, "%s/worker/kernelrl_worker/__main__.py", home_dir());
     int pair[2] = {-1, -1};
     json_t *hello = NULL;
     if (!fs_is_file(script)) {

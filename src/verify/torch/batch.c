@@ -11,7 +11,7 @@
 
 static bool is_native(const struct module_judge *j) { return j->o->backend == BACKEND_cuda_native; }
 /* Triton compiles in the first call, for the shapes that it finds. */
-static bool is_rehearsed(const struct module_judge *j) { return j->o->backend == BACKEND_triton && on_gpu(j); }
+static bool is_rehearsed(const struct module_judge *j) { return backend_info(j->o->backend)->in_python && on_gpu(j); }
 
 /* What an answer is compiled against: a copy, which threads may read while the problem itself is dropped or loaded
  * anew. */
@@ -68,7 +68,7 @@ static void fork_and_load(struct torch_answer *r, const char *source) {
 static void warm(struct torch_answer *r) {
     CLEANUP_STR struct str q = STR_INIT;
     run_open_request(&q, "warm");
-    js_put_bool(&q, "triton", r->j->o->backend == BACKEND_triton);
+    js_put_bool(&q, "triton", backend_info(r->j->o->backend)->in_python);
     if (!run_starting(r, &q, -1) && r->up) {
         modrun_end(&r->r, NULL, NULL, NULL, 0);
         r->up = false;

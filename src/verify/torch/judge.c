@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/rng.h"
@@ -55,7 +56,7 @@ static enum status ask_paths(struct module_judge *j, json_t **paths, struct err 
 /* ---- processes that wait for answers ---- */
 
 /* Triton without a GPU. */
-static bool interprets(const struct module_judge *j) { return j->o->backend == BACKEND_triton && !on_gpu(j); }
+static bool interprets(const struct module_judge *j) { return backend_info(j->o->backend)->in_python && !on_gpu(j); }
 
 static struct modrun_options run_options(const struct module_judge *j, const struct modcase *c) {
     const struct verify_options *o = j->o;
@@ -72,7 +73,7 @@ static struct modrun_options run_options(const struct module_judge *j, const str
 static void prepare_spares(struct module_judge *j) {
     static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
     if (!on_gpu(j)) return;
-    const int requests = j->o->backend == BACKEND_triton ? 2 : 1; /* the context, then the compiler */
+    const int requests = backend_info(j->o->backend)->in_python ? 2 : 1; /* the context, then the compiler */
     pthread_mutex_lock(&j->spares_lock);
     for (int i = 0; i < MODULE_SPARES; i++) {
         struct module_spare *s = &j->spares[i];
@@ -191,14 +192,13 @@ static void *prepare_main(void *v) {
 static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
     struct opening other = {.referee = &j->referee, .o = j->o};
     pthread_t thread;
-    fs_home(); /* it remembers its answer */
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
     enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, interprets(j), e);
     if (st == ST_OK) st = ask_paths(j, paths, e);
     if (st == ST_OK) {
         place_beside(&j->place, j->zygote.worker.process.pid);
         prepare_spares(j);
-        if (on_gpu(j) && j->o->backend == BACKEND_triton)
+        if (on_gpu(j) && backend_info(j->o->backend)->in_python)
             j->is_preparing = pthread_create(&j->preparing, NULL, prepare_main, j) == 0;
     }
     if (beside)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -301,7 +302,7 @@ static void test_late_start(void **state) {
 static void test_models(void **state) {
     (void)state;
     static const char code[] =
-        "import os\nimport torch\nimport torch.nn as nn\n\n"
+        "import os\nimport torch\nimport torch.nn as nn\n\nNAME = 'org/tiny'\n"
         "HOME = os.environ['HF_HUB_CACHE']\nwith open(HOME + '/models--org--tiny/weights') as f:\n"
         "    WEIGHT = float(f.read())\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
         "        return x * WEIGHT\n\n\ndef get_inputs():\n    return [torch.rand(8, 8)]\n\n\n"
@@ -330,9 +331,20 @@ static void test_models(void **state) {
     struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
     struct verdict got = judge(v, code, source);
     verifier_close(v);
+    if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+    /* A file that nobody may read but its owner, who an answer is unless root has started it: not the answer's fault.
+     */
+    snprintf(path, sizeof path, "%s/%s", home, files[0]);
+    assert_int_equal(chmod(path, 0600), 0);
+    v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
+    got = judge(v, code, source);
+    verifier_close(v);
     unsetenv("HF_HUB_CACHE");
     assert_int_equal(fs_remove(home, &e), ST_OK);
-    if (got.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(got.outcome), got.message);
+    if (geteuid() == 0 && got.outcome == OUTCOME_PROBLEM_ERROR)
+        assert_non_null(strstr(got.message, "models--org--tiny/weights: chmod"));
+    else if (got.outcome != OUTCOME_CORRECT)
+        fail_msg("%s: %s", outcome_name(got.outcome), got.message);
 }
 
 static void need_gpu(void) {

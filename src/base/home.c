@@ -1,0 +1,67 @@
+#include "base/home.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+
+enum { LEVELS = 5 };
+
+/* Calls fn with the program's folder, then with those above it, until it is content. */
+static bool upwards(int levels, bool (*fn)(void *ctx, const char *dir), void *ctx) {
+    char dir[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
+    dir[n > 0 ? n : 0] = 0;
+    for (int i = 0; i < levels; i++) {
+        char *slash = strrchr(dir, '/');
+        if (!slash || slash == dir) return false;
+        *slash = 0;
+        if (fn(ctx, dir)) return true;
+    }
+    return false;
+}
+
+static char home[PATH_MAX];
+
+static bool is_home(void *ctx, const char *dir) {
+    char probe[PATH_MAX + 32];
+    (void)ctx;
+    snprintf(probe, sizeof probe, "%s/worker/kernelrl_worker", dir);
+    if (!fs_is_dir(probe)) return false;
+    snprintf(home, sizeof home, "%s", dir);
+    return true;
+}
+
+static void find_home(void) {
+    const char *env = getenv("KERNELRL_HOME");
+    if (env && *env)
+        snprintf(home, sizeof home, "%s", env);
+    else if (!upwards(INT_MAX, is_home, NULL))
+        snprintf(home, sizeof home, ".");
+}
+
+const char *home_dir(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_home);
+    return home;
+}
+
+struct wanted_file {
+    const char *name;
+    char *path;
+    size_t size;
+};
+
+static bool is_there(void *ctx, const char *dir) {
+    const struct wanted_file *w = ctx;
+    const int n = snprintf(w->path, w->size, "%s/%s", dir, w->name);
+    return n > 0 && (size_t)n < w->size && access(w->path, R_OK) == 0;
+}
+
+bool home_beside_program(const char *name, char *path, size_t size) {
+    return upwards(LEVELS, is_there, &(struct wanted_file){name, path, size});
+}
