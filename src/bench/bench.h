@@ -9,7 +9,7 @@
 #ifndef KERNELRL_BENCH_BENCH_H
 #define KERNELRL_BENCH_BENCH_H
 
-#include "base/str.h"
+#include "base/args.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
@@ -107,6 +107,7 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_
 
 /* ---- verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */
 
+extern const struct args_command bench_verify_command;
 int bench_verify(int argc, char **argv);
 
 /* ---- cmd_bench.c ---- */

@@ -151,7 +151,7 @@ static enum status bench_product(struct bench *b, const char *matrix, int64_t ro
     static const char *const names[] = {"forward", "dx", "dw"};
     enum { MOST = 1000 };
     struct backend *be = b->be;
-    const int64_t N = weight->N, K = weight->K;
+    const int64_t N = weight->N, K = weight->K, repeat = i64_min(MOST, b->o->repeat); /* 0: as time allows */
     const double flop = 2.0 * (double)(rows * N) * (double)K, bytes = (double)(N * K) * (double)dtype_bytes(dt);
     float *x = NULL, *y = NULL, *dw = NULL;
     enum status st;
@@ -161,7 +161,7 @@ static enum status bench_product(struct bench *b, const char *matrix, int64_t ro
     for (int op = 0; op < (rows >= 64 ? 3 : 1); op++) { /* few rows are decoding, which has no gradients */
         double t[MOST], end = clock_now_s() + 0.4;
         int n = -2; /* two to warm up */
-        for (; n < 5 || (n < MOST && clock_now_s() < end); n++) {
+        for (; repeat ? n < repeat : n < 5 || (n < MOST && clock_now_s() < end); n++) {
             const struct tensor xt = tensor_full(x, rows, K), yt = tensor_full(y, rows, N);
             const struct weight *w = &weight[(n + 2) % n_weights];
             const double t0 = clock_now_s();

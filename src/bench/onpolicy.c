@@ -4,7 +4,6 @@
  * alone and in a batch. With several adapters every batch mixes them, and the same prompts are answered under each. */
 #include "bench/onpolicy.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "cli/cli.h"
 #include "engine/engine.h"
 #include "problem/problem.h"
 #include "rl/learn/session.h"
@@ -32,9 +30,6 @@ enum {
     GREEDY_REQUESTS = 12,
 };
 static const int batch_sizes[] = {1, 7, 64, 256};
-static const char usage[] =
-    "selfcheck onpolicy --model DIR [--adapter DIR | --lora-rank R] [--adapters N] [--tokens N]\n"
-    "       [--threads K] [--device cpu|cuda|cuda:N] [--dtype auto|f32|bf16]";
 
 struct onpolicy_options {
     const char *model, *adapter, *device, *dtype;
@@ -530,57 +525,38 @@ out:
     return st;
 }
 
-static bool count_option(const char *name, int64_t min, int64_t max, int64_t *out) {
-    if (parse_i64(optarg, out) && *out >= min && *out <= max) return true;
-    fprintf(stderr, "kernelrl: --%s: expected a whole number from %lld to %lld, got \"%s\"\n", name, (long long)min,
-            (long long)max, optarg);
-    return false;
-}
+#define A struct onpolicy_options
+static const struct args_flag flags[] = {
+    FLAG_TEXT(A, model, "model", "MODEL", NULL, "The model: a folder, or a name on the Hub."),
+    FLAG_TEXT(A, adapter, "adapter", "MODEL", NULL, "This adapter is put on it, named likewise."),
+    FLAG_INT(A, lora_rank, "lora-rank", "R", 1, 4096, NULL, "A random adapter of this rank is put on it."),
+    FLAG_INT(A, adapters, "adapters", "N", 1, 64, NULL, "Every batch mixes so many random adapters and the base."),
+    FLAG_INT(A, tokens, "tokens", "N", 1, (int64_t)1 << 32, "12000", "So many tokens, at least, are compared."),
+    FLAG_INT(A, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work."),
+    FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
+              .expected = "cpu, cuda or cuda:N"),
+    FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
+};
+#undef A
+
+const struct args_command onpolicy_command = {
+    .name = "selfcheck onpolicy",
+    .usage = "--model MODEL [FLAG]...",
+    .about = "Samples tokens, computes their log-probabilities once more as the trainer does, and compares the bits.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+};
 
 int selfcheck_onpolicy(int argc, char **argv) {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"adapter", required_argument, NULL, 'a'},
-        {"lora-rank", required_argument, NULL, 'r'},
-        {"adapters", required_argument, NULL, 'A'},
-        {"tokens", required_argument, NULL, 'n'},
-        {"threads", required_argument, NULL, 'T'},
-        {"device", required_argument, NULL, 'D'},
-        {"dtype", required_argument, NULL, 'Y'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
     struct onpolicy_options o = {.device = "cpu", .tokens = 12000};
-    int64_t rank = 0, threads = 0, adapters = 0;
-    int c;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        bool good = true;
-        switch (c) {
-        case 'm': o.model = optarg; break;
-        case 'a': o.adapter = optarg; break;
-        case 'r': good = count_option("lora-rank", 1, 4096, &rank); break;
-        case 'A': good = count_option("adapters", 1, 64, &adapters); break;
-        case 'n': good = count_option("tokens", 1, (int64_t)1 << 32, &o.tokens); break;
-        case 'T': good = count_option("threads", 0, 1024, &threads); break;
-        case 'D':
-            o.device = optarg;
-            if (!(good = backend_device_valid(optarg)))
-                fprintf(stderr, "kernelrl: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", optarg);
-            break;
-        case 'Y': good = cli_dtype(o.dtype = optarg); break;
-        case 'h': printf("usage: kernelrl %s\n", usage); return 0;
-        default: return cli_usage(usage);
-        }
-        if (!good) return 2;
-    }
-    if (!o.model || optind != argc || (o.adapter && rank)) return cli_usage(usage);
-    o.lora_rank = (int)rank;
-    o.adapters = (int)adapters;
-    o.threads = (int)threads;
+    struct args given;
+    if (!args_parse(&onpolicy_command, argc, argv, &o, &given)) return given.code;
+    if (!o.model) return args_wrong(&onpolicy_command, &given, "--model is needed");
+    if (o.adapter && o.lora_rank)
+        return args_wrong(&onpolicy_command, &given, "--adapter and --lora-rank exclude each other");
     struct bits_tally policy = {0}, other = {0};
     struct err e = {0};
-    if (run(&o, &policy, &other, &e) != ST_OK) return cli_report(&e);
+    if (run(&o, &policy, &other, &e) != ST_OK) return args_report(&e);
     const int64_t differ = policy.differ + other.differ;
     printf("%lld tokens, %lld differ, max |diff| %g\n", (long long)policy.n, (long long)differ,
            fmax(policy.max_diff, other.max_diff));

@@ -2,7 +2,7 @@
 #ifndef KERNELRL_BENCH_ONPOLICY_H
 #define KERNELRL_BENCH_ONPOLICY_H
 
-#include "base/base.h"
+#include "base/args.h"
 
 /* Numbers compared as bit patterns. */
 struct bits_tally {
@@ -12,6 +12,7 @@ struct bits_tally {
 void bits_compare(struct bits_tally *t, const float *a, const float *b, int64_t n);
 
 /* argv[0] is "onpolicy". Exit code: 0 only when nothing differs. */
+extern const struct args_command onpolicy_command;
 int selfcheck_onpolicy(int argc, char **argv);
 
 #endif

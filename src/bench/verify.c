@@ -1,6 +1,5 @@
 /* kernelrl bench verify: how long verdicts take. On a CPU, distinct native answers a second; on a GPU, single answers
  * cold and with their objects compiled already, and many different ones at once. */
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +9,9 @@
 #include "base/fs.h"
 #include "base/str.h"
 #include "bench/bench.h"
-#include "cli/cli.h"
 #include "io/json.h"
 #include "verify/jail/time_account.h"
 #include "verify/verify.h"
-
-static const char usage[] =
-    "bench verify [--device cpu|cuda:N] [--backend LIST] [--answers N] [--threads N] [--rows N] [--allow-weaker]\n"
-    "       LIST: of c,torch_cpu (--device cpu) or of cuda,triton,cuda_native";
 
 static const char problem_text[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
                                    "    def forward(self, x):\n        return %s\n\n\n"
@@ -378,42 +372,53 @@ static bool are_judged(const char *list, bool on_cpu) {
     return p > list;
 }
 
+struct bench_verify_args {
+    const char *device, *backends;
+    int answers, threads, rows;
+    bool weaker;
+};
+
+#define A struct bench_verify_args
+static const struct args_flag flags[] = {
+    FLAG_TEXT(A, device, "device", "NAME", "cpu", "Answers are judged there: on cpu, or cuda:N."),
+    FLAG_TEXT(A, backends, "backend", "LIST", "all of them",
+              "Answers are of these: of c,torch_cpu with --device cpu, else of cuda,triton,cuda_native."),
+    FLAG_INT(A, answers, "answers", "N", 0, 4096, "64",
+             "So many different answers are judged at once; 0 on a GPU leaves single ones alone."),
+    FLAG_INT(A, rows, "rows", "N", 0, 65536, "4096",
+             "Problems for single answers on a GPU have so many rows; 0 leaves single ones out."),
+    FLAG_INT(A, threads, "threads", "N", 1, 1024, "all CPUs", "So many threads work."),
+    FLAG_BOOL(A, weaker, "allow-weaker", "Answers run without bubblewrap when it is missing."),
+};
+#undef A
+
+const struct args_command bench_verify_command = {
+    .name = "bench verify",
+    .usage = "[FLAG]...",
+    .about = "Measures verdicts a second, and on a GPU the seconds of single ones, too.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+};
+
 int bench_verify(int argc, char **argv) {
-    enum { DEVICE = 256, BACKEND, ANSWERS, THREADS, ROWS, WEAKER };
-    static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
-                                            {"backend", required_argument, NULL, BACKEND},
-                                            {"answers", required_argument, NULL, ANSWERS},
-                                            {"threads", required_argument, NULL, THREADS},
-                                            {"rows", required_argument, NULL, ROWS},
-                                            {"allow-weaker", no_argument, NULL, WEAKER},
-                                            {NULL, 0, NULL, 0}};
-    struct verify_options o = {.device = "cpu"};
+    const struct args_command *c = &bench_verify_command;
+    struct bench_verify_args a = {.device = "cpu", .answers = 64, .rows = 4096};
+    struct args given;
     struct err e = {0};
-    int64_t answers = 64, threads = 0, rows = 4096;
-    const char *backend = NULL;
-    opterr = 0;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        bool good = true;
-        switch (c) {
-        case DEVICE: o.device = optarg; break;
-        case BACKEND: backend = optarg; break;
-        case ANSWERS: good = parse_i64(optarg, &answers) && answers >= 0 && answers <= 4096; break;
-        case THREADS: good = parse_i64(optarg, &threads) && threads >= 1 && threads <= 1024; break;
-        case ROWS: good = parse_i64(optarg, &rows) && rows >= 0 && rows <= 65536; break;
-        case WEAKER: o.allow_weaker = true; break;
-        default: good = false;
-        }
-        if (!good) return cli_usage(usage);
-    }
-    const bool cpu = strcmp(o.device, "cpu") == 0;
-    if (optind < argc || (cpu && answers < 2) || (backend && !are_judged(backend, cpu))) return cli_usage(usage);
-    o.threads = (int)threads;
+    if (!args_parse(c, argc, argv, &a, &given)) return given.code;
+    const bool cpu = strcmp(a.device, "cpu") == 0;
+    if (cpu && a.answers < 2)
+        return args_wrong(c, &given, "--answers: expected at least 2 on a CPU, got %d", a.answers);
+    if (a.backends && !are_judged(a.backends, cpu))
+        return args_wrong(c, &given, "--backend: expected some of %s, got \"%s\"",
+                          cpu ? "c,torch_cpu" : "cuda,triton,cuda_native", a.backends);
     char cache[] = "/tmp/kernelrl-bench-XXXXXX";
-    if (!mkdtemp(cache)) return cli_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
-    o.cache_dir = cache; /* new: what is called cold is cold */
-    enum status st = cpu ? bench_cpu(o, backend, (int)answers, &e) : bench_gpu(o, backend, (int)answers, (int)rows, &e);
+    if (!mkdtemp(cache)) return args_report(&(struct err){.code = ST_IO, .msg = "cannot make a directory in /tmp"});
+    /* The cache is new: what is called cold is cold. */
+    const struct verify_options o = {
+        .device = a.device, .threads = a.threads, .allow_weaker = a.weaker, .cache_dir = cache};
+    enum status st = cpu ? bench_cpu(o, a.backends, a.answers, &e) : bench_gpu(o, a.backends, a.answers, a.rows, &e);
     struct err ignored;
     if (fs_remove(cache, &ignored) != ST_OK) fprintf(stderr, "%s: %s\n", cache, ignored.msg);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -2,7 +2,7 @@
 #ifndef KERNELRL_CLI_H
 #define KERNELRL_CLI_H
 
-#include "base/err.h"
+#include "base/args.h"
 
 struct config_schema;
 
@@ -35,17 +35,29 @@ struct config_schema;
 COMMAND_LIST(X)
 #undef X
 
-/* Prints "kernelrl: <message>" and returns the exit code of the error. */
-int cli_report(const struct err *e);
-/* Prints "kernelrl: <what is wrong>" and the usage line to stderr, and returns 2. */
-int cli_wrong(const char *usage, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* X(command, table): commands whose flags stand in a table. Help, the manual page and the completion read it. */
+#define COMMAND_TABLES(X)                         \
+    X("runs", runs_command)                       \
+    X("selfcheck", selfcheck_command)             \
+    X("sample", sample_command)                   \
+    X("problems", problems_command)               \
+    X("tokenize", tokenize_command)               \
+    X("build-rag-index", build_rag_index_command) \
+    X("query-rag-index", query_rag_index_command) \
+    X("verify", verify_command)                   \
+    X("plan", plan_command)                       \
+    X("bench", bench_command)                     \
+    X("doctor", doctor_command)
+
+#define X(name, table) extern const struct args_command table;
+COMMAND_TABLES(X)
+#undef X
+
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
 /* Whether the command's only argument is --help or -h. */
 bool cli_wants_help(int argc, char **argv);
 /* Prints the usage and what the keys mean; returns the exit code. */
 int cli_key_help(const char *usage, const struct config_schema *schema);
-/* Whether a value of --dtype is one model_options knows; says on stderr what was expected when it is not. */
-bool cli_dtype(const char *value);
 
 #endif

@@ -1,5 +1,4 @@
 /* kernelrl bench: how fast the engine is here, beside what the machine could do. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,37 +7,6 @@
 #include "bench/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
-
-static const char usage[] =
-    "bench decode|prefill|train|train-lora|train-full|rlstep|matmul|all (--arch NAME | --model DIR) "
-    "[--random-weights]\n"
-    "       [--batch N,N,...] [--context FROM-TO] [--tokens N] [--lora-rank R] [--adapters N] [--train-tokens N]\n"
-    "       [--answers N] [--new-tokens N] [--activation-memory BYTES] [--repeat N] [--dtype TYPE] [--numerics "
-    "exact|fast] [--threads N]\n"
-    "       [--device NAME]\n"
-    "bench verify [--device cpu|cuda:N] [--backend cuda,triton,cuda_native] [--answers N] [--threads N] [--rows N]\n"
-    "  [--allow-weaker]: verdicts a second, or the seconds of single ones (GPU; --answers 0: of these\n"
-    "  alone, --rows 0: of none)\n"
-    "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it reaches "
-    "of\n"
-    "the limit: what memory and the best matrix product allow, measured in the same run.\n"
-    "  decode   steps of N sequences at once (1,16,64) while their context grows (256-512 tokens)\n"
-    "  prefill  prompts of --tokens (512), N at once (1)\n"
-    "  train    one optimizer step over N (8) sequences of --tokens (512), and the most memory it took: of LoRA\n"
-    "           (train-lora; rank 16) and of all parameters (train-full), in micro-batches of --train-tokens rows "
-    "(1024);\n"
-    "           --activation-memory as in `train`\n"
-    "  rlstep   --answers (16) answers of exactly --new-tokens (1024) tokens to each of N (8) prompts of --tokens, and "
-    "one\n"
-    "           optimizer step of LoRA on them, in micro-batches of --train-tokens rows (on a GPU a prompt's, or what "
-    "there is\n           memory for); no verdicts\n"
-    "  matmul   the model's products one by one over N rows (512,64,16,1), and their gradients\n"
-    "  all      all of these but rlstep, as they are in brackets\n"
-    "--arch is qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, with random weights in any case; of a --model\n"
-    "--random-weights takes the shape alone. --repeat: measured prefills (7) or training steps (3), after one to warm "
-    "up.\n"
-    "--dtype is f32, bf16 or auto, as in `train`. With --lora-rank decode and prefill run with an adapter,\n"
-    "with --adapters N, too, with N of them, which the sequences share evenly.";
 
 static const struct {
     const char *name, *config;
@@ -182,118 +150,112 @@ static enum status run(const struct bench_options *o, struct err *e) {
     return st;
 }
 
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
+/* ---- flags ------------------------------------------------------------------------------------------------------- */
 
-/* False, said on stderr, unless text is a whole number from low to high. */
-static bool number(const char *name, const char *text, int64_t low, int64_t high, int64_t *out) {
-    if (parse_i64(text, out) && *out >= low && *out <= high) return true;
-    fprintf(stderr, "kernelrl: bench: %s: expected a whole number from %lld to %lld, got \"%s\"\n", name,
-            (long long)low, (long long)high, text);
-    return false;
+static enum status take_number(const char *text, int64_t low, int64_t high, int64_t *out, struct err *e) {
+    if (parse_i64(text, out) && *out >= low && *out <= high) return ST_OK;
+    return FAIL(e, ST_USAGE, "expected a whole number from %lld to %lld, got \"%s\"", (long long)low, (long long)high,
+                text);
 }
 
-static bool number_list(const char *text, struct bench_options *o) {
+static enum status take_batch(void *values, const char *text, struct err *e) {
+    struct bench_options *o = values;
     for (o->n_batch = 0; o->n_batch < BENCH_LIST;) {
         const size_t n = strcspn(text, ",");
         CLEANUP_FREE char *one = xstrndup(text, n);
         int64_t v;
-        if (!number("--batch", one, 1, 1 << 16, &v)) return false;
+        TRY(take_number(one, 1, 1 << 16, &v, e));
         o->batch[o->n_batch++] = (int)v;
-        if (!text[n]) return true;
+        if (!text[n]) return ST_OK;
         text += n + 1;
     }
-    fprintf(stderr, "kernelrl: bench: --batch: expected at most %d numbers\n", BENCH_LIST);
-    return false;
+    return FAIL(e, ST_USAGE, "expected at most %d numbers", BENCH_LIST);
 }
 
-static bool context_range(const char *text, struct bench_options *o) {
+static enum status take_context(void *values, const char *text, struct err *e) {
+    struct bench_options *o = values;
     const size_t n = strcspn(text, "-");
     CLEANUP_FREE char *from = xstrndup(text, n);
-    if (!text[n]) {
-        fprintf(stderr, "kernelrl: bench: --context: expected FROM-TO, got \"%s\"\n", text);
-        return false;
-    }
-    return number("--context", from, 1, 1 << 20, &o->context_begin) &&
-           number("--context", text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end);
+    if (!text[n]) return FAIL(e, ST_USAGE, "expected FROM-TO, got \"%s\"", text);
+    TRY(take_number(from, 1, 1 << 20, &o->context_begin, e));
+    return take_number(text + n + 1, o->context_begin + 1, 1 << 20, &o->context_end, e);
 }
 
-enum {
-    OPT_BATCH = 256,
-    OPT_CONTEXT,
-    OPT_TOKENS,
-    OPT_RANK,
-    OPT_MEMORY,
-    OPT_MICRO,
-    OPT_NUMERICS,
-    OPT_ANSWERS,
-    OPT_NEW,
-    OPT_ADAPTERS,
-    OPT_REPEAT
+/* A flag belongs to some measurements; given for others it would mean nothing. */
+#define OF_TRAINING "train train-lora train-full rlstep all"
+#define A struct bench_options
+static const struct args_flag flags[] = {
+    FLAG_SECTION("Model"),
+    FLAG_TEXT(A, arch, "arch", "NAME", NULL,
+              "A shape with random weights: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny."),
+    FLAG_TEXT(A, model, "model", "DIR", NULL, "The model in this folder."),
+    FLAG_BOOL(A, random, "random-weights", "Of that folder only the shape is taken."),
+    FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
+    FLAG_CHOICE(A, fast, "numerics", "HOW", "exact|fast", "exact", "Sums are made that way, as in `train`."),
+    FLAG_SECTION("Size"),
+    FLAG_CALL(take_batch, "batch", "N,N,...", "the measurement's",
+              "So many sequences are measured at a time, one after the other; of products so many rows.",
+              .of = "decode prefill train train-lora train-full rlstep matmul"),
+    FLAG_CALL(take_context, "context", "FROM-TO", "256-512",
+              "The context of sequences grows so while they are decoded.", .of = "decode all"),
+    FLAG_INT(A, tokens, "tokens", "N", 1, 1 << 20, "512", "A sequence or prompt has so many tokens.",
+             .of = "prefill " OF_TRAINING),
+    FLAG_INT(A, repeat, "repeat", "N", 1, 1000, NULL,
+             "So many steps are measured after those that warm up: by default 7 prefills, 3 training steps, 1 rlstep, "
+             "and of a product as many as 0.4 seconds hold, at least 5.",
+             .of = "prefill matmul " OF_TRAINING),
+    FLAG_INT(A, lora_rank, "lora-rank", "R", 1, 1024, "16",
+             "Adapters have this rank; with it decode and prefill run with an adapter.",
+             .of = "decode prefill train train-lora rlstep all"),
+    FLAG_INT(A, adapters, "adapters", "N", 1, 64, NULL, "With --lora-rank the sequences share so many adapters evenly.",
+             .of = "decode prefill all"),
+    FLAG_INT(A, train_tokens, "train-tokens", "N", 1, 1 << 20, NULL,
+             "A micro-batch has so many rows: by default 1024, for rlstep on a GPU a prompt's, or what there is memory "
+             "for.",
+             .of = OF_TRAINING),
+    FLAG_INT(A, activation_memory, "activation-memory", "BYTES", 0, INT64_MAX, NULL,
+             "Activations may take so much memory, as in `train`.", .of = OF_TRAINING),
+    FLAG_INT(A, answers, "answers", "N", 1, 1024, "16", "A prompt has so many answers.", .of = "rlstep"),
+    FLAG_INT(A, new_tokens, "new-tokens", "N", 1, 1 << 20, "1024", "An answer has exactly so many tokens.",
+             .of = "rlstep"),
+    FLAG_SECTION("Device"),
+    FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
+              .expected = "cpu, cuda or cuda:N"),
+    FLAG_INT(A, threads, "threads", "N", 0, 256, "0, all CPUs", "So many threads work."),
 };
 
-/* Which measurements an option belongs to: given for others it would mean nothing. */
-static const struct {
-    int opt;
-    const char *name;
-    int what;
-} belongs[] = {
-    {OPT_CONTEXT, "--context", BENCH_DECODE},
-    {OPT_TOKENS, "--tokens", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
-    {OPT_REPEAT, "--repeat", BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
-    {OPT_RANK, "--lora-rank", BENCH_DECODE | BENCH_PREFILL | BENCH_TRAIN_LORA | BENCH_RL},
-    {OPT_ADAPTERS, "--adapters", BENCH_DECODE | BENCH_PREFILL},
-    {OPT_MICRO, "--train-tokens", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
-    {OPT_MEMORY, "--activation-memory", BENCH_TRAIN_LORA | BENCH_TRAIN_FULL | BENCH_RL},
-    {OPT_ANSWERS, "--answers", BENCH_RL},
-    {OPT_NEW, "--new-tokens", BENCH_RL},
+static const struct args_sub measurements[] = {
+    {.name = "decode", .help = "Steps of N sequences at once (1,16,64) while their context grows."},
+    {.name = "prefill", .help = "Prompts of --tokens, N at once (1)."},
+    {.name = "train",
+     .help = "One optimizer step over N (8) sequences of --tokens, and the most memory it took: of LoRA and of all "
+             "parameters, in micro-batches of --train-tokens rows."},
+    {.name = "train-lora", .help = "The same of LoRA alone."},
+    {.name = "train-full", .help = "The same of all parameters alone."},
+    {.name = "rlstep",
+     .help = "--answers answers of exactly --new-tokens tokens to each of N (8) prompts of --tokens, and one optimizer "
+             "step of LoRA on them; no verdicts."},
+    {.name = "matmul", .help = "The model's products one by one over N rows (512,64,16,1), and their gradients."},
+    {.name = "all", .help = "All of these but rlstep, as they are by default."},
+    {.name = "verify", .words = "[FLAG]...", .max = -1, .help = "Verdicts; its flags stand below.", .rest = true},
 };
 
-static bool check(const char *name, const struct bench_options *o, const bool *given) {
-    if (!o->arch == !o->model) {
-        fprintf(stderr, "kernelrl: bench: expected --arch NAME or --model DIR\n");
-        return false;
-    }
-    if (given[0] && strcmp(name, "all") == 0) {
-        fprintf(stderr, "kernelrl: bench: --batch is for one measurement, not for all\n");
-        return false;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(belongs); i++)
-        if (given[belongs[i].opt - OPT_BATCH] && !(o->what & belongs[i].what)) {
-            fprintf(stderr, "kernelrl: bench: %s means nothing to %s\n", belongs[i].name, name);
-            return false;
-        }
-    if (o->adapters && !o->sample_lora) {
-        fprintf(stderr, "kernelrl: bench: --adapters: expected --lora-rank R, which is theirs, too\n");
-        return false;
-    }
-    if (backend_device_valid(o->device)) return true;
-    fprintf(stderr, "kernelrl: bench: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", o->device);
-    return false;
-}
+static const struct args_command *const more[] = {&bench_verify_command, NULL};
+
+const struct args_command bench_command = {
+    .name = "bench",
+    .usage = "MEASUREMENT (--arch NAME | --model DIR) [FLAG]...\nverify [FLAG]...",
+    .about = "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it "
+             "reaches of the limit: what memory and the best matrix product allow, measured in the same run.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .subs = measurements,
+    .n_subs = ARRAY_LEN(measurements),
+    .more = more,
+};
 
 int cmd_bench(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "verify") == 0) return bench_verify(argc - 1, argv + 1);
-    static const struct option longopts[] = {
-        {"arch", required_argument, NULL, 'a'},
-        {"model", required_argument, NULL, 'm'},
-        {"random-weights", no_argument, NULL, 'w'},
-        {"dtype", required_argument, NULL, 'y'},
-        {"device", required_argument, NULL, 'd'},
-        {"threads", required_argument, NULL, 't'},
-        {"batch", required_argument, NULL, OPT_BATCH},
-        {"context", required_argument, NULL, OPT_CONTEXT},
-        {"tokens", required_argument, NULL, OPT_TOKENS},
-        {"lora-rank", required_argument, NULL, OPT_RANK},
-        {"adapters", required_argument, NULL, OPT_ADAPTERS},
-        {"train-tokens", required_argument, NULL, OPT_MICRO},
-        {"numerics", required_argument, NULL, OPT_NUMERICS},
-        {"repeat", required_argument, NULL, OPT_REPEAT},
-        {"answers", required_argument, NULL, OPT_ANSWERS},
-        {"new-tokens", required_argument, NULL, OPT_NEW},
-        {"activation-memory", required_argument, NULL, OPT_MEMORY},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
     struct bench_options o = {.device = "cpu",
                               .dtype = "auto",
                               .context_begin = 256,
@@ -302,61 +264,16 @@ int cmd_bench(int argc, char **argv) {
                               .lora_rank = 16,
                               .answers = 16,
                               .new_tokens = 1024};
-    bool given[OPT_REPEAT - OPT_BATCH + 1] = {false};
-    int64_t v = 0;
-    int c;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", longopts, NULL)) != -1) {
-        bool ok = true;
-        if (c >= OPT_BATCH) given[c - OPT_BATCH] = true;
-        switch (c) {
-        case 'a': o.arch = optarg; break;
-        case 'm': o.model = optarg; break;
-        case 'w': o.random = true; break;
-        case 'd': o.device = optarg; break;
-        case 'y':
-            o.dtype = optarg;
-            ok = cli_dtype(optarg);
-            break;
-        case 't':
-            ok = number("--threads", optarg, 0, 256, &v);
-            o.threads = (int)v;
-            break;
-        case OPT_BATCH: ok = number_list(optarg, &o); break;
-        case OPT_CONTEXT: ok = context_range(optarg, &o); break;
-        case OPT_TOKENS: ok = number("--tokens", optarg, 1, 1 << 20, &o.tokens); break;
-        case OPT_ANSWERS:
-            ok = number("--answers", optarg, 1, 1024, &v);
-            o.answers = (int)v;
-            break;
-        case OPT_NEW: ok = number("--new-tokens", optarg, 1, 1 << 20, &o.new_tokens); break;
-        case OPT_REPEAT: ok = number("--repeat", optarg, 1, 1000, &o.repeat); break;
-        case OPT_MICRO: ok = number("--train-tokens", optarg, 1, 1 << 20, &o.train_tokens); break;
-        case OPT_MEMORY: ok = number("--activation-memory", optarg, 0, INT64_MAX, &o.activation_memory); break;
-        case OPT_RANK:
-            ok = number("--lora-rank", optarg, 1, 1024, &v);
-            o.lora_rank = (int)v;
-            o.sample_lora = true;
-            break;
-        case OPT_ADAPTERS:
-            ok = number("--adapters", optarg, 1, 64, &v);
-            o.adapters = (int)v;
-            break;
-        case OPT_NUMERICS:
-            o.fast = strcmp(optarg, "fast") == 0;
-            if (!(ok = o.fast || strcmp(optarg, "exact") == 0))
-                fprintf(stderr, "kernelrl: bench: --numerics: expected exact or fast, got \"%s\"\n", optarg);
-            break;
-        case 'h': printf("usage: kernelrl %s\n", usage); return 0;
-        default: return cli_usage(usage);
-        }
-        if (!ok) return 2;
-    }
-    if (optind + 1 != argc) return cli_usage(usage);
+    const struct args_command *c = &bench_command;
+    struct args given;
+    if (!args_parse(c, argc, argv, &o, &given)) return given.code;
     for (size_t i = 0; i < ARRAY_LEN(subcommands); i++)
-        if (strcmp(subcommands[i].name, argv[optind]) == 0) o.what = subcommands[i].what;
-    if (!o.what) return cli_usage(usage);
-    if (!check(argv[optind], &o, given)) return 2;
+        if (strcmp(subcommands[i].name, given.sub->name) == 0) o.what = subcommands[i].what;
+    o.sample_lora = args_has(c, &given, "lora-rank");
+    if (!o.what) return args_wrong(c, &given, "this word comes in front of its flags");
+    if (!o.arch == !o.model) return args_wrong(c, &given, "expected --arch NAME or --model DIR");
+    if (o.adapters && !o.sample_lora)
+        return args_wrong(c, &given, "--adapters: expected --lora-rank R, which is theirs, too");
     struct err e = {0};
-    return run(&o, &e) == ST_OK ? 0 : cli_report(&e);
+    return run(&o, &e) == ST_OK ? 0 : args_report(&e);
 }

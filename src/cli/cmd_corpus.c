@@ -101,5 +101,5 @@ int cmd_corpus(int argc, char **argv) {
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = run(&a, &e);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

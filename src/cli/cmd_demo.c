@@ -308,5 +308,5 @@ int cmd_demo(int argc, char **argv) {
     config_free(&c);
     if (st == ST_CANCELLED && strcmp(e.msg, "interrupted") == 0) /* in an evaluation */
         FAIL(&e, st, "interrupted; the same command goes on from there");
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -201,13 +201,16 @@ static void check_parquet(void) {
     show("parquet", "no Python with pyarrow; data sets in Parquet cannot be read, everything else can");
 }
 
+const struct args_command doctor_command = {
+    .name = "doctor",
+    .usage = "",
+    .about = "Tries everything that the program needs.",
+    .notes = "Exit status: 0 all there, 1 something is missing, 2 usage.",
+};
+
 int cmd_doctor(int argc, char **argv) {
-    if (argc > 1) {
-        bool help = strcmp(argv[1], "--help") == 0;
-        fprintf(help ? stdout : stderr, "usage: kernelrl doctor\n\nTries everything that the program needs. "
-                                        "Exit status: 0 all there, 1 something is missing, 2 usage.\n");
-        return help ? 0 : 2;
-    }
+    struct args given;
+    if (!args_parse(&doctor_command, argc, argv, NULL, &given)) return given.code;
     struct advice a = {.n = 0};
     struct jail j;
     printf("kernelrl %s, files in %s\n", KERNELRL_VERSION, home_dir());

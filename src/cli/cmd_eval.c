@@ -74,7 +74,7 @@ static int cmd_compare(int argc, char **argv) {
             return cli_usage(eval_usage);
     }
     if (n != 2) return cli_usage(eval_usage);
-    return compare(files[0], files[1], json, output, &e) == ST_OK ? 0 : cli_report(&e);
+    return compare(files[0], files[1], json, output, &e) == ST_OK ? 0 : args_report(&e);
 }
 
 int cmd_eval(int argc, char **argv) {
@@ -102,7 +102,7 @@ int cmd_eval(int argc, char **argv) {
     }
     summary_free(&result);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }
 
 /* ---- generate -----------------------------------------------------------------------------------------------------*/
@@ -117,5 +117,5 @@ int cmd_generate(int argc, char **argv) {
     if (st == ST_OK) st = generate_run(&c, &o, interrupt_flag(), &written, &e);
     if (st == ST_OK) log_info("%s/%s: %d new kernels", o.runs_dir, o.run_name, written);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -34,7 +34,24 @@ static const struct config_schema *schema_of(const char *command) {
     return NULL;
 }
 
-/* What `COMMAND --help` prints. Runs it in this process with standard output in memory. */
+/* Returns the table of a command's flags; NULL when it has keys alone. */
+static const struct args_command *table_of(const char *command) {
+    static const struct {
+        const char *name;
+        const struct args_command *table;
+    } tables[] = {
+#define X(name, table) {name, &table},
+        COMMAND_TABLES(X)
+#undef X
+    };
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++)
+        if (strcmp(tables[i].name, command) == 0) return tables[i].table;
+    return NULL;
+}
+
+/* Appends what `COMMAND --help` prints, of a command without a table. Runs it in this process with standard output in
+ * memory.
+ */
 static enum status help_text(size_t c, struct str *out, struct err *e) {
     char name[32], flag[] = "--help", buf[4096];
     snprintf(name, sizeof name, "%s", commands[c].name);
@@ -53,6 +70,16 @@ static enum status help_text(size_t c, struct str *out, struct err *e) {
 
 /* ---- help ---------------------------------------------------------------------------------------------------------*/
 
+/* Prints what `COMMAND [WORD]... --help` does. Words are for commands with a table: others might begin to work. */
+static int help_of(int (*fn)(int, char **), int argc, char **argv) {
+    char flag[] = "--help";
+    const int n = table_of(argv[0]) ? argc : 1;
+    CLEANUP_FREE char **args = xcalloc((size_t)n + 2, sizeof *args);
+    memcpy(args, argv, (size_t)n * sizeof *args);
+    args[n] = flag;
+    return fn(n + 1, args);
+}
+
 int cmd_help(int argc, char **argv) {
     static const char *const with_keys[] = {"train", "eval", "generate", "sft"};
     if (argc < 2 || strcmp(argv[1], "--help") == 0) {
@@ -61,9 +88,8 @@ int cmd_help(int argc, char **argv) {
         printf("\nkernelrl help COMMAND says more; kernelrl help KEY explains a key such as learning_rate.\n");
         return 0;
     }
-    char flag[] = "--help", *help[] = {argv[1], flag, NULL};
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].fn(2, help);
+        if (strcmp(argv[1], commands[i].name) == 0) return help_of(commands[i].fn, argc - 1, argv + 1);
     CLEANUP_STR struct str s = STR_INIT;
     struct err e;
     for (size_t i = 0; i < ARRAY_LEN(with_keys); i++) {
@@ -99,6 +125,56 @@ static void roff(const char *text, struct str *out) {
     }
 }
 
+/* Appends a row: what is written, in bold, and what it means. */
+static void roff_row(const char *label, const char *text, struct str *out) {
+    str_adds(out, ".TP\n.B ");
+    roff(label, out);
+    str_addc(out, '\n');
+    roff(text, out);
+    str_addc(out, '\n');
+}
+
+static void roff_paragraphs(const char *text, struct str *out) {
+    CLEANUP_FREE char *copy = xstrdup(text);
+    char *rest = copy;
+    for (char *one; (one = strsep(&rest, "\n"));) {
+        str_adds(out, ".PP\n");
+        roff(one, out);
+        str_addc(out, '\n');
+    }
+}
+
+/* Appends a command of the manual page, from the table of its flags. */
+static void roff_table(const struct args_command *c, struct str *out) {
+    CLEANUP_STR struct str usage = STR_INIT;
+    args_usage(c, &usage);
+    str_adds(out, ".PP\n.nf\n");
+    roff(str_c(&usage), out);
+    str_adds(out, ".fi\n");
+    if (c->about) roff_paragraphs(c->about, out);
+    for (size_t i = 0; i < c->n_subs; i++) {
+        CLEANUP_STR struct str label = STR_INIT;
+        str_addf(&label, "%s%s%s", c->subs[i].name, c->subs[i].words ? " " : "",
+                 c->subs[i].words ? c->subs[i].words : "");
+        roff_row(label.p, c->subs[i].help, out);
+    }
+    for (size_t i = 0; i < c->n_flags; i++) {
+        CLEANUP_STR struct str label = STR_INIT, text = STR_INIT;
+        if (c->flags[i].type == ARGS_SECTION) {
+            str_addf(out, ".PP\n%s:\n", c->flags[i].help);
+            continue;
+        }
+        args_flag_label(&c->flags[i], &label);
+        args_flag_text(&c->flags[i], true, &text);
+        roff_row(label.p, text.p, out);
+    }
+    if (c->notes) roff_paragraphs(c->notes, out);
+    for (size_t i = 0; c->more && c->more[i]; i++) {
+        str_addf(out, ".SS %s\n", c->more[i]->name);
+        roff_table(c->more[i], out);
+    }
+}
+
 int cmd_man(int argc, char **argv) {
     (void)argv;
     if (argc > 1) {
@@ -114,10 +190,16 @@ int cmd_man(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         CLEANUP_STR struct str help = STR_INIT;
         if (strcmp(commands[i].name, "man") == 0 || strcmp(commands[i].name, "help") == 0) continue;
-        if (help_text(i, &help, &e) != ST_OK) return cli_report(&e);
         str_addf(&s, ".SS %s\n", commands[i].name);
         roff(commands[i].help, &s);
-        str_adds(&s, "\n.PP\n.nf\n");
+        str_addc(&s, '\n');
+        const struct args_command *table = table_of(commands[i].name);
+        if (table) {
+            roff_table(table, &s);
+            continue;
+        }
+        if (help_text(i, &help, &e) != ST_OK) return args_report(&e);
+        str_adds(&s, ".PP\n.nf\n");
         roff(str_c(&help), &s);
         str_adds(&s, "\n.fi\n");
     }
@@ -140,6 +222,54 @@ static void options_in(const char *text, struct str *out) {
     }
 }
 
+/* Appends the words of a table: its subcommands and flags. */
+static void table_words(const struct args_command *c, struct str *out) {
+    for (size_t i = 0; i < c->n_subs; i++) str_addf(out, " %s", c->subs[i].name);
+    for (size_t i = 0; i < c->n_flags; i++) {
+        const struct args_flag *f = &c->flags[i];
+        if (f->type != ARGS_SECTION && f->name) str_addf(out, " --%s", f->name);
+        if (f->alias) str_addf(out, " --%s", f->alias);
+    }
+    for (size_t i = 0; c->more && c->more[i]; i++) table_words(c->more[i], out);
+}
+
+/* Appends cases of the word in front: a flag with choices is followed by one of them. */
+static void table_choices(const struct args_command *c, struct str *out) {
+    for (size_t i = 0; i < c->n_flags; i++) {
+        const struct args_flag *f = &c->flags[i];
+        if (f->type != ARGS_CHOICE) continue;
+        str_addf(out, "            --%s) words='", f->name);
+        for (const char *p = f->choices + (*f->choices == '|'); *p; p++) str_addc(out, *p == '|' ? ' ' : *p);
+        str_adds(out, "' ;;\n");
+    }
+    for (size_t i = 0; c->more && c->more[i]; i++) table_choices(c->more[i], out);
+}
+
+/* Prints what may follow a command: the words of its table or, without one, the options that its help names, and its
+ * keys. */
+static enum status completion_of(size_t i, struct err *e) {
+    CLEANUP_STR struct str help = STR_INIT, words = STR_INIT, choices = STR_INIT;
+    const char *name = commands[i].name;
+    const struct args_command *table = table_of(name);
+    const struct config_schema *keys = schema_of(name);
+    str_addc(&words, ' ');
+    if (table) {
+        table_words(table, &words);
+        table_choices(table, &choices);
+    } else if (strcmp(name, "help") != 0) {
+        TRY(help_text(i, &help, e));
+        options_in(str_c(&help), &words);
+    }
+    for (size_t k = 0; keys && k < keys->count; k++) {
+        const char *key = keys->key[k].name, *dot = strrchr(key, '.');
+        str_addf(&words, " %s=", str_has_prefix(key, "dataset_builder.") ? dot + 1 : key);
+    }
+    printf("        %s)\n            words='%s'\n", name, words.p + 1);
+    if (choices.len) printf("            case ${COMP_WORDS[COMP_CWORD - 1]} in\n%s            esac\n", choices.p);
+    printf("            ;;\n");
+    return ST_OK;
+}
+
 int cmd_completion(int argc, char **argv) {
     if (argc != 2 || strcmp(argv[1], "bash") != 0) {
         printf(
@@ -155,17 +285,8 @@ int cmd_completion(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) printf("%s%s", i ? " " : "", commands[i].name);
     printf("'\n    else\n        case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-        CLEANUP_STR struct str help = STR_INIT, words = STR_INIT;
         if (strcmp(commands[i].name, "man") == 0 || strcmp(commands[i].name, "completion") == 0) continue;
-        if (strcmp(commands[i].name, "help") != 0 && help_text(i, &help, &e) != ST_OK) return cli_report(&e);
-        str_addc(&words, ' ');
-        options_in(str_c(&help), &words);
-        const struct config_schema *keys = schema_of(commands[i].name);
-        for (size_t k = 0; keys && k < keys->count; k++) {
-            const char *name = keys->key[k].name, *dot = strrchr(name, '.');
-            str_addf(&words, " %s=", str_has_prefix(name, "dataset_builder.") ? dot + 1 : name);
-        }
-        printf("        %s) words='%s' ;;\n", commands[i].name, words.p + 1);
+        if (completion_of(i, &e) != ST_OK) return args_report(&e);
     }
     printf("        esac\n    fi\n"
            "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"

@@ -8,41 +8,34 @@
 #include "rl/options/find_model.h"
 #include "rl/options/memory_plan.h"
 
-static const char usage_text[] =
-    "plan [--arch NAME] [--memory GIB] [--config FILE]... [key=value]...\n"
-    "Prints what `train` with these keys would take of a GPU's memory, and what it would choose where they leave it\n"
-    "open; exits 1 when it does not fit. Nothing is loaded.\n"
-    "  --arch NAME    instead of the configuration of model_name: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, tiny\n"
-    "  --memory GIB   free memory of the GPU; otherwise that of device, or without end where device is cpu";
-
 struct plan_args {
     const char *arch;
     double memory; /* GiB; 0: the device's */
 };
 
-/* Takes what is its own out of argv; returns what is left, -1 after a message. */
-static int own_args(int argc, char **argv, struct plan_args *a) {
-    int kept = 1;
-    for (int i = 1; i < argc; i++) {
-        const bool arch = strcmp(argv[i], "--arch") == 0, memory = strcmp(argv[i], "--memory") == 0;
-        if (!arch && !memory) {
-            argv[kept++] = argv[i];
-            continue;
-        }
-        if (++i == argc) return cli_usage(usage_text), -1;
-        if (arch) {
-            a->arch = argv[i];
-            continue;
-        }
-        char *end;
-        a->memory = strtod(argv[i], &end);
-        if (*end || !(a->memory > 0 && a->memory < 1e6)) {
-            fprintf(stderr, "kernelrl: --memory: expected GiB, a number over 0, got \"%s\"\n", argv[i]);
-            return -1;
-        }
-    }
-    return kept;
+static enum status take_memory(void *values, const char *text, struct err *e) {
+    double *out = &((struct plan_args *)values)->memory;
+    if (parse_f64(text, out) && *out > 0 && *out < 1e6) return ST_OK;
+    return FAIL(e, ST_USAGE, "expected GiB, a number over 0, got \"%s\"", text);
 }
+
+static const struct args_flag flags[] = {
+    FLAG_TEXT(struct plan_args, arch, "arch", "NAME", "the configuration of model_name",
+              "The shape of the model: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny."),
+    FLAG_CALL(take_memory, "memory", "GIB", "that of device, or without end where device is cpu",
+              "So much memory of the GPU is free."),
+};
+
+const struct args_command plan_command = {
+    .name = "plan",
+    .usage = "[FLAG]... [--config FILE]... [key=value]...",
+    .about = "Prints what `train` with these keys would take of a GPU's memory, and what it would choose where they "
+             "leave it open; exits 1 when it does not fit. Nothing is loaded. `kernelrl help train` explains the keys.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .max_words = -1,
+    .keys = true,
+};
 
 static enum status device_of(struct train_options *o, const struct plan_args *a, struct paper *out, struct err *e) {
     *out = paper_cuda((int64_t)(a->memory * (1 << 30)));
@@ -86,20 +79,16 @@ static enum status plan(struct train_options *o, const struct plan_args *a, stru
 }
 
 int cmd_plan(int argc, char **argv) {
-    if (cli_wants_help(argc, argv)) {
-        printf("usage: kernelrl %s\n", usage_text);
-        return 0;
-    }
     struct plan_args a = {0};
-    const int kept = own_args(argc, argv, &a);
-    if (kept < 0) return 2;
+    struct args given;
+    if (!args_parse(&plan_command, argc, argv, &a, &given)) return given.code;
     struct train_options o;
     struct config c;
     struct err e = {0};
     config_init(&c, &train_schema, &o);
-    enum status st = config_args(&c, kept - 1, argv + 1, &e);
+    enum status st = config_args(&c, given.n_words, given.word, &e);
     if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK) st = plan(&o, &a, &e);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -1,5 +1,4 @@
 /* kernelrl problems: list and show problems of any source, and generate new ones with right and wrong answers. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,56 +16,11 @@
 #include "io/jsonl.h"
 #include "verify/verify.h"
 
-static const char usage[] =
-    "problems list [--source SRC] [--level N] [--split S] [--difficulty N] [--ops WORD] [--json]\n"
-    "       kernelrl problems show KEY [--source SRC]\n"
-    "       kernelrl problems check [KEY]... [--source SRC] [filters] [--timeout S] [--json]\n"
-    "       kernelrl problems label [KEY]... [--by text|operators|cost] [--source SRC] [filters] [--out FILE]\n"
-    "       kernelrl problems generate --count N | --recipe R [--seed S] [--first I] [--out DIR]\n"
-    "                [--answers [--backend c|triton|cuda_native] [--per-problem N]] [--broken] [--verify]\n"
-    "                [--untimed] [--device D] [--threads N] [--allow-weaker]";
-static const char help[] =
-    "\n"
-    "list       key, level, split, difficulty and operators of every problem, and its known defects\n"
-    "show       the PyTorch module of one problem\n"
-    "check      runs the references and names problems that reward the wrong thing: random, constant, blind to their\n"
-    "           inputs, below the tolerance, not finite, or broken. Exit status 1 when there is one\n"
-    "label      difficulty of every problem, 1 to 3, as JSON lines: by the text (layers and lines), by the operators "
-    "of\n"
-    "           forward(), or by the measured cost (thirds of eager time)\n"
-    "generate   new problems, a pure function of the seed: as JSON lines on standard output, or into DIR as\n"
-    "           problems.jsonl, difficulty_labels.jsonl and answers.jsonl\n"
-    "\n"
-    "  --source SRC     builtin, a KernelBench folder, a .py or .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
-    "  --level N, --split train|test, --difficulty N, --ops WORD\n"
-    "                   only problems of that level, split, difficulty, with that operator\n"
-    "  --json           one JSON object a line\n"
-    "  --by HOW         what labels rest on: text (default), operators or cost\n"
-    "  --timeout S      seconds that check and label give one problem (60)\n"
-    "  --count N        problems to generate\n"
-    "  --recipe R       one problem with these sizes and operators, e.g. \"rows 64x512 linear:256 gelu softmax\"\n"
-    "  --seed S         the stream (0)\n"
-    "  --first I        index of the first problem in the stream (0)\n"
-    "  --out DIR        of label: the file to write; of generate: folder to write, made if missing; files of an "
-    "earlier run there are replaced\n"
-    "  --answers        also write correct answers, one a style (needs --out)\n"
-    "  --backend B      what answers are written in: c (default), triton or cuda_native; problems whose operators "
-    "have\n"
-    "                   no such kernels have no answers then\n"
-    "  --per-problem N  answers a problem, drawn by how common a style is (all of them)\n"
-    "  --broken         also write a wrong variant of one (with --answers; backend c)\n"
-    "  --verify         judge all answers; right ones that fail are left out and reported, wrong ones keep their\n"
-    "                   verdict (with --answers)\n"
-    "  --untimed        judge without timing: no speed-ups\n"
-    "  --device D       where those are judged: cuda, cuda:N (default cuda:0); Triton's also cpu (its interpreter)\n"
-    "  --threads N      threads of reference and answers while judging (all CPUs)\n"
-    "  --allow-weaker   judge without bubblewrap when it is missing\n";
-
 enum { BATCH_PROBLEMS = 16, STYLES_MAX = GEN_STYLES > (int)GEN_TRITON_STYLES ? GEN_STYLES : GEN_TRITON_STYLES };
 
 struct problems_args {
     const char *source, *out, *recipe;
-    const char *device;
+    const char *device, *written_in;
     bool json, answers, broken, verify, weaker, untimed;
     enum verify_backend backend;
     int64_t count, seed, first, per_problem, threads;
@@ -75,6 +29,90 @@ struct problems_args {
     int split;
     enum label_method by;
     double timeout_s;
+};
+
+#define A struct problems_args
+#define OF_FILTERS "list check label"
+#define COUNT_MAX (INT32_MAX - 1)
+static const struct args_flag problems_flags[] = {
+    FLAG_SECTION("Which problems"),
+    FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
+              "Problems come from there: builtin, a KernelBench folder, a .py or .jsonl file.",
+              .of = "list show check label"),
+    FLAG_INT(A, level, "level", "N", 0, COUNT_MAX, "0, any", "Only problems of that level are taken.",
+             .of = OF_FILTERS),
+    FLAG_CHOICE(A, split, "split", "S", "train|test", NULL, "Only problems of that split are taken.", .of = OF_FILTERS),
+    FLAG_INT(A, difficulty, "difficulty", "N", 0, COUNT_MAX, "0, any", "Only problems of that difficulty are taken.",
+             .of = OF_FILTERS),
+    FLAG_TEXT(A, ops, "ops", "WORD", NULL, "Only problems with that operator are taken.", .of = OF_FILTERS),
+    FLAG_SECTION("Looking at them"),
+    FLAG_BOOL(A, json, "json", "Each problem is printed as one JSON object a line.", .of = "list check"),
+    FLAG_CHOICE(A, by, "by", "HOW", "text|operators|cost", "text", "Labels rest on that.", .of = "label"),
+    FLAG_FLOAT(A, timeout_s, "timeout", "S", 0.001, 1e6, "60", "One problem may take so many seconds.",
+               .of = "check label"),
+    FLAG_SECTION("Generating"),
+    FLAG_INT(A, count, "count", "N", 0, COUNT_MAX, NULL, "So many problems are generated.", .of = "generate"),
+    FLAG_TEXT(A, recipe, "recipe", "R", NULL,
+              "One problem is generated, with these sizes and operators, e.g. \"rows 64x512 linear:256 gelu softmax\".",
+              .of = "generate"),
+    FLAG_INT(A, seed, "seed", "S", 0, COUNT_MAX, "0", "The stream has that seed.", .of = "generate"),
+    FLAG_INT(A, first, "first", "I", 0, COUNT_MAX, "0", "The first problem has that index in the stream.",
+             .of = "generate"),
+    FLAG_TEXT(A, out, "out", "PATH", "standard output",
+              "`label` writes this file; `generate` writes into this folder, which is made if it is missing, and "
+              "replaces files of an earlier run there.",
+              .alias = "output", .of = "label generate"),
+    FLAG_SECTION("Answers to generated problems"),
+    FLAG_BOOL(A, answers, "answers", "Correct answers are written too, one a style; --out is needed.",
+              .of = "generate"),
+    FLAG_CHOICE(A, written_in, "backend", "B", "c|triton|cuda_native", "c",
+                "Answers are written in it; problems whose operators have no such kernels have no answers then.",
+                .of = "generate"),
+    FLAG_INT(A, per_problem, "per-problem", "N", 0, COUNT_MAX, "0, all",
+             "So many answers a problem are drawn by how common a style is.", .of = "generate"),
+    FLAG_BOOL(A, broken, "broken", "A wrong variant of one is written too; that needs --answers and backend c.",
+              .of = "generate"),
+    FLAG_BOOL(A, verify, "verify",
+              "All answers are judged; right ones that fail are left out and reported, wrong ones keep their verdict "
+              "(with --answers).",
+              .of = "generate"),
+    FLAG_BOOL(A, untimed, "untimed", "They are judged without timing, so that there are no speed-ups.",
+              .of = "generate"),
+    FLAG_TEXT(A, device, "device", "D", "cuda:0",
+              "Those for a GPU are judged there: on cuda or cuda:N, and Triton's also on cpu (its interpreter).",
+              .of = "generate"),
+    FLAG_INT(A, threads, "threads", "N", 0, COUNT_MAX, "0, all CPUs",
+             "The reference and answers have so many threads while they are judged.", .of = "generate"),
+    FLAG_BOOL(A, weaker, "allow-weaker", "They are judged without bubblewrap when it is missing.", .of = "generate"),
+};
+
+static const struct args_sub subs[] = {
+    {.name = "list",
+     .help = "Prints key, level, split, difficulty and operators of every problem, and its known defects."},
+    {.name = "show", .words = "KEY", .min = 1, .max = 1, .help = "Prints the PyTorch module of one problem."},
+    {.name = "check",
+     .words = "[KEY]...",
+     .max = -1,
+     .help = "Runs the references and names problems that reward the wrong thing: random, constant, blind to their "
+             "inputs, below the tolerance, not finite, or broken. Exit status 1 when there is one."},
+    {.name = "label",
+     .words = "[KEY]...",
+     .max = -1,
+     .help = "Prints the difficulty of every problem, 1 to 3, as JSON lines: by the text (layers and lines), by the "
+             "operators of forward(), or by the measured cost (thirds of eager time)."},
+    {.name = "generate",
+     .help = "Makes new problems, a pure function of the seed: as JSON lines on standard output, or into DIR as "
+             "problems.jsonl, difficulty_labels.jsonl and answers.jsonl."},
+};
+
+const struct args_command problems_command = {
+    .name = "problems",
+    .usage = "list [FILTER]... [--json]\nshow KEY [--source SRC]\ncheck [KEY]... [FLAG]...\n"
+             "label [KEY]... [--by HOW] [FLAG]...\ngenerate --count N | --recipe R [--out DIR] [FLAG]...",
+    .flags = problems_flags,
+    .n_flags = ARRAY_LEN(problems_flags),
+    .subs = subs,
+    .n_subs = ARRAY_LEN(subs),
 };
 
 /* Whether a blank-separated list holds a word. */
@@ -375,15 +413,10 @@ done:
     return st;
 }
 
-static enum status generate(const struct problems_args *a, struct err *e) {
-    struct generator *g = NULL;
-    struct verifier *v = NULL;
-    struct files f = {0};
-    struct problems_tally t = {.started_s = clock_now_s()};
-    enum status st = ST_OK;
-    int64_t count = a->recipe ? 1 : a->count;
+/* Says which flags need which others. */
+static enum status check_generate(const struct problems_args *a, struct err *e) {
     if (a->recipe && a->count) return FAIL(e, ST_USAGE, "--recipe makes one problem: leave --count out");
-    if (count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
+    if (!a->recipe && a->count < 1) return FAIL(e, ST_USAGE, "--count: expected a number >= 1");
     if (a->answers && !a->out) return FAIL(e, ST_USAGE, "--answers: give --out DIR, too");
     if ((a->broken || a->verify || a->per_problem) && !a->answers)
         return FAIL(e, ST_USAGE, "--%s: give --answers, too",
@@ -396,6 +429,17 @@ static enum status generate(const struct problems_args *a, struct err *e) {
     if (a->untimed && !a->verify) return FAIL(e, ST_USAGE, "--untimed: give --verify, too");
     if (a->device && !(on_gpu && a->verify))
         return FAIL(e, ST_USAGE, "--device: give --backend triton (or cuda_native) and --verify, too");
+    return ST_OK;
+}
+
+static enum status generate(const struct problems_args *a, struct err *e) {
+    struct generator *g = NULL;
+    struct verifier *v = NULL;
+    struct files f = {0};
+    struct problems_tally t = {.started_s = clock_now_s()};
+    enum status st = ST_OK;
+    const int64_t count = a->recipe ? 1 : a->count;
+    TRY(check_generate(a, e));
     TRY(generator_open(NULL, &g, e));
     if (a->out) {
         TRY_GOTO(fs_mkdirs(a->out, e), done);
@@ -405,7 +449,7 @@ static enum status generate(const struct problems_args *a, struct err *e) {
     }
     if (a->verify) {
         struct verify_options vo = {.threads = (int)a->threads, .measure = !a->untimed, .allow_weaker = a->weaker};
-        if (on_gpu) {
+        if (a->backend != BACKEND_c) {
             vo.backend = a->backend;
             vo.device = a->device ? a->device : "cuda:0";
         }
@@ -441,159 +485,25 @@ done:
     return st;
 }
 
-/* What stands on the command line does not fit together. */
-static int misused(const char *what) {
-    static const char *const known[] = {"list", "show", "check", "label", "generate"};
-    const char *near = NULL;
-    size_t limit = str_near_limit(what);
-    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        if (strcmp(what, known[i]) == 0)
-            return cli_wrong(usage, "problems %s: an option that is another command's, or too many or too few words",
-                             what);
-        if (str_nearer(what, known[i], &limit)) near = known[i];
-    }
-    if (!*what) return cli_wrong(usage, "problems: expected list, show, check, label or generate");
-    return cli_wrong(usage, "problems: unknown command \"%s\"%s%s%s", what, near ? "; did you mean \"" : "",
-                     near ? near : "", near ? "\"?" : "");
-}
-
 int cmd_problems(int argc, char **argv) {
-    enum {
-        SOURCE = 256,
-        JSON,
-        COUNT,
-        RECIPE,
-        SEED,
-        FIRST,
-        PER,
-        OUT,
-        ANSWERS,
-        BROKEN,
-        VERIFY,
-        THREADS,
-        DEVICE,
-        BACKEND,
-        UNTIMED,
-        WEAKER,
-        LEVEL,
-        SPLIT,
-        DIFFICULTY,
-        OPS,
-        BY,
-        TIMEOUT,
-        HELP
-    };
-    static const struct option options[] = {
-        {"level", required_argument, NULL, LEVEL},
-        {"split", required_argument, NULL, SPLIT},
-        {"difficulty", required_argument, NULL, DIFFICULTY},
-        {"ops", required_argument, NULL, OPS},
-        {"by", required_argument, NULL, BY},
-        {"timeout", required_argument, NULL, TIMEOUT},
-        {"source", required_argument, NULL, SOURCE},
-        {"json", no_argument, NULL, JSON},
-        {"count", required_argument, NULL, COUNT},
-        {"recipe", required_argument, NULL, RECIPE},
-        {"seed", required_argument, NULL, SEED},
-        {"first", required_argument, NULL, FIRST},
-        {"per-problem", required_argument, NULL, PER},
-        {"out", required_argument, NULL, OUT},
-        {"output", required_argument, NULL, OUT}, /* as other commands call it */
-        {"answers", no_argument, NULL, ANSWERS},
-        {"broken", no_argument, NULL, BROKEN},
-        {"verify", no_argument, NULL, VERIFY},
-        {"backend", required_argument, NULL, BACKEND},
-        {"device", required_argument, NULL, DEVICE},
-        {"untimed", no_argument, NULL, UNTIMED},
-        {"threads", required_argument, NULL, THREADS},
-        {"allow-weaker", no_argument, NULL, WEAKER},
-        {"help", no_argument, NULL, HELP},
-        {NULL, 0, NULL, 0},
-    };
-    static const char *const methods[] = {"text", "operators", "cost"};
-    struct problems_args a = {.split = -1, .timeout_s = 60};
+    struct problems_args a = {.split = -1, .timeout_s = 60, .written_in = "c"};
+    struct args given;
     struct err e = {0};
-    bool generating = false, filtering = false, labelling = false, bad = false;
-    opterr = 0;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        int64_t *number = c == COUNT        ? &a.count
-                          : c == SEED       ? &a.seed
-                          : c == FIRST      ? &a.first
-                          : c == PER        ? &a.per_problem
-                          : c == LEVEL      ? &a.level
-                          : c == DIFFICULTY ? &a.difficulty
-                                            : &a.threads;
-        generating |= c >= COUNT && c <= WEAKER && c != OUT;
-        filtering |= c >= LEVEL && c <= OPS;
-        switch (c) {
-        case SOURCE: a.source = optarg; break;
-        case JSON: a.json = true; break;
-        case COUNT:
-        case SEED:
-        case FIRST:
-        case PER:
-        case LEVEL:
-        case DIFFICULTY:
-        case THREADS:
-            if (parse_i64(optarg, number) && *number >= 0 && *number < INT32_MAX) break;
-            FAIL(&e, ST_USAGE, "%s: expected a whole number in [0, 2147483647), got \"%s\"", argv[optind - 1], optarg);
-            return cli_report(&e);
-        case SPLIT:
-            a.split = strcmp(optarg, "train") == 0 ? SPLIT_TRAIN : strcmp(optarg, "test") == 0 ? SPLIT_TEST : -1;
-            if (a.split >= 0) break;
-            FAIL(&e, ST_USAGE, "--split: expected train or test, got \"%s\"", optarg);
-            return cli_report(&e);
-        case OPS: a.ops = optarg; break;
-        case BY: {
-            size_t m = 0;
-            while (m < ARRAY_LEN(methods) && strcmp(optarg, methods[m]) != 0) m++;
-            if (m == ARRAY_LEN(methods)) {
-                FAIL(&e, ST_USAGE, "--by: expected text, operators or cost, got \"%s\"", optarg);
-                return cli_report(&e);
-            }
-            a.by = (enum label_method)m;
-            labelling = true;
-            break;
-        }
-        case TIMEOUT:
-            if (parse_f64(optarg, &a.timeout_s) && a.timeout_s > 0 && a.timeout_s < 1e6) break;
-            FAIL(&e, ST_USAGE, "--timeout: expected seconds, got \"%s\"", optarg);
-            return cli_report(&e);
-        case RECIPE: a.recipe = optarg; break;
-        case OUT: a.out = optarg; break;
-        case ANSWERS: a.answers = true; break;
-        case BROKEN: a.broken = true; break;
-        case VERIFY: a.verify = true; break;
-        case UNTIMED: a.untimed = true; break;
-        case DEVICE: a.device = optarg; break;
-        case BACKEND:
-            if (!backend_from_name(optarg, &a.backend) ||
-                (a.backend != BACKEND_c && a.backend != BACKEND_triton && a.backend != BACKEND_cuda_native))
-                return cli_wrong(usage, "problems: --backend: expected c, triton or cuda_native, got \"%s\"", optarg);
-            break;
-        case WEAKER: a.weaker = true; break;
-        case HELP: printf("usage: kernelrl %s\n%s", usage, help); return 0;
-        default: return cli_wrong(usage, "problems: bad option or missing value: %s", argv[optind - 1]);
-        }
-    }
-    const char *what = optind < argc ? argv[optind] : "";
-    int rest = argc - optind - 1;
+    bool bad = false;
+    if (!args_parse(&problems_command, argc, argv, &a, &given)) return given.code;
+    const char *what = given.sub->name;
+    const bool filtering = a.level || a.difficulty || a.split >= 0 || a.ops;
+    if (given.n_words && filtering) return args_wrong(&problems_command, &given, "KEYs and filters exclude each other");
+    (void)backend_from_name(a.written_in, &a.backend); /* the table has names of backends only */
     enum status st;
-    if (strcmp(what, "generate") == 0 && rest == 0 && !a.source && !a.json && !filtering && !labelling)
+    if (strcmp(what, "generate") == 0)
         st = generate(&a, &e);
-    else if (generating || (labelling && strcmp(what, "label") != 0))
-        return misused(what);
-    else if (strcmp(what, "list") == 0 && rest == 0 && !a.out)
+    else if (strcmp(what, "list") == 0)
         st = list(&a, &e);
-    else if (strcmp(what, "check") == 0 && !a.out && (rest == 0 || !filtering))
-        st = look_at(&a, false, argv + optind + 1, rest, &bad, &e);
-    else if (strcmp(what, "label") == 0 && !a.json && (rest == 0 || !filtering))
-        st = look_at(&a, true, argv + optind + 1, rest, &bad, &e);
-    else if (strcmp(what, "show") == 0 && rest == 1 && !a.json && !filtering && !a.out)
-        st = show(&a, argv[optind + 1], &e);
+    else if (strcmp(what, "show") == 0)
+        st = show(&a, given.word[0], &e);
     else
-        return misused(what);
+        st = look_at(&a, strcmp(what, "label") == 0, given.word, given.n_words, &bad, &e);
     if (bad) return 1;
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -1,5 +1,4 @@
 /* kernelrl build-rag-index, kernelrl query-rag-index. */
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,36 +18,10 @@
 
 /* ---- build --------------------------------------------------------------------------------------------------------*/
 
-static const char build_usage[] =
-    "build-rag-index --output DIR [--corpus WHAT]... [--triton-only|--cuda-only] [--model M]\n"
-    "                [--sakana-levels 1,2,3] [--include-incorrect] [--count N] [--no-verify] [--batch-size N]\n"
-    "                [--query-prefix TEXT] [--device D] [--threads N] [--cache-dir DIR]";
-static const char build_help[] =
-    "\n"
-    "An index of solved problems, of which training and evaluation take examples (prompt_option: raicl).\n"
-    "The same command goes on with a build that was interrupted.\n"
-    "\n"
-    "  --output DIR         folder of the index\n"
-    "  --corpus WHAT        kernelbook (Triton, from the Hub), sakana (CUDA, from the Hub), generator (C, needs no\n"
-    "                       download), or a .jsonl or .parquet file, or a folder of them, or of `problems generate\n"
-    "                       --answers --verify`; may be repeated. Default: kernelbook and sakana\n"
-    "  --triton-only        leave out all but Triton; --cuda-only: all but CUDA\n"
-    "  --model M            what embeds: a Qwen2 or Qwen3 embedding model, by folder or name on the Hub\n"
-    "                       (BAAI/bge-code-v1), or lexical, which needs no weights\n"
-    "  --sakana-levels L    KernelBench levels to take of sakana (1,2,3)\n"
-    "  --include-incorrect  records that are known to be wrong, too\n"
-    "  --count N            problems of the generator (2000)\n"
-    "  --no-verify          take the generator's answers without judging them\n"
-    "  --batch-size N       records embedded at a time (32)\n"
-    "  --query-prefix TEXT  instruction in front of what is asked about; default: the one the model is known for\n"
-    "  --device D           cpu, cuda or cuda:N, of the embedding model; RAG_DEVICE overrules it\n"
-    "  --threads N          threads (all CPUs)\n"
-    "  --cache-dir DIR      where the Hub's files are kept (HF_HUB_CACHE)\n";
-
 enum { CORPORA_MAX = 16, GENERATED_BATCH = 32 };
 
 struct build_args {
-    const char *output, *model, *device, *prefix, *levels, *corpus[CORPORA_MAX];
+    const char *output, *model, *device, *prefix, *corpus[CORPORA_MAX];
     int n_corpus;
     bool triton, cuda, incorrect, no_verify;
     int64_t count, batch, threads;
@@ -173,115 +146,93 @@ out:
     return st;
 }
 
-static enum status parse_levels(const char *text, uint32_t *out, struct err *e) {
+static enum status take_corpus(void *values, const char *text, struct err *e) {
+    struct build_args *a = values;
+    if (a->n_corpus == CORPORA_MAX) return FAIL(e, ST_USAGE, "at most %d", CORPORA_MAX);
+    a->corpus[a->n_corpus++] = text;
+    return ST_OK;
+}
+
+/* Sets a bit for each level of "1,2,3". */
+static enum status take_levels(void *values, const char *text, struct err *e) {
+    uint32_t *out = &((struct build_args *)values)->filter.sakana_levels;
     *out = 0;
-    for (const char *p = text; p && *p;) {
+    for (const char *p = text; *p;) {
         if (*p < '1' || *p > '9' || (p[1] && p[1] != ','))
-            return FAIL(e, ST_USAGE, "--sakana-levels: expected levels such as 1,2,3, got \"%s\"", text);
+            return FAIL(e, ST_USAGE, "expected levels such as 1,2,3, got \"%s\"", text);
         *out |= 1u << (*p - '0');
         p += p[1] ? 2 : 1;
     }
     return ST_OK;
 }
 
-static enum status parse_whole(const char *name, const char *text, int64_t low, int64_t high, int64_t *out,
-                               struct err *e) {
-    if (parse_i64(text, out) && *out >= low && *out <= high) return ST_OK;
-    return FAIL(e, ST_USAGE, "--%s: expected a whole number in [%lld, %lld], got \"%s\"", name, (long long)low,
-                (long long)high, text);
+static enum status take_cache(void *values, const char *text, struct err *e) {
+    (void)values;
+    (void)e;
+    setenv("HF_HUB_CACHE", text, 1);
+    return ST_OK;
 }
 
-/* ST_CANCELLED: help was asked for and given. */
-static enum status parse_build(int argc, char **argv, struct build_args *a, struct err *e) {
-    enum { CORPUS = 256, TRITON, CUDA, LEVELS, INCORRECT, COUNT, NO_VERIFY, PREFIX, DEVICE, THREADS, CACHE, HELP };
-    static const struct option options[] = {
-        {"output", required_argument, NULL, 'o'},
-        {"corpus", required_argument, NULL, CORPUS},
-        {"triton-only", no_argument, NULL, TRITON},
-        {"cuda-only", no_argument, NULL, CUDA},
-        {"model", required_argument, NULL, 'm'},
-        {"sakana-levels", required_argument, NULL, LEVELS},
-        {"include-incorrect", no_argument, NULL, INCORRECT},
-        {"count", required_argument, NULL, COUNT},
-        {"no-verify", no_argument, NULL, NO_VERIFY},
-        {"batch-size", required_argument, NULL, 'b'},
-        {"query-prefix", required_argument, NULL, PREFIX},
-        {"device", required_argument, NULL, DEVICE},
-        {"threads", required_argument, NULL, THREADS},
-        {"cache-dir", required_argument, NULL, CACHE},
-        {"help", no_argument, NULL, HELP},
-        {NULL, 0, NULL, 0},
-    };
-    opterr = 0;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "o:m:b:h", options, NULL)) != -1;) {
-        switch (c) {
-        case 'o': a->output = optarg; break;
-        case CORPUS:
-            if (a->n_corpus == CORPORA_MAX) return FAIL(e, ST_USAGE, "--corpus: at most %d", CORPORA_MAX);
-            a->corpus[a->n_corpus++] = optarg;
-            break;
-        case TRITON: a->triton = true; break;
-        case CUDA: a->cuda = true; break;
-        case 'm': a->model = optarg; break;
-        case LEVELS: a->levels = optarg; break;
-        case INCORRECT: a->incorrect = true; break;
-        case COUNT: TRY(parse_whole("count", optarg, 1, 1000000, &a->count, e)); break;
-        case NO_VERIFY: a->no_verify = true; break;
-        case 'b': TRY(parse_whole("batch-size", optarg, 1, 4096, &a->batch, e)); break;
-        case PREFIX: a->prefix = optarg; break;
-        case DEVICE: a->device = optarg; break;
-        case THREADS: TRY(parse_whole("threads", optarg, 1, 1024, &a->threads, e)); break;
-        case CACHE: setenv("HF_HUB_CACHE", optarg, 1); break;
-        case 'h':
-        case HELP: printf("usage: kernelrl %s\n%s", build_usage, build_help); return ST_CANCELLED;
-        default: return FAIL(e, ST_USAGE, "bad option or missing value: %s", argv[optind - 1]);
-        }
-    }
-    if (optind < argc) return FAIL(e, ST_USAGE, "unexpected argument \"%s\"", argv[optind]);
-    if (!a->output) return FAIL(e, ST_USAGE, "--output: expected the folder of the index");
-    if (a->triton && a->cuda) return FAIL(e, ST_USAGE, "--triton-only and --cuda-only leave nothing");
-    if (a->n_corpus == 0) {
-        a->corpus[a->n_corpus++] = "kernelbook";
-        a->corpus[a->n_corpus++] = "sakana";
-    }
-    a->filter.backend = a->triton ? "triton" : a->cuda ? "cuda" : NULL;
-    a->filter.include_incorrect = a->incorrect;
-    return parse_levels(a->levels, &a->filter.sakana_levels, e);
-}
+#define A struct build_args
+static const struct args_flag build_flags[] = {
+    FLAG_SECTION("What goes in"),
+    FLAG_TEXT(A, output, "output", "DIR", NULL, "The index is in this folder.", .letter = 'o'),
+    FLAG_CALL(
+        take_corpus, "corpus", "WHAT", "kernelbook and sakana",
+        "A source of records: kernelbook (Triton, from the Hub), sakana (CUDA, from the Hub), generator (C, needs "
+        "no download), or a .jsonl or .parquet file, or a folder of them, or of `problems generate --answers "
+        "--verify`.",
+        .repeats = true),
+    FLAG_BOOL(A, triton, "triton-only", "All but Triton is left out."),
+    FLAG_BOOL(A, cuda, "cuda-only", "All but CUDA is left out."),
+    FLAG_CALL(take_levels, "sakana-levels", "L,L,...", "1,2,3", "These KernelBench levels are taken of sakana."),
+    FLAG_BOOL(A, incorrect, "include-incorrect", "Records that are known to be wrong are taken, too."),
+    FLAG_INT(A, count, "count", "N", 1, 1000000, "2000", "The generator makes so many problems."),
+    FLAG_BOOL(A, no_verify, "no-verify", "The generator's answers are taken without judging them."),
+    FLAG_SECTION("Embedding"),
+    FLAG_TEXT(A, model, "model", "M", RAG_DEFAULT_MODEL,
+              "What embeds: a Qwen2 or Qwen3 embedding model, by folder or name on the Hub, or lexical, which needs no "
+              "weights.",
+              .letter = 'm'),
+    FLAG_INT(A, batch, "batch-size", "N", 1, 4096, "32", "So many records are embedded at a time.", .letter = 'b'),
+    FLAG_TEXT(A, prefix, "query-prefix", "TEXT", "the one the model is known for",
+              "This instruction stands in front of what is asked about."),
+    FLAG_TEXT(A, device, "device", "D", NULL,
+              "The embedding model is on cpu, cuda or cuda:N; RAG_DEVICE overrules it."),
+    FLAG_INT(A, threads, "threads", "N", 1, 1024, "all CPUs", "So many threads work."),
+    FLAG_CALL(take_cache, "cache-dir", "DIR", "HF_HUB_CACHE", "The Hub's files are kept there."),
+};
+#undef A
+
+const struct args_command build_rag_index_command = {
+    .name = "build-rag-index",
+    .usage = "--output DIR [--corpus WHAT]... [FLAG]...",
+    .about = "Makes an index of solved problems, of which training and evaluation take examples (prompt_option: "
+             "raicl). The same command goes on with a build that was interrupted.",
+    .flags = build_flags,
+    .n_flags = ARRAY_LEN(build_flags),
+};
 
 int cmd_build_rag_index(int argc, char **argv) {
-    struct build_args a = {.model = RAG_DEFAULT_MODEL, .count = 2000, .batch = 32, .levels = "1,2,3"};
+    const struct args_command *c = &build_rag_index_command;
+    struct build_args a = {
+        .model = RAG_DEFAULT_MODEL, .count = 2000, .batch = 32, .filter = {.sakana_levels = 1 << 1 | 1 << 2 | 1 << 3}};
+    struct args given;
     struct err e = {0};
-    enum status st = parse_build(argc, argv, &a, &e);
-    if (st == ST_CANCELLED) return 0;
-    if (st == ST_USAGE) {
-        cli_report(&e);
-        return cli_usage(build_usage);
+    if (!args_parse(c, argc, argv, &a, &given)) return given.code;
+    if (!a.output) return args_wrong(c, &given, "--output: expected the folder of the index");
+    if (a.triton && a.cuda) return args_wrong(c, &given, "--triton-only and --cuda-only leave nothing");
+    if (a.n_corpus == 0) {
+        a.corpus[a.n_corpus++] = "kernelbook";
+        a.corpus[a.n_corpus++] = "sakana";
     }
+    a.filter.backend = a.triton ? "triton" : a.cuda ? "cuda" : NULL;
+    a.filter.include_incorrect = a.incorrect;
     a.cancel = interrupt_flag();
-    if (st == ST_OK) st = build(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return build(&a, &e) == ST_OK ? 0 : args_report(&e);
 }
 
 /* ---- query --------------------------------------------------------------------------------------------------------*/
-
-static const char query_usage[] =
-    "query-rag-index --index DIR --problem P [--source SRC] [--backend B] [-k N] [--keep-copies]\n"
-    "                [--device D] [--threads N] [--full] [--json]";
-static const char query_help[] =
-    "\n"
-    "The solved problems of an index that stand nearest to a problem, best first.\n"
-    "\n"
-    "  --index DIR    folder of build-rag-index\n"
-    "  --problem P    a .py file, or the key of a problem of the source (19_ReLU, 1/19)\n"
-    "  --source SRC   builtin, a KernelBench folder, a .jsonl file, ...; default: KERNELBENCH_ROOT, else builtin\n"
-    "  --backend B    only records of this backend: c, triton or cuda\n"
-    "  -k N           how many (3)\n"
-    "  --keep-copies  do not leave out solutions of the problem itself\n"
-    "  --device D     cpu, cuda or cuda:N, of the embedding model; RAG_DEVICE overrules it\n"
-    "  --full         print modules and kernels, too\n"
-    "  --json         one JSON object a line\n";
 
 enum { QUERY_K_MAX = 1000 };
 
@@ -351,42 +302,39 @@ out:
     return st;
 }
 
+#define A struct query_args
+static const struct args_flag query_flags[] = {
+    FLAG_SECTION("What is asked"),
+    FLAG_TEXT(A, index, "index", "DIR", NULL, "The folder of build-rag-index.", .letter = 'i'),
+    FLAG_TEXT(A, problem, "problem", "P", NULL, "A .py file, or the key of a problem of the source (19_ReLU, 1/19).",
+              .letter = 'p'),
+    FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
+              "Problems come from there: builtin, a KernelBench folder, a .jsonl file and others."),
+    FLAG_TEXT(A, backend, "backend", "B", NULL, "Only records of this backend are looked at: c, triton or cuda."),
+    FLAG_INT(A, k, "k", "N", 1, QUERY_K_MAX, "3", "So many are found.", .letter = 'k'),
+    FLAG_BOOL(A, keep, "keep-copies", "Solutions of the problem itself are not left out."),
+    FLAG_SECTION("Device"),
+    FLAG_TEXT(A, device, "device", "D", NULL,
+              "The embedding model is on cpu, cuda or cuda:N; RAG_DEVICE overrules it."),
+    FLAG_INT(A, threads, "threads", "N", 1, 1024, "all CPUs", "So many threads work."),
+    FLAG_SECTION("Output"),
+    FLAG_BOOL(A, full, "full", "Modules and kernels are printed, too."),
+    FLAG_BOOL(A, json, "json", "Each one is a JSON object a line."),
+};
+
+const struct args_command query_rag_index_command = {
+    .name = "query-rag-index",
+    .usage = "--index DIR --problem P [FLAG]...",
+    .about = "Prints the solved problems of an index that stand nearest to a problem, best first.",
+    .flags = query_flags,
+    .n_flags = ARRAY_LEN(query_flags),
+};
+
 int cmd_query_rag_index(int argc, char **argv) {
-    enum { SOURCE = 256, BACKEND, KEEP, DEVICE, THREADS, FULL, JSON, HELP };
-    static const struct option options[] = {
-        {"index", required_argument, NULL, 'i'},     {"problem", required_argument, NULL, 'p'},
-        {"source", required_argument, NULL, SOURCE}, {"backend", required_argument, NULL, BACKEND},
-        {"k", required_argument, NULL, 'k'},         {"keep-copies", no_argument, NULL, KEEP},
-        {"device", required_argument, NULL, DEVICE}, {"threads", required_argument, NULL, THREADS},
-        {"full", no_argument, NULL, FULL},           {"json", no_argument, NULL, JSON},
-        {"help", no_argument, NULL, HELP},           {NULL, 0, NULL, 0},
-    };
     struct query_args a = {.k = 3};
+    struct args given;
     struct err e = {0};
-    enum status st = ST_OK;
-    opterr = 0;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "i:p:k:h", options, NULL)) != -1 && st == ST_OK;) {
-        switch (c) {
-        case 'i': a.index = optarg; break;
-        case 'p': a.problem = optarg; break;
-        case SOURCE: a.source = optarg; break;
-        case BACKEND: a.backend = optarg; break;
-        case 'k': st = parse_whole("k", optarg, 1, QUERY_K_MAX, &a.k, &e); break;
-        case KEEP: a.keep = true; break;
-        case DEVICE: a.device = optarg; break;
-        case THREADS: st = parse_whole("threads", optarg, 1, 1024, &a.threads, &e); break;
-        case FULL: a.full = true; break;
-        case JSON: a.json = true; break;
-        case 'h':
-        case HELP: printf("usage: kernelrl %s\n%s", query_usage, query_help); return 0;
-        default: return cli_wrong(query_usage, "query-rag-index: bad option or missing value: %s", argv[optind - 1]);
-        }
-    }
-    if (st == ST_OK && optind < argc)
-        return cli_wrong(query_usage, "query-rag-index: unexpected argument \"%s\"", argv[optind]);
-    if (st == ST_OK && (!a.index || !a.problem))
-        return cli_wrong(query_usage, "query-rag-index: --index and --problem are needed");
-    if (st == ST_OK) st = query(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    if (!args_parse(&query_rag_index_command, argc, argv, &a, &given)) return given.code;
+    if (!a.index || !a.problem) return args_wrong(&query_rag_index_command, &given, "--index and --problem are needed");
+    return query(&a, &e) == ST_OK ? 0 : args_report(&e);
 }

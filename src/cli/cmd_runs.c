@@ -21,25 +21,11 @@
 #include "rl/run/watch_runs.h"
 #include "verify/verify.h"
 
-static const char usage[] =
-    "runs COMMAND [NAME]... [--runs-dir DIR]\n"
-    "  list [-n N] [--json]              runs, the newest first (20 of them)\n"
-    "  status [NAME]...                  what is running; or how the named ones stand\n"
-    "  stop NAME...|--all [--timeout S]  ends a run behind the step it is in; its state is saved\n"
-    "  resume NAME [--detach] [key=value]...   goes on where it was\n"
-    "  logs NAME [-n N] [-f]             last lines of its log (50); -f: and what follows\n"
-    "  metrics NAME [-n N]               a line a step\n"
-    "  watch NAME [--interval S] [--once]      curves in the terminal, until it ends\n"
-    "  summary [NAME]...                 device-hours, tokens, verdicts; of all runs without a name\n"
-    "  compare NAME NAME...              their last figures side by side\n"
-    "  uniform NAME                      groups whose answers all scored the same: they teach nothing\n"
-    "  disk                              what they take\n"
-    "  clean NAME... [--yes]             deletes runs, after a question";
-
 enum { NAMES_MAX = 64, LOG_MAX_BYTES = 1 << 30 };
 
 struct runs_args {
-    const char *command, *runs_dir, *name[NAMES_MAX];
+    const char *runs_dir;
+    char **name;
     int n_names;
     int64_t count; /* -n; 0: the command's own */
     double timeout_s, interval_s;
@@ -139,6 +125,9 @@ static enum status list(const struct runs_args *a, bool running_only, struct err
     free(all);
     return st;
 }
+
+static enum status list_all(const struct runs_args *a, struct err *e) { return list(a, false, e); }
+static enum status list_running(const struct runs_args *a, struct err *e) { return list(a, true, e); }
 
 /* Calls fn for each run named on the command line. */
 typedef enum status run_fn(const struct runs_args *a, struct run_info *r, struct err *e);
@@ -437,25 +426,17 @@ static enum status clean(const struct runs_args *a, struct run_info *r, struct e
     return ST_OK;
 }
 
-/* What is wrong, in a line, instead of the whole usage. */
-static int wrong_usage(const char *command, const char *what) {
-    fprintf(stderr, "kernelrl: runs %s: %s; kernelrl runs list shows the runs, kernelrl help runs the options\n",
-            command, what);
-    return 2;
-}
-
 /* `train` with the run's own configuration, in its own directory, wherever that is now. */
 static int resume(const char *runs_dir, int argc, char **argv) {
     struct err e;
     CLEANUP_FREE char *dir = NULL;
     struct run_info r;
-    if (argc < 1) return wrong_usage("resume", "expected the NAME of a run");
-    if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return cli_report(&e);
+    if (runs_find(runs_dir, argv[0], &dir, &e) != ST_OK || run_info_read(dir, &r, &e) != ST_OK) return args_report(&e);
     const bool running = r.state == RUN_RUNNING;
     run_info_free(&r);
     if (running) {
         (void)FAIL(&e, ST_INVALID, "%s: is running already", dir);
-        return cli_report(&e);
+        return args_report(&e);
     }
     struct arena a = ARENA_INIT;
     char **args = arena_array(&a, char *, argc + 5);
@@ -471,113 +452,106 @@ static int resume(const char *runs_dir, int argc, char **argv) {
 
 /* ---- the command --------------------------------------------------------------------------------------------------*/
 
-static bool is_option(const char *arg, const char *name) { return strcmp(arg, name) == 0; }
+#define A struct runs_args
+static const struct args_flag flags[] = {
+    FLAG_TEXT(A, runs_dir, "runs-dir", "DIR", "runs", "Runs are in this folder."),
+    FLAG_INT(A, count, NULL, "N", 1, 999999999, "20 runs, 50 lines, all steps", "So many are shown, the newest.",
+             .letter = 'n', .of = "list logs metrics"),
+    FLAG_BOOL(A, json, "json", "Each run is one JSON object a line.", .of = "list status"),
+    FLAG_BOOL(A, all, "all", "All runs are stopped.", .of = "stop"),
+    FLAG_FLOAT(A, timeout_s, "timeout", "S", 0, 999999999, "900", "It is waited so many seconds for the end.",
+               .of = "stop"),
+    FLAG_BOOL(A, follow, NULL, "What follows is printed, too.", .letter = 'f', .of = "logs"),
+    FLAG_FLOAT(A, interval_s, "interval", "S", 0.1, 999999999, "5", "Curves are drawn anew after so many seconds.",
+               .of = "watch"),
+    FLAG_BOOL(A, once, "once", "Curves are drawn once.", .of = "watch"),
+    FLAG_BOOL(A, yes, "yes", "It is not asked.", .of = "clean"),
+};
+#undef A
 
-/* The value of an option: a number of at least low. */
-static bool number(int argc, char **argv, int *i, double low, double *out) {
-    return *i + 1 < argc && parse_f64(argv[++*i], out) && *out >= low && *out < 1e9;
-}
+#define ONE .min = 1, .max = 1, .expected = "the NAME of one run"
+static const struct args_sub subs[] = {
+    {.name = "list", .help = "Prints runs, the newest first."},
+    {.name = "status",
+     .words = "[NAME]...",
+     .max = NAMES_MAX,
+     .help = "Prints what is running, or how the named ones "
+             "stand."},
+    {.name = "stop",
+     .words = "NAME...|--all",
+     .max = NAMES_MAX,
+     .help = "Ends a run behind the step it is in; its state is saved."},
+    {.name = "resume",
+     .words = "NAME [--detach] [key=value]...",
+     .min = 1,
+     .max = -1,
+     .expected = "the NAME of a run",
+     .help = "Goes on where it was.",
+     .rest = true},
+    {.name = "logs", .words = "NAME", ONE, .help = "Prints the last lines of its log."},
+    {.name = "metrics", .words = "NAME", ONE, .help = "Prints a line a step."},
+    {.name = "watch", .words = "NAME", ONE, .help = "Draws curves in the terminal, until it ends."},
+    {.name = "summary",
+     .words = "[NAME]...",
+     .max = NAMES_MAX,
+     .help = "Prints device-hours, tokens and verdicts; of all runs without a name."},
+    {.name = "compare",
+     .words = "NAME NAME...",
+     .min = 2,
+     .max = NAMES_MAX,
+     .expected = "the NAMEs of two runs",
+     .help = "Prints their last figures side by side."},
+    {.name = "uniform",
+     .words = "NAME",
+     ONE,
+     .help = "Counts groups whose answers all scored the same: they teach nothing."},
+    {.name = "disk", .help = "Prints what they take."},
+    {.name = "clean",
+     .words = "NAME...",
+     .min = 1,
+     .max = NAMES_MAX,
+     .expected = "the NAME of a run",
+     .help = "Deletes runs, after a question."},
+};
 
-static enum status parse(int argc, char **argv, struct runs_args *a, struct err *e) {
-    double count = 0;
-    for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
-        bool good = true;
-        if (is_option(arg, "--runs-dir"))
-            good = i + 1 < argc && (a->runs_dir = argv[++i]);
-        else if (is_option(arg, "-n"))
-            good = number(argc, argv, &i, 1, &count);
-        else if (is_option(arg, "--timeout"))
-            good = number(argc, argv, &i, 0, &a->timeout_s);
-        else if (is_option(arg, "--interval"))
-            good = number(argc, argv, &i, 0.1, &a->interval_s);
-        else if (is_option(arg, "--all"))
-            a->all = true;
-        else if (is_option(arg, "--json"))
-            a->json = true;
-        else if (is_option(arg, "-f"))
-            a->follow = true;
-        else if (is_option(arg, "--once"))
-            a->once = true;
-        else if (is_option(arg, "--yes"))
-            a->yes = true;
-        else if (arg[0] == '-' || a->n_names == NAMES_MAX)
-            good = false;
-        else
-            a->name[a->n_names++] = arg;
-        if (!good) return FAIL(e, ST_USAGE, "runs %s: bad option or value: %s", a->command, arg);
-    }
-    a->count = (int64_t)count;
-    return ST_OK;
-}
+const struct args_command runs_command = {
+    .name = "runs",
+    .usage = "COMMAND [NAME]... [FLAG]...",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .subs = subs,
+    .n_subs = ARRAY_LEN(subs),
+};
 
 static enum status watch(const struct runs_args *a, struct run_info *r, struct err *e) {
     return watch_run(r->dir, a->interval_s, a->once, a->cancel, e);
 }
 
 int cmd_runs(int argc, char **argv) {
-    /* names: -1 any, 0 none, 1 one, 2 at least one, 3 at least two. fits: options it takes beside --runs-dir */
     static const struct {
         const char *name;
-        int names;
-        const char *fits;
-        run_fn *fn;
-    } commands[] = {{"list", 0, "nj", NULL},   {"status", -1, "j", status_of}, {"stop", -1, "at", stop},
-                    {"logs", 1, "nf", logs},   {"metrics", 1, "n", metrics},   {"watch", 1, "io", watch},
-                    {"summary", -1, "", NULL}, {"compare", 3, "", NULL},       {"uniform", 1, "", uniform},
-                    {"disk", 0, "", NULL},     {"clean", 2, "y", clean}};
+        run_fn *each;                                               /* of every run that is named */
+        enum status (*all)(const struct runs_args *, struct err *); /* where that is NULL, or none is named */
+    } commands[] = {{"list", NULL, list_all},   {"status", status_of, list_running},
+                    {"stop", stop, stop_all},   {"logs", logs, NULL},
+                    {"metrics", metrics, NULL}, {"watch", watch, NULL},
+                    {"summary", NULL, summary}, {"compare", NULL, compare},
+                    {"uniform", uniform, NULL}, {"disk", NULL, disk},
+                    {"clean", clean, NULL}};
     struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5};
+    struct args given;
     struct err e = {0};
-    if (argc >= 2 && (is_option(argv[1], "--help") || is_option(argv[1], "-h"))) {
-        printf("usage: kernelrl %s\n", usage);
-        return 0;
-    }
-    if (argc < 2) return cli_usage(usage);
-    a.command = argv[1];
-    if (strcmp(a.command, "resume") == 0) {
-        if (argc >= 4 && is_option(argv[2], "--runs-dir")) return resume(argv[3], argc - 4, argv + 4);
-        return resume(a.runs_dir, argc - 2, argv + 2);
-    }
+    if (!args_parse(&runs_command, argc, argv, &a, &given)) return given.code;
+    const char *command = given.sub->name;
+    a.name = given.word;
+    a.n_names = given.n_words;
+    if (strcmp(command, "resume") == 0) return resume(a.runs_dir, given.n_words, given.word);
+    if (strcmp(command, "stop") == 0 && a.all == (a.n_names > 0))
+        return args_wrong(&runs_command, &given, "expected the NAME of a run, or --all");
     size_t c = 0;
-    while (c < ARRAY_LEN(commands) && strcmp(commands[c].name, a.command) != 0) c++;
-    if (c == ARRAY_LEN(commands)) {
-        const char *near = NULL;
-        size_t limit = str_near_limit(a.command);
-        for (c = 0; c < ARRAY_LEN(commands); c++)
-            if (str_nearer(a.command, commands[c].name, &limit)) near = commands[c].name;
-        if (str_nearer(a.command, "resume", &limit)) near = "resume";
-        if (!near) return cli_usage(usage);
-        fprintf(stderr, "kernelrl: runs: unknown command \"%s\"; did you mean \"%s\"?\n", a.command, near);
-        return 2;
-    }
-    enum status st = parse(argc - 2, argv + 2, &a, &e);
-    if (st != ST_OK) {
-        cli_report(&e);
-        return cli_usage(usage);
-    }
-    const char *fits = commands[c].fits;
-    const int names = commands[c].names;
-    const bool misplaced = (a.count && !strchr(fits, 'n')) || (a.json && !strchr(fits, 'j')) ||
-                           (a.all && !strchr(fits, 'a')) || (a.timeout_s != 900 && !strchr(fits, 't')) ||
-                           (a.follow && !strchr(fits, 'f')) || (a.interval_s != 5 && !strchr(fits, 'i')) ||
-                           (a.once && !strchr(fits, 'o')) || (a.yes && !strchr(fits, 'y'));
-    if (misplaced) return wrong_usage(a.command, "an option that is another command's");
-    if (names == 0 && a.n_names) return wrong_usage(a.command, "takes no name");
-    if (names == 1 && a.n_names != 1) return wrong_usage(a.command, "expected the NAME of one run");
-    if (names >= 2 && a.n_names < names - 1)
-        return wrong_usage(a.command, names == 2 ? "expected the NAME of a run" : "expected the NAMEs of two runs");
-    if (commands[c].fn == stop && a.all == (a.n_names > 0))
-        return wrong_usage(a.command, "expected the NAME of a run, or --all");
-    if (a.follow || commands[c].fn == stop || commands[c].fn == watch) a.cancel = interrupt_flag();
-    if (strcmp(a.command, "list") == 0 || (commands[c].fn == status_of && a.n_names == 0))
-        st = list(&a, commands[c].fn == status_of, &e);
-    else if (commands[c].fn == stop && a.all)
-        st = stop_all(&a, &e);
-    else if (commands[c].fn)
-        st = each(&a, commands[c].fn, &e);
-    else
-        st = strcmp(a.command, "summary") == 0   ? summary(&a, &e)
-             : strcmp(a.command, "compare") == 0 ? compare(&a, &e)
-                                                 : disk(&a, &e);
-    return st == ST_OK ? 0 : cli_report(&e);
+    while (strcmp(commands[c].name, command) != 0) c++;
+    if (a.follow || commands[c].each == stop || commands[c].each == watch) a.cancel = interrupt_flag();
+    const enum status st = commands[c].each && (a.n_names > 0 || !commands[c].all) ? each(&a, commands[c].each, &e)
+                                                                                   : commands[c].all(&a, &e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

@@ -1,5 +1,4 @@
 /* kernelrl sample: one prompt in, answers out. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,22 +14,6 @@
 #include "tensor/backend.h"
 #include "text/chat.h"
 
-static const char usage[] =
-    "sample --model MODEL --prompt TEXT [--adapter MODEL] [--system TEXT] [--raw] [--renderer NAME]\n"
-    "       [--thinking] [--n N] [--temperature T] [--top-k K] [--top-p P] [--min-p P]\n"
-    "       [--max-tokens N] [--seed N] [--stop STR]... [--device NAME] [--dtype TYPE] [--kv-memory BYTES]\n"
-    "       [--threads N] [--json]\n"
-    "Samples N answers (default 1) at temperature 1 of up to 512 tokens. The prompt is a user message in the model's\n"
-    "chat format, as in training (--renderer qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct forces one);\n"
-    "--raw takes it as it is, special tokens included. --stop ends an answer at a string. --json prints one object a\n"
-    "line: text, ids, logprobs, stop. MODEL is a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION); an\n"
-    "adapter likewise. --device is cpu (default), cuda, or cuda:N for the N-th GPU from 0. --min-p leaves out tokens "
-    "less\n"
-    "than P times as probable as the most probable one. --kv-memory bounds the memory for keys and values (default: a\n"
-    "quarter of what is free); with less, fewer answers are sampled at a time, with the same result. --dtype\n"
-    "is what matrices are held and multiplied in: f32, bf16, or auto (default): bf16 from 100 million parameters on\n"
-    "where the device has it.";
-
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
@@ -39,6 +22,61 @@ struct sample_options {
     int64_t kv_memory;
     struct sample_params params;
     bool raw, thinking, json;
+};
+
+static enum status take_stop(void *values, const char *text, struct err *e) {
+    struct sample_options *o = values;
+    if (!*text || o->n_stop == MAX_STOPS) return FAIL(e, ST_USAGE, "expected up to %d strings, none empty", MAX_STOPS);
+    o->stop[o->n_stop++] = text;
+    return ST_OK;
+}
+
+#define S struct sample_options
+static const struct args_flag flags[] = {
+    FLAG_SECTION("Model"),
+    FLAG_TEXT(S, model, "model", "MODEL", NULL,
+              "The model: a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION)."),
+    FLAG_TEXT(S, adapter, "adapter", "MODEL", NULL, "This adapter is put on it, named likewise."),
+    FLAG_SECTION("Prompt"),
+    FLAG_TEXT(S, prompt, "prompt", "TEXT", NULL,
+              "The prompt: a user message in the model's chat format, as in training."),
+    FLAG_TEXT(S, system, "system", "TEXT", NULL, "A system message stands in front of it."),
+    FLAG_TEXT(S, renderer, "renderer", "NAME", "the model's",
+              "The chat format: qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct."),
+    FLAG_BOOL(S, thinking, "thinking", "The model is asked to think first."),
+    FLAG_BOOL(S, raw, "raw", "The prompt is taken as it is, special tokens included."),
+    FLAG_SECTION("Sampling"),
+    FLAG_INT(S, n, "n", "N", 1, 100000, "1", "So many answers are sampled."),
+    FLAG_INT(S, params.max_tokens, "max-tokens", "N", 1, INT32_MAX, "512", "An answer has so many tokens at most."),
+    FLAG_FLOAT(S, params.temperature, "temperature", "T", 0, 100, "1", "The temperature; 0 is greedy."),
+    FLAG_INT(S, params.top_k, "top-k", "K", 0, INT32_MAX, "0, off", "Only the K most probable tokens are drawn."),
+    FLAG_FLOAT(S, params.top_p, "top-p", "P", 1e-6, 1, "1, off",
+               "Only the most probable tokens that have P of the probability together are drawn."),
+    FLAG_FLOAT(S, params.min_p, "min-p", "P", 0, 1, "0, off",
+               "Tokens less than P times as probable as the most probable one are left out."),
+    FLAG_CALL(take_stop, "stop", "STR", NULL, "An answer ends at this string.", .repeats = true),
+    FLAG_INT(S, params.seed, "seed", "N", 0, INT64_MAX, "0", "Tokens are drawn from that stream."),
+    FLAG_SECTION("Device"),
+    FLAG_TEXT(S, device, "device", "NAME", "cpu", "The device: cpu, cuda, or cuda:N for the N-th GPU from 0.",
+              .valid = backend_device_valid, .expected = "cpu, cuda or cuda:N"),
+    FLAG_CHOICE(S, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
+                "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
+                "has it."),
+    FLAG_INT(S, kv_memory, "kv-memory", "BYTES", 0, INT64_MAX, "a quarter of what is free",
+             "Keys and values may take so much memory; with less, fewer answers are sampled at a time, with the same "
+             "result."),
+    FLAG_INT(S, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work."),
+    FLAG_SECTION("Output"),
+    FLAG_BOOL(S, json, "json", "Each answer is one JSON object a line: text, ids, logprobs, stop."),
+};
+#undef S
+
+const struct args_command sample_command = {
+    .name = "sample",
+    .usage = "--model MODEL --prompt TEXT [FLAG]...",
+    .about = "Samples answers to a prompt.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
 };
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
@@ -202,110 +240,16 @@ done:
     return st;
 }
 
-static bool int_option(const char *name, int64_t min, int64_t max, int64_t *out) {
-    if (parse_i64(optarg, out) && *out >= min && *out <= max) return true;
-    fprintf(stderr, "kernelrl: --%s: expected an integer from %lld to %lld, got \"%s\"\n", name, (long long)min,
-            (long long)max, optarg);
-    return false;
-}
-
-static bool real_option(const char *name, double min, double max, double *out) {
-    if (parse_f64(optarg, out) && *out >= min && *out <= max) return true;
-    fprintf(stderr, "kernelrl: --%s: expected a number from %g to %g, got \"%s\"\n", name, min, max, optarg);
-    return false;
-}
-
 int cmd_sample(int argc, char **argv) {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"adapter", required_argument, NULL, 'a'},
-        {"prompt", required_argument, NULL, 'p'},
-        {"system", required_argument, NULL, 's'},
-        {"raw", no_argument, NULL, 'r'},
-        {"renderer", required_argument, NULL, 'R'},
-        {"thinking", no_argument, NULL, 'N'},
-        {"n", required_argument, NULL, 'n'},
-        {"temperature", required_argument, NULL, 't'},
-        {"top-k", required_argument, NULL, 'k'},
-        {"top-p", required_argument, NULL, 'P'},
-        {"min-p", required_argument, NULL, 'i'},
-        {"kv-memory", required_argument, NULL, 'K'},
-        {"max-tokens", required_argument, NULL, 'M'},
-        {"seed", required_argument, NULL, 'S'},
-        {"stop", required_argument, NULL, 'x'},
-        {"device", required_argument, NULL, 'D'},
-        {"dtype", required_argument, NULL, 'Y'},
-        {"threads", required_argument, NULL, 'T'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
+    const struct args_command *c = &sample_command;
     struct sample_options o = {.device = "cpu", .n = 1, .params = {.temperature = 1, .top_p = 1, .max_tokens = 512}};
-    int c;
-    int64_t i;
-    double d;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        bool good = true;
-        switch (c) {
-        case 'm': o.model = optarg; break;
-        case 'a': o.adapter = optarg; break;
-        case 'p': o.prompt = optarg; break;
-        case 's': o.system = optarg; break;
-        case 'r': o.raw = true; break;
-        case 'R': o.renderer = optarg; break;
-        case 'N': o.thinking = true; break;
-        case 'j': o.json = true; break;
-        case 'D':
-            o.device = optarg;
-            if (!(good = backend_device_valid(optarg)))
-                fprintf(stderr, "kernelrl: --device: expected cpu, cuda or cuda:N, got \"%s\"\n", optarg);
-            break;
-        case 'Y': good = cli_dtype(o.dtype = optarg); break;
-        case 'n':
-            if ((good = int_option("n", 1, 100000, &i))) o.n = (int)i;
-            break;
-        case 'k':
-            if ((good = int_option("top-k", 0, INT32_MAX, &i))) o.params.top_k = (int)i;
-            break;
-        case 'M':
-            if ((good = int_option("max-tokens", 1, INT32_MAX, &i))) o.params.max_tokens = (int)i;
-            break;
-        case 'T':
-            if ((good = int_option("threads", 0, 1024, &i))) o.threads = (int)i;
-            break;
-        case 'S':
-            if ((good = int_option("seed", 0, INT64_MAX, &i))) o.params.seed = (uint64_t)i;
-            break;
-        case 't':
-            if ((good = real_option("temperature", 0, 100, &d))) o.params.temperature = (float)d;
-            break;
-        case 'P':
-            if ((good = real_option("top-p", 1e-6, 1, &d))) o.params.top_p = (float)d;
-            break;
-        case 'i':
-            if ((good = real_option("min-p", 0, 1, &d))) o.params.min_p = (float)d;
-            break;
-        case 'K': good = int_option("kv-memory", 0, INT64_MAX, &o.kv_memory); break;
-        case 'x':
-            good = *optarg && o.n_stop < MAX_STOPS;
-            if (good)
-                o.stop[o.n_stop++] = optarg;
-            else
-                fprintf(stderr, "kernelrl: --stop: expected up to %d strings, none empty\n", MAX_STOPS);
-            break;
-        case 'h': printf("usage: kernelrl %s\n", usage); return 0;
-        default: return cli_usage(usage);
-        }
-        if (!good) return 2;
-    }
-    bool chat_options = o.system || o.renderer || o.thinking;
-    if (!o.model || !o.prompt) return cli_wrong(usage, "sample: --model and --prompt are needed");
-    if (optind != argc) return cli_wrong(usage, "sample: unexpected argument \"%s\"", argv[optind]);
-    if (o.raw && chat_options)
-        return cli_wrong(usage, "sample: --raw takes the prompt as it is: no --system, --renderer or --thinking");
-    if (o.renderer && o.thinking)
-        return cli_wrong(usage, "sample: --renderer says itself whether it thinks: no --thinking");
+    struct args given;
     struct err e = {0};
-    return run(&o, &e) == ST_OK ? 0 : cli_report(&e);
+    if (!args_parse(c, argc, argv, &o, &given)) return given.code;
+    if (!o.model || !o.prompt) return args_wrong(c, &given, "--model and --prompt are needed");
+    if (o.raw && (o.system || o.renderer || o.thinking))
+        return args_wrong(c, &given, "--raw takes the prompt as it is: no --system, --renderer or --thinking");
+    if (o.renderer && o.thinking)
+        return args_wrong(c, &given, "--renderer says itself whether it thinks: no --thinking");
+    return run(&o, &e) == ST_OK ? 0 : args_report(&e);
 }

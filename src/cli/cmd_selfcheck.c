@@ -340,37 +340,66 @@ static enum status run_golden(struct check *c, struct err *e) {
     return ST_OK;
 }
 
+struct golden_args {
+    const char *device;
+    bool bf16;
+};
+
+#define A struct golden_args
+static const struct args_flag flags[] = {
+    FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
+              .expected = "cpu, cuda or cuda:N"),
+    FLAG_CHOICE(A, bf16, "dtype", "TYPE", "f32|bf16", "f32", "Matrices are held and multiplied in it."),
+};
+
+static const struct args_sub subs[] = {
+    {.name = "golden",
+     .words = "DIR",
+     .min = 1,
+     .max = 1,
+     .help = "Checks the engine against numbers of another implementation, which DIR holds."},
+    {.name = "onpolicy",
+     .words = "[FLAG]...",
+     .max = -1,
+     .help = "Compares sampler and trainer bit by bit; its flags stand below.",
+     .rest = true},
+    {.name = "ops",
+     .words = "[FLAG]...",
+     .max = -1,
+     .help = "Checks every op of a device; its flags stand below.",
+     .rest = true},
+};
+
+static const struct args_command *const more[] = {&onpolicy_command, &ops_command, NULL};
+
+const struct args_command selfcheck_command = {
+    .name = "selfcheck",
+    .usage = "golden DIR [FLAG]...\nonpolicy --model MODEL [FLAG]...\nops [FLAG]...",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .subs = subs,
+    .n_subs = ARRAY_LEN(subs),
+    .more = more,
+};
+
 int cmd_selfcheck(int argc, char **argv) {
-    static const char usage[] =
-        "selfcheck golden DIR [--device cpu|cuda|cuda:N] [--dtype f32|bf16], selfcheck onpolicy --help or selfcheck "
-        "ops --help";
     if (argc >= 2 && strcmp(argv[1], "onpolicy") == 0) return selfcheck_onpolicy(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "ops") == 0) return selfcheck_ops(argc - 1, argv + 1);
-    const char *device = "cpu", *dtype = "f32";
-    if (cli_wants_help(argc, argv)) {
-        printf("usage: kernelrl %s\n", usage);
-        return 0;
-    }
-    if (argc < 3 || argc % 2 == 0 || strcmp(argv[1], "golden") != 0) return cli_usage(usage);
-    for (int i = 3; i < argc; i += 2)
-        if (strcmp(argv[i], "--device") == 0)
-            device = argv[i + 1];
-        else if (strcmp(argv[i], "--dtype") == 0)
-            dtype = argv[i + 1];
-        else
-            return cli_usage(usage);
-    const bool bf16 = strcmp(dtype, "bf16") == 0;
-    if ((!bf16 && strcmp(dtype, "f32") != 0) || !backend_device_valid(device)) return cli_usage(usage);
-    struct check c = {.dir = argv[2], .bf16 = bf16};
+    struct golden_args a = {.device = "cpu"};
+    struct args given;
+    if (!args_parse(&selfcheck_command, argc, argv, &a, &given)) return given.code;
+    if (strcmp(given.sub->name, "golden") != 0)
+        return args_wrong(&selfcheck_command, &given, "this word comes in front of its flags");
+    struct check c = {.dir = given.word[0], .bf16 = a.bf16};
     struct err e = {0};
     struct pool *pool = pool_create(0);
-    enum status st = backend_open(device, pool, &c.be, &e);
+    enum status st = backend_open(a.device, pool, &c.be, &e);
     if (st == ST_OK) st = run_golden(&c, &e);
     st_close(&c.f);
     arena_free(&c.arena);
     if (c.be) c.be->close(c.be);
     pool_destroy(pool);
-    if (st != ST_OK) return cli_report(&e);
+    if (st != ST_OK) return args_report(&e);
     printf("%s\n", c.failed ? "selfcheck: FAILED" : "selfcheck: ok");
     return c.failed ? 1 : 0;
 }

@@ -1,5 +1,4 @@
 /* kernelrl tokenize: text to token ids and back, and a check against recorded ids. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,16 +10,36 @@
 #include "rl/options/find_model.h"
 #include "text/tokenizer.h"
 
-static const char usage[] =
-    "tokenize --model MODEL [--text TEXT | --file FILE] [--specials] [--json]\n"
-    "       kernelrl tokenize --model MODEL --decode \"ID ID ...\" [--json]\n"
-    "       kernelrl tokenize --model MODEL --check FILE.jsonl\n"
-    "Prints the token ids of TEXT, FILE or standard input. --specials recognises added tokens such as <|im_end|> in "
-    "the\n"
-    "text. --decode prints the text of ids. --check compares every {\"text\", \"ids\"} line of a file, added tokens\n"
-    "recognised as Hugging Face's tokenizers do by default, and fails on a mismatch. MODEL is a folder, or a name on "
-    "the\n"
-    "Hub (ORG/NAME or ORG/NAME@REVISION), of which only the tokenizer is downloaded.";
+struct tokenize_args {
+    const char *model, *text, *file, *decode, *check;
+    bool specials, json;
+};
+
+#define A struct tokenize_args
+static const struct args_flag flags[] = {
+    FLAG_TEXT(
+        A, model, "model", "MODEL", NULL,
+        "The tokenizer's model: a folder, or a name on the Hub (ORG/NAME or ORG/NAME@REVISION), of which only the "
+        "tokenizer is downloaded."),
+    FLAG_TEXT(A, text, "text", "TEXT", "standard input", "The token ids of this text are printed."),
+    FLAG_TEXT(A, file, "file", "FILE", NULL, "The token ids of this file's text are printed."),
+    FLAG_BOOL(A, specials, "specials", "Added tokens such as <|im_end|> are recognised in the text."),
+    FLAG_TEXT(A, decode, "decode", "IDS", NULL, "The text of these ids, \"ID ID ...\", is printed."),
+    FLAG_TEXT(
+        A, check, "check", "FILE", NULL,
+        "Every {\"text\", \"ids\"} line of this .jsonl file is compared, added tokens being recognised as Hugging "
+        "Face's tokenizers do by default; a mismatch is a failure."),
+    FLAG_BOOL(A, json, "json", "Ids are printed as a JSON list, and text as a JSON string."),
+};
+
+const struct args_command tokenize_command = {
+    .name = "tokenize",
+    .usage = "--model MODEL [--text TEXT | --file FILE] [--specials] [--json]\n"
+             "--model MODEL --decode \"ID ID ...\" [--json]\n--model MODEL --check FILE.jsonl",
+    .about = "Turns text into token ids and back.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+};
 
 enum { MAX_INPUT_BYTES = 1 << 30, SHOWN_MISMATCHES = 5 };
 
@@ -117,69 +136,43 @@ static enum status decode(const struct tokenizer *t, const char *list, bool json
     return ST_OK;
 }
 
-int cmd_tokenize(int argc, char **argv) {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"text", required_argument, NULL, 't'},
-        {"file", required_argument, NULL, 'f'},
-        {"decode", required_argument, NULL, 'd'},
-        {"check", required_argument, NULL, 'c'},
-        {"specials", no_argument, NULL, 's'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    const char *model = NULL, *text = NULL, *file = NULL, *ids_text = NULL, *golden = NULL;
-    bool specials = false, json = false;
-    int c;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (c) {
-        case 'm': model = optarg; break;
-        case 't': text = optarg; break;
-        case 'f': file = optarg; break;
-        case 'd': ids_text = optarg; break;
-        case 'c': golden = optarg; break;
-        case 's': specials = true; break;
-        case 'j': json = true; break;
-        case 'h': printf("usage: kernelrl %s\n", usage); return 0;
-        default: return cli_usage(usage);
-        }
+/* Prints the ids of --text, --file or standard input. */
+static enum status encode(struct tokenizer *t, const struct tokenize_args *a, struct err *e) {
+    CLEANUP_STR struct str in = STR_INIT;
+    struct ids ids = {0};
+    if (a->text) {
+        str_adds(&in, a->text);
+    } else if (a->file) {
+        TRY(fs_read(a->file, MAX_INPUT_BYTES, &in.p, &in.len, e));
+        in.cap = in.len + 1;
+    } else {
+        TRY(read_stdin(&in, e));
     }
-    int modes = (text != NULL) + (file != NULL) + (ids_text != NULL) + (golden != NULL);
-    if (!model) return cli_wrong(usage, "tokenize: --model is needed");
-    if (optind != argc) return cli_wrong(usage, "tokenize: unexpected argument \"%s\"", argv[optind]);
-    if (modes > 1 || (golden && (json || specials)) || (ids_text && specials))
-        return cli_wrong(usage, "tokenize: these options do not go together");
+    tokenizer_encode(t, str_c(&in), in.len, a->specials, &ids);
+    print_ids(&ids, a->json);
+    ids_free(&ids);
+    return ST_OK;
+}
 
+int cmd_tokenize(int argc, char **argv) {
+    const struct args_command *c = &tokenize_command;
+    struct tokenize_args a = {0};
+    struct args given;
+    if (!args_parse(c, argc, argv, &a, &given)) return given.code;
+    const int modes = (a.text != NULL) + (a.file != NULL) + (a.decode != NULL) + (a.check != NULL);
+    if (!a.model) return args_wrong(c, &given, "--model is needed");
+    if (modes > 1 || (a.check && (a.json || a.specials)) || (a.decode && a.specials))
+        return args_wrong(c, &given, "these flags do not go together");
     struct err e = {0};
     struct tokenizer *t;
     CLEANUP_FREE char *dir = NULL;
-    if (locate("--model", HUB_TOKENIZER, model, NULL, NULL, &dir, &e) != ST_OK || tokenizer_open(dir, &t, &e) != ST_OK)
-        return cli_report(&e);
+    if (locate("--model", HUB_TOKENIZER, a.model, NULL, NULL, &dir, &e) != ST_OK ||
+        tokenizer_open(dir, &t, &e) != ST_OK)
+        return args_report(&e);
     int rc = 0;
-    enum status st = ST_OK;
-    if (golden) {
-        st = check(t, golden, &rc, &e);
-    } else if (ids_text) {
-        st = decode(t, ids_text, json, &e);
-    } else {
-        CLEANUP_STR struct str in = STR_INIT;
-        if (text) {
-            str_adds(&in, text);
-        } else if (file) {
-            st = fs_read(file, MAX_INPUT_BYTES, &in.p, &in.len, &e);
-            in.cap = in.len + 1;
-        } else {
-            st = read_stdin(&in, &e);
-        }
-        if (st == ST_OK) {
-            struct ids ids = {0};
-            tokenizer_encode(t, str_c(&in), in.len, specials, &ids);
-            print_ids(&ids, json);
-            ids_free(&ids);
-        }
-    }
+    const enum status st = a.check    ? check(t, a.check, &rc, &e)
+                           : a.decode ? decode(t, a.decode, a.json, &e)
+                                      : encode(t, &a, &e);
     tokenizer_close(t);
-    return st == ST_OK ? rc : cli_report(&e);
+    return st == ST_OK ? rc : args_report(&e);
 }

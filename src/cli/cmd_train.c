@@ -52,7 +52,7 @@ int cmd_train(int argc, char **argv) {
     }
     str_free(&yaml);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }
 
 int cmd_sft(int argc, char **argv) {
@@ -66,5 +66,5 @@ int cmd_sft(int argc, char **argv) {
     if (st == ST_OK) st = sft_options_check(&c, &o, &e);
     if (st == ST_OK) st = sft_run(&o, interrupt_flag(), &e);
     config_free(&c);
-    return st == ST_OK ? 0 : cli_report(&e);
+    return st == ST_OK ? 0 : args_report(&e);
 }

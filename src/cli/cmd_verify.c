@@ -1,10 +1,10 @@
 /* kernelrl verify: one answer, one verdict. */
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/choice.h"
 #include "base/fs.h"
 #include "cli/cli.h"
 #include "policy/parse.h"
@@ -14,50 +14,6 @@
 
 enum { MAX_ANSWER_BYTES = 4 << 20 };
 
-static const char usage[] = "verify --problem P --solution S [--backend B] [--precision P] [--scoring S] [--device D]\n"
-                            "                [--source SRC] [--json] [--trials N] [--timed-calls N] [--threads N] "
-                            "[--timeout SECONDS] [--no-measure] [--allow-weaker]";
-static const char help[] =
-    "\n"
-    "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times it.\n"
-    "\n"
-    "  --problem P      a KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19)\n"
-    "  --solution S     a .c file, or a text with the answer between <KERNEL> tags or in a code fence\n"
-    "  --backend B      c: one C translation unit with kernel() (docs/formats.md, \"Native ABI\"); torch_cpu, triton,\n"
-    "                   cuda: a KernelBench file with class ModelNew; cuda_native: a CUDA C++ unit with kernel() (c)\n"
-    "  --precision P    fp32, fp16 or bf16; what floating-point tensors are cast to (fp32)\n"
-    "  --scoring S      hardened, or compat: KernelBench's rule, seeds and trials (hardened)\n"
-    "  --device D       cpu, or cuda:N (what the backend needs)\n"
-    "  --compat-inputs  cpu: draw inputs on the CPU even for a GPU, exactly KernelBench's numbers\n"
-    "  --timed-calls N  ModelNew backends (100)\n"
-    "  --timing M       interleaved, calibrated, cuda_event, do_bench, do_bench_impl, host_time or nsight_python_time\n"
-    "                   (interleaved; docs/formats.md)\n"
-    "  --warmup N       calls in front of timed ones, at least (the method's)\n"
-    "  --trim X         share of the times left out at either end; 0.5: the median (the method's)\n"
-    "  --interval W     go on timing until the 95 % interval is W of the ratio wide, such as 0.02\n"
-    "  --budget S       seconds that timing one answer may take (20)\n"
-    "  --cache DIR      keep compiled objects there; any number of runs may share it\n"
-    "  --lint L         advisory, or strict: reject what the static rules forbid (advisory)\n"
-    "  --allow-library  do not ask a GPU answer for kernels of its own\n"
-    "  --source SRC     builtin, a KernelBench folder or a .jsonl file; default: KERNELBENCH_ROOT, else builtin\n"
-    "  --staged S       on: the first failed trial ends the trials; off: all are made (off with backend c, else on)\n"
-    "  --single-input   all trials on inputs as the problem makes them, instead of several families\n"
-    "  --trials N       correctness trials over all input families (5)\n"
-    "  --threads N      threads for the reference and the answer (all CPUs)\n"
-    "  --timeout S      seconds that all correctness trials may take (10)\n"
-    "  --seed N         fixed secret seed, for repeatable inputs\n"
-    "  --no-measure     do not time a correct answer\n"
-    "  --allow-weaker   go on without bubblewrap, with seccomp and resource limits only\n"
-    "  --json           the verdict as one JSON object\n"
-    "\n"
-    "verify --run-dir DIR --level L [--baseline FILE] [--pass-k 1,5]\n"
-    "  Judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py (.c with backend c, else .cu,\n"
-    "  too), into DIR/eval_results.json (KernelBench's layout) and DIR/verdicts.jsonl; goes on where it was stopped.\n"
-    "verify baseline --level L --out FILE [--compile MODE]\n"
-    "  Times the references of a level (with torch.compile: MODE default, max-autotune, ...) in KernelBench's layout.\n"
-    "\n"
-    "Exit status: 0 correct, 1 not correct or failed, 2 usage.\n";
-
 struct verify_args {
     const char *problem, *solution, *source;
     bool json, is_baseline;
@@ -65,232 +21,119 @@ struct verify_args {
     struct verify_options o;
 };
 
-static enum status parse_number(const char *name, const char *text, double low, double high, double *out,
-                                struct err *e) {
-    if (parse_f64(text, out) && *out >= low && *out <= high) return ST_OK;
-    return FAIL(e, ST_USAGE, "--%s: expected a number in [%g, %g], got \"%s\"", name, low, high, text);
-}
-
-static const char *const precisions[] = {"fp32", "fp16", "bf16", NULL},
-                         *const scorings[] = {"hardened", "compat", NULL}, *const inputs[] = {"cpu", "device", NULL},
-                         *const lints[] = {"advisory", "strict", NULL}, *const switches[] = {"on", "off", NULL};
-
-/* *out: the entry of the list (NULL at its end) that the text equals. */
-static enum status one_of(const char *name, const char *text, const char *const *list, const char **out,
-                          struct err *e) {
-    CLEANUP_STR struct str all = STR_INIT;
-    for (; *list; list++) {
-        *out = *list;
-        if (strcmp(*list, text) == 0) return ST_OK;
-        str_addf(&all, "%s%s", all.len ? ", " : "", *list);
-    }
-    return FAIL(e, ST_USAGE, "--%s: expected one of %s, got \"%s\"", name, str_c(&all), text);
-}
-
-static bool is_cuda_device(const char *text) {
+static bool is_device(const char *text) {
     int64_t n;
-    return str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024;
+    return strcmp(text, "cpu") == 0 || (str_has_prefix(text, "cuda:") && parse_i64(text + 5, &n) && n >= 0 && n < 1024);
 }
 
-static const char *const compile_modes[] = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs",
-                                            NULL};
-
-static enum status parse_pass_k(const char *text, struct verify_run *r, struct err *e) {
+static enum status take_pass_k(void *values, const char *text, struct err *e) {
+    struct verify_run *r = &((struct verify_args *)values)->run;
     CLEANUP_FREE char *copy = xstrdup(text);
     char *rest = copy;
     r->n_pass_k = 0;
     for (char *one; (one = strsep(&rest, ","));) {
         int64_t k;
         if (!parse_i64(one, &k) || k < 1 || k > 10000 || r->n_pass_k == (int)ARRAY_LEN(r->pass_k))
-            return FAIL(e, ST_USAGE, "--pass-k: expected up to 8 numbers of at least 1, got \"%s\"", text);
+            return FAIL(e, ST_USAGE, "expected up to 8 numbers of at least 1, got \"%s\"", text);
         r->pass_k[r->n_pass_k++] = (int)k;
     }
     return ST_OK;
 }
 
-/* ST_CANCELLED: help was asked for and given. */
-static enum status parse_args(int argc, char **argv, struct verify_args *a, struct err *e) {
-    enum {
-        PROBLEM = 256,
-        SOLUTION,
-        BACKEND,
-        PRECISION,
-        SCORING,
-        DEVICE,
-        INPUTS,
-        CALLS,
-        INTERVAL,
-        TIMING,
-        WARMUP,
-        TRIM,
-        STAGED,
-        SINGLE_INPUT,
-        BUDGET,
-        LIBRARY,
-        CACHE,
-        LINT,
-        RUN_DIR,
-        LEVEL,
-        BASELINE,
-        OUT,
-        COMPILE,
-        PASS_K,
-        SOURCE,
-        JSON,
-        TRIALS,
-        THREADS,
-        TIMEOUT,
-        SEED,
-        NO_MEASURE,
-        WEAKER,
-        HELP
-    };
-    static const struct option options[] = {
-        {"problem", required_argument, NULL, PROBLEM},
-        {"solution", required_argument, NULL, SOLUTION},
-        {"backend", required_argument, NULL, BACKEND},
-        {"precision", required_argument, NULL, PRECISION},
-        {"scoring", required_argument, NULL, SCORING},
-        {"device", required_argument, NULL, DEVICE},
-        {"compat-inputs", required_argument, NULL, INPUTS},
-        {"timed-calls", required_argument, NULL, CALLS},
-        {"interval", required_argument, NULL, INTERVAL},
-        {"timing", required_argument, NULL, TIMING},
-        {"warmup", required_argument, NULL, WARMUP},
-        {"trim", required_argument, NULL, TRIM},
-        {"staged", required_argument, NULL, STAGED},
-        {"single-input", no_argument, NULL, SINGLE_INPUT},
-        {"budget", required_argument, NULL, BUDGET},
-        {"allow-library", no_argument, NULL, LIBRARY},
-        {"lint", required_argument, NULL, LINT},
-        {"cache", required_argument, NULL, CACHE},
-        {"run-dir", required_argument, NULL, RUN_DIR},
-        {"level", required_argument, NULL, LEVEL},
-        {"baseline", required_argument, NULL, BASELINE},
-        {"out", required_argument, NULL, OUT},
-        {"compile", required_argument, NULL, COMPILE},
-        {"pass-k", required_argument, NULL, PASS_K},
-        {"source", required_argument, NULL, SOURCE},
-        {"json", no_argument, NULL, JSON},
-        {"trials", required_argument, NULL, TRIALS},
-        {"threads", required_argument, NULL, THREADS},
-        {"timeout", required_argument, NULL, TIMEOUT},
-        {"seed", required_argument, NULL, SEED},
-        {"no-measure", no_argument, NULL, NO_MEASURE},
-        {"allow-weaker", no_argument, NULL, WEAKER},
-        {"help", no_argument, NULL, HELP},
-        {NULL, 0, NULL, 0},
-    };
-    double x;
-    int64_t n;
-    opterr = 0;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        switch (c) {
-        case PROBLEM: a->problem = optarg; break;
-        case SOLUTION: a->solution = optarg; break;
-        case BACKEND:
-            if (!backend_from_name(optarg, &a->o.backend))
-                return FAIL(e, ST_USAGE,
-                            "--backend: expected c, torch_cpu, cuda, triton, cuda_native, tilelang, cute, hip or "
-                            "thunderkittens, got \"%s\"",
-                            optarg);
-            break;
-        case PRECISION: TRY(one_of("precision", optarg, precisions, &a->o.precision, e)); break;
-        case SCORING: {
-            const char *scoring;
-            TRY(one_of("scoring", optarg, scorings, &scoring, e));
-            a->o.scoring = strcmp(scoring, "compat") == 0 ? SCORING_COMPAT : SCORING_HARDENED;
-            break;
-        }
-        case DEVICE:
-            if (strcmp(optarg, "cpu") != 0 && !is_cuda_device(optarg))
-                return FAIL(e, ST_USAGE, "--device: expected cpu or cuda:N, got \"%s\"", optarg);
-            a->o.device = optarg;
-            break;
-        case INPUTS: {
-            const char *where;
-            TRY(one_of("compat-inputs", optarg, inputs, &where, e));
-            a->o.compat_cpu_inputs = strcmp(where, "cpu") == 0;
-            break;
-        }
-        case CALLS:
-            TRY(parse_number("timed-calls", optarg, 1, 10000, &x, e));
-            a->o.timed_calls = (int)x;
-            break;
-        case TIMING:
-            if (!timing_method_from_name(optarg, &a->o.timing_method))
-                return FAIL(
-                    e, ST_USAGE,
-                    "--timing: expected interleaved, calibrated, cuda_event, do_bench, do_bench_impl, host_time "
-                    "or nsight_python_time, got \"%s\"",
-                    optarg);
-            break;
-        case WARMUP:
-            TRY(parse_number("warmup", optarg, 1, 10000, &x, e));
-            a->o.warm_calls = (int)x;
-            break;
-        case TRIM: TRY(parse_number("trim", optarg, 0.001, 0.5, &a->o.trim, e)); break;
-        case STAGED: {
-            const char *how;
-            TRY(one_of("staged", optarg, switches, &how, e));
-            a->o.staged = strcmp(how, "on") == 0 ? STAGED_ON : STAGED_OFF;
-            break;
-        }
-        case SINGLE_INPUT: a->o.single_input = true; break;
-        case INTERVAL: TRY(parse_number("interval", optarg, 0.001, 1, &a->o.interval, e)); break;
-        case BUDGET: TRY(parse_number("budget", optarg, 0.1, 3600, &a->o.timing_budget_s, e)); break;
-        case LIBRARY: a->o.allow_library = true; break;
-        case LINT: {
-            const char *how;
-            TRY(one_of("lint", optarg, lints, &how, e));
-            a->o.lint_strict = strcmp(how, "strict") == 0;
-            break;
-        }
-        case CACHE: a->o.cache_dir = optarg; break;
-        case RUN_DIR: a->run.run_dir = optarg; break;
-        case LEVEL:
-            TRY(parse_number("level", optarg, 1, 9, &x, e));
-            a->run.level = (int)x;
-            break;
-        case BASELINE: a->run.baseline = optarg; break;
-        case OUT: a->run.out = optarg; break;
-        case COMPILE: TRY(one_of("compile", optarg, compile_modes, &a->run.compile, e)); break;
-        case PASS_K: TRY(parse_pass_k(optarg, &a->run, e)); break;
-        case SOURCE: a->source = optarg; break;
-        case JSON: a->json = true; break;
-        case TRIALS:
-            TRY(parse_number("trials", optarg, 1, 100, &x, e));
-            a->o.trials = (int)x;
-            break;
-        case THREADS:
-            TRY(parse_number("threads", optarg, 1, 1024, &x, e));
-            a->o.threads = (int)x;
-            break;
-        case TIMEOUT: TRY(parse_number("timeout", optarg, 0.01, 3600, &a->o.run_timeout_s, e)); break;
-        case SEED:
-            if (!parse_i64(optarg, &n) || n < 1)
-                return FAIL(e, ST_USAGE, "--seed: expected a whole number of at least 1, got \"%s\"", optarg);
-            a->o.seed = (uint64_t)n;
-            break;
-        case NO_MEASURE: a->o.measure = false; break;
-        case WEAKER: a->o.allow_weaker = true; break;
-        case HELP: printf("usage: kernelrl %s\n%s", usage, help); return ST_CANCELLED;
-        default: return FAIL(e, ST_USAGE, "verify: bad option or missing value: %s", argv[optind - 1]);
-        }
-    }
-    if (optind < argc && strcmp(argv[optind], "baseline") == 0) {
-        a->is_baseline = true;
-        optind++;
-    }
-    if (optind < argc) return FAIL(e, ST_USAGE, "verify: unexpected argument \"%s\"", argv[optind]);
-    if (a->is_baseline || a->run.run_dir) {
-        if (a->run.level == 0) return FAIL(e, ST_USAGE, "verify: --level is needed");
-        if (a->is_baseline && !a->run.out) return FAIL(e, ST_USAGE, "verify baseline: --out is needed");
-        return ST_OK;
-    }
-    if (!a->problem || !a->solution) return FAIL(e, ST_USAGE, "verify: --problem and --solution are needed");
-    return ST_OK;
+#define A struct verify_args
+#define COMPILE_MODES "default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"
+static const struct args_flag flags[] = {
+    FLAG_SECTION("The answer"),
+    FLAG_TEXT(
+        A, problem, "problem", "P", NULL,
+        "A KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19), says what is to be done."),
+    FLAG_TEXT(A, solution, "solution", "S", NULL,
+              "The answer: a .c, .cu or .py file, or a text that has it between <KERNEL> tags or in a code fence."),
+    FLAG_CHOICE(A, o.backend, "backend", "B", CHOICE_TEXT(BACKEND_LIST), "c",
+                "What the answer is: c is one C translation unit with kernel() (docs/formats.md, \"Native ABI\"), "
+                "cuda_native a CUDA C++ unit with kernel(), and the others are KernelBench files with class ModelNew."),
+    FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
+              "Problems come from there: builtin, a KernelBench folder or a .jsonl file."),
+    FLAG_SECTION("Correctness"),
+    FLAG_INT(A, o.trials, "trials", "N", 1, 100, "5", "That many correctness trials are made over all input families."),
+    FLAG_CHOICE(A, o.precision, "precision", "P", "fp32|fp16|bf16", "fp32", "Floating-point tensors are cast to it."),
+    FLAG_CHOICE(A, o.scoring, "scoring", "S", CHOICE_TEXT(SCORING_LIST), "hardened",
+                "The rule: compat is KernelBench's, with its seeds and trials."),
+    FLAG_CHOICE(A, o.compat_cpu_inputs, "compat-inputs", "W", "device|cpu", "device",
+                "Inputs are drawn there: on the CPU they are exactly KernelBench's numbers even for a GPU."),
+    FLAG_CHOICE(A, o.staged, "staged", "S", CHOICE_TEXT(STAGING_LIST), "auto",
+                "With on the first failed trial ends the trials, with off all are made, and auto is off with backend c "
+                "and on with others."),
+    FLAG_BOOL(A, o.single_input, "single-input",
+              "All trials are on inputs as the problem makes them, instead of several families."),
+    FLAG_INT(A, o.seed, "seed", "N", 1, INT64_MAX, NULL, "A fixed secret seed makes the inputs repeatable."),
+    FLAG_CHOICE(A, o.lint_strict, "lint", "L", "advisory|strict", "advisory",
+                "With strict an answer is rejected for what the static rules forbid."),
+    FLAG_BOOL(A, o.allow_library, "allow-library", "A GPU answer is not asked for kernels of its own."),
+    FLAG_SECTION("Timing"),
+    FLAG_NOT(A, o.measure, "no-measure", "A correct answer is not timed."),
+    FLAG_CHOICE(A, o.timing_method, "timing", "M", CHOICE_TEXT(TIMING_LIST), "interleaved",
+                "The method of timing (docs/formats.md)."),
+    FLAG_INT(A, o.timed_calls, "timed-calls", "N", 1, 10000, "100", "So many calls of a ModelNew answer are timed."),
+    FLAG_INT(A, o.warm_calls, "warmup", "N", 1, 10000, "the method's", "So many calls, at least, precede timed ones."),
+    FLAG_FLOAT(A, o.trim, "trim", "X", 0.001, 0.5, "the method's",
+               "That share of the times is left out at either end; 0.5 leaves the median."),
+    FLAG_FLOAT(A, o.interval, "interval", "W", 0.001, 1, "the method's",
+               "Timing goes on until the 95 % interval is W of the ratio wide, such as 0.02."),
+    FLAG_FLOAT(A, o.timing_budget_s, "budget", "S", 0.1, 3600, "20", "Timing one answer may take so many seconds."),
+    FLAG_SECTION("Where and how it runs"),
+    FLAG_TEXT(A, o.device, "device", "D", "what the backend needs", "The device: cpu, or cuda:N.", .valid = is_device,
+              .expected = "cpu or cuda:N"),
+    FLAG_INT(A, o.threads, "threads", "N", 1, 1024, "all CPUs", "The reference and the answer have so many threads."),
+    FLAG_FLOAT(A, o.run_timeout_s, "timeout", "S", 0.01, 3600, "10",
+               "All correctness trials together may take so many seconds."),
+    FLAG_TEXT(A, o.cache_dir, "cache", "DIR", NULL,
+              "Compiled objects are kept there; any number of runs may share it."),
+    FLAG_BOOL(A, o.allow_weaker, "allow-weaker",
+              "Without bubblewrap it goes on with seccomp and resource limits only."),
+    FLAG_BOOL(A, json, "json", "The verdict is printed as one JSON object."),
+    FLAG_SECTION("Folders and baselines"),
+    FLAG_TEXT(A, run.run_dir, "run-dir", "DIR", NULL, "This folder of KernelBench generations is judged."),
+    FLAG_INT(A, run.level, "level", "L", 1, 9, NULL, "The KernelBench level of the folder or baseline."),
+    FLAG_TEXT(A, run.baseline, "baseline", "FILE", NULL,
+              "Ratios are taken to the times in this file, instead of to eager times beside each answer."),
+    FLAG_CALL(take_pass_k, "pass-k", "K,K,...", "1", "pass@k is computed for these k, such as 1,5."),
+    FLAG_TEXT(A, run.out, "out", "FILE", NULL, "`baseline` writes there."),
+    FLAG_CHOICE(A, run.compile, "compile", "MODE", COMPILE_MODES, NULL,
+                "`baseline` times the references under torch.compile in this mode."),
+};
+
+const struct args_command verify_command = {
+    .name = "verify",
+    .usage = "--problem P --solution S [FLAG]...\n--run-dir DIR --level L [FLAG]...\n"
+             "baseline --level L --out FILE [FLAG]...",
+    .about =
+        "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times "
+        "it.\n"
+        "With --run-dir: judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py (.c with "
+        "backend c, else .cu, too), into DIR/eval_results.json (KernelBench's layout) and DIR/verdicts.jsonl, and "
+        "goes on where it was stopped.\n"
+        "With the word baseline: times the references of a level in KernelBench's layout.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .max_words = 1,
+    .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage.",
+};
+
+/* Checks what the table cannot say: which of the three ways to call it this is. Returns 0, or the exit code. */
+static int check_args(const struct args *given, struct verify_args *a) {
+    if (given->n_words && strcmp(given->word[0], "baseline") != 0)
+        return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
+    a->is_baseline = given->n_words > 0;
+    if ((a->is_baseline || a->run.run_dir) && a->run.level == 0)
+        return args_wrong(&verify_command, given, "--level is needed");
+    if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, given, "baseline: --out is needed");
+    if (!a->is_baseline && !a->run.run_dir && (!a->problem || !a->solution))
+        return args_wrong(&verify_command, given, "--problem and --solution are needed");
+    a->run.o = a->o;
+    a->run.source = a->source;
+    if (a->run.n_pass_k == 0) a->run.pass_k[a->run.n_pass_k++] = 1;
+    return 0;
 }
 
 static enum status find_problem(const struct verify_args *a, struct problem_set *set, const struct problem **out,
@@ -364,22 +207,16 @@ done:
 
 int cmd_verify(int argc, char **argv) {
     struct verify_args a = {.o = {.measure = true}};
+    struct args given;
     struct err e = {0};
     bool correct = false;
-    enum status st = parse_args(argc, argv, &a, &e);
-    if (st == ST_CANCELLED) return 0;
-    if (st == ST_USAGE) {
-        cli_report(&e);
-        return cli_usage(usage);
-    }
-    a.run.o = a.o;
-    a.run.source = a.source;
-    if (a.run.n_pass_k == 0) a.run.pass_k[a.run.n_pass_k++] = 1;
+    if (!args_parse(&verify_command, argc, argv, &a, &given)) return given.code;
+    const int wrong = check_args(&given, &a);
+    if (wrong) return wrong;
     if (a.is_baseline || a.run.run_dir) {
-        st = a.is_baseline ? verify_baseline(&a.run, &e) : verify_run_dir(&a.run, &e);
-        return st == ST_OK ? 0 : cli_report(&e);
+        const enum status st = a.is_baseline ? verify_baseline(&a.run, &e) : verify_run_dir(&a.run, &e);
+        return st == ST_OK ? 0 : args_report(&e);
     }
-    st = verify_one(&a, &correct, &e);
-    if (st != ST_OK) return cli_report(&e);
+    if (verify_one(&a, &correct, &e) != ST_OK) return args_report(&e);
     return correct ? 0 : 1;
 }

@@ -25,7 +25,7 @@ static void usage(FILE *f) {
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     struct err e;
-    if (dotenv_load(".env", &e) != ST_OK) return cli_report(&e);
+    if (dotenv_load(".env", &e) != ST_OK) return args_report(&e);
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -3,56 +3,45 @@
  * Without --mode the first three. The last line is "N passed, N failed[, N skipped]". */
 #include "cli/selfcheck_ops.h"
 
-#include <getopt.h>
 #include <string.h>
 
 #include "base/str.h"
-#include "cli/cli.h"
 #include "opcheck/opcheck.h"
 
-static const char usage[] = "selfcheck ops [--op NAME] [--mode check|grad|invariance|perf] [--device cpu|cuda|cuda:N]\n"
-                            "       [--threads K] [--quick] [--json]";
+struct ops_args {
+    struct opcheck_options o;
+    int mode; /* -1: none was given */
+};
 
-static unsigned mode_named(const char *s) {
-    static const char *const names[] = {"check", "grad", "invariance", "perf"};
-    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(s, names[i]) == 0) return 1u << i;
-    return 0;
-}
+#define A struct ops_args
+static const struct args_flag flags[] = {
+    FLAG_TEXT(A, o.op, "op", "NAME", "all", "Only this op is checked."),
+    FLAG_CHOICE(A, mode, "mode", "M", "check|grad|invariance|perf", "the first three",
+                "Values, gradients, bits over batch sizes and threads, or the time beside the machine's limits."),
+    FLAG_TEXT(A, o.device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
+              .expected = "cpu, cuda or cuda:N"),
+    FLAG_INT(A, o.threads, "threads", "K", 1, 1024, "all CPUs", "So many threads work."),
+    FLAG_BOOL(A, o.quick, "quick", "Fewer and smaller cases are checked."),
+    FLAG_BOOL(A, o.json, "json", "Each result is one JSON object a line."),
+};
+
+const struct args_command ops_command = {
+    .name = "selfcheck ops",
+    .usage = "[FLAG]...",
+    .about = "Checks every op of a device against its contract (src/tensor/ops.h).",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+};
 
 int selfcheck_ops(int argc, char **argv) {
-    static const struct option longs[] = {{"op", required_argument, NULL, 'o'},
-                                          {"mode", required_argument, NULL, 'm'},
-                                          {"device", required_argument, NULL, 'd'},
-                                          {"threads", required_argument, NULL, 't'},
-                                          {"quick", no_argument, NULL, 'q'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {NULL, 0, NULL, 0}};
-    struct opcheck_options o = {
-        .device = "cpu", .modes = OPCHECK_CHECK | OPCHECK_GRAD | OPCHECK_INVARIANCE, .out = stdout};
+    struct ops_args a = {.o = {.device = "cpu", .out = stdout}, .mode = -1};
+    struct args given;
     struct opcheck_tally t = {0};
     struct err e = {0};
-    int64_t threads = 0;
-    optind = 0; /* getopt starts over */
-    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) switch (c) {
-        case 'o': o.op = optarg; break;
-        case 'm':
-            if ((o.modes = mode_named(optarg)) == 0) return cli_usage(usage);
-            break;
-        case 'd':
-            if (!backend_device_valid(o.device = optarg)) return cli_usage(usage);
-            break;
-        case 't':
-            if (!parse_i64(optarg, &threads) || threads < 1 || threads > 1024) return cli_usage(usage);
-            break;
-        case 'q': o.quick = true; break;
-        case 'j': o.json = true; break;
-        default: return cli_usage(usage);
-        }
-    if (optind != argc) return cli_usage(usage);
-    o.threads = (int)threads;
-    if (opcheck_run(&o, &t, &e) != ST_OK) return cli_report(&e);
-    if (o.json)
+    if (!args_parse(&ops_command, argc, argv, &a, &given)) return given.code;
+    a.o.modes = a.mode < 0 ? OPCHECK_CHECK | OPCHECK_GRAD | OPCHECK_INVARIANCE : 1u << a.mode;
+    if (opcheck_run(&a.o, &t, &e) != ST_OK) return args_report(&e);
+    if (a.o.json)
         printf("{\"passed\": %d, \"failed\": %d, \"skipped\": %d}\n", t.passed, t.failed, t.skipped);
     else if (t.skipped)
         printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped);

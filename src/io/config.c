@@ -799,6 +799,37 @@ static void help_key(const struct config_key *k, struct str *out) {
     str_addc(out, '\n');
 }
 
+/* Returns how many bytes of a key's name are its section; 0 at the top level. */
+static size_t section_bytes(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot ? (size_t)(dot - name) : 0;
+}
+
+/* Returns whether key i is the first one of its section. */
+static bool begins_section(const struct config_schema *s, size_t i) {
+    const size_t n = section_bytes(s->key[i].name);
+    for (size_t k = 0; k < i; k++)
+        if (section_bytes(s->key[k].name) == n && strncmp(s->key[k].name, s->key[i].name, n) == 0) return false;
+    return true;
+}
+
+/* Appends all keys, section by section, the top level first. A schema without sections has no headings. */
+static void help_all(const struct config_schema *s, struct str *out) {
+    bool nested = false;
+    for (size_t i = 0; i < s->count; i++) nested |= section_bytes(s->key[i].name) > 0;
+    if (nested) str_adds(out, "Keys of the top level:\n\n");
+    for (size_t i = 0; i < s->count; i++)
+        if (section_bytes(s->key[i].name) == 0) help_key(&s->key[i], out);
+    for (size_t i = 0; i < s->count; i++) {
+        const char *name = s->key[i].name;
+        const size_t n = section_bytes(name);
+        if (n == 0 || !begins_section(s, i)) continue;
+        str_addf(out, "\nKeys of %.*s:\n\n", (int)n, name);
+        for (size_t k = i; k < s->count; k++)
+            if (section_bytes(s->key[k].name) == n && strncmp(s->key[k].name, name, n) == 0) help_key(&s->key[k], out);
+    }
+}
+
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) {
     const struct config_key *k = key ? find_short(schema, key) : NULL;
     if (k) {
@@ -812,9 +843,12 @@ enum status config_help(const struct config_schema *schema, const char *key, str
         return a->key ? config_help(schema, a->key, out, e) : ST_OK;
     }
     if (key && !is_section(schema, key)) return unknown_key(schema, "help", key, e);
-    size_t n = key ? strlen(key) : 0;
+    if (!key) {
+        help_all(schema, out);
+        return ST_OK;
+    }
+    const size_t n = strlen(key);
     for (size_t i = 0; i < schema->count; i++)
-        if (!key || (strncmp(schema->key[i].name, key, n) == 0 && schema->key[i].name[n] == '.'))
-            help_key(&schema->key[i], out);
+        if (strncmp(schema->key[i].name, key, n) == 0 && schema->key[i].name[n] == '.') help_key(&schema->key[i], out);
     return ST_OK;
 }

@@ -121,7 +121,8 @@ const char *config_source(const struct config *c, const char *key);
 /* Appends all values as YAML that config_load takes back to equal values. */
 void config_dump(const struct config *c, struct str *out);
 /* Appends name, type, default, allowed values and doc of a key (full or short name), or of every key below a section,
- * or of all keys for NULL; for another name what it stands for. ST_CONFIG for an unknown key. */
+ * or of all keys for NULL, with a heading for each section; for another name what it stands for. ST_CONFIG for an
+ * unknown key. */
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) MUST_USE;
 
 #endif

@@ -300,6 +300,10 @@ static void help_and_reject(void **state) {
     str_clear(&out);
     assert_int_equal(config_help(&schema, NULL, &out, &e), ST_OK);
     assert_non_null(strstr(str_c(&out), "learning_rate: a number > 0; default 1e-5\n"));
+    const char *heading = strstr(str_c(&out), "\nKeys of dataset_builder:\n\n"); /* its keys stand below it */
+    assert_true(str_has_prefix(str_c(&out), "Keys of the top level:\n\n") && heading);
+    assert_non_null(strstr(heading, "\ndataset_builder.level: "));
+    assert_null(strstr(heading, "\nlearning_rate: "));
     assert_int_equal(config_help(&schema, "lrning_rate", &out, &e), ST_CONFIG);
     assert_non_null(strstr(e.msg, "did you mean \"learning_rate\"?"));
 

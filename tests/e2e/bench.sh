@@ -52,6 +52,8 @@ refuses "a step off policy" 2 'numerics fast' "$KRL" bench rlstep --arch tiny --
 refuses "answers to no measurement" 2 'answers means nothing to decode' "$KRL" bench decode --arch tiny --answers 3
 check "matmul" bench matmul --arch tiny --batch 1,64
 check "five matrices: one row, and 64 with their gradients" lines 20 gflops_per_s rows outputs inputs
+check "matmul --repeat" bench matmul --arch tiny --batch 1 --repeat 3
+check "five products of one row" lines 5 gflops_per_s
 check "the shape of a model" bench decode --model models/tiny --random-weights --batch 1 --context 4-6
 check "is named" [ "$(field model)" = models/tiny ]
 
@@ -65,7 +67,7 @@ refuses "a context that shrinks" 2 'context: expected a whole number' "$KRL" ben
 refuses "no range" 2 'expected FROM-TO' "$KRL" bench decode --arch tiny --context 9
 refuses "an option of another measurement" 2 'context means nothing to prefill' \
     "$KRL" bench prefill --arch tiny --context 1-2
-refuses "a batch for all" 2 'not for all' "$KRL" bench all --arch tiny --batch 1
+refuses "a batch for all" 2 'batch means nothing to all' "$KRL" bench all --arch tiny --batch 1
 refuses "an unknown device" 2 'device: expected cpu' "$KRL" bench decode --arch tiny --device tpu
 refuses "an unknown dtype" 2 'dtype: expected' "$KRL" bench decode --arch tiny --dtype fp8
 echo "1..$tap_n"

@@ -89,7 +89,7 @@ check "and what the machine has" sh -c "grep -q '^cpu:' '$tmp/said' && grep -q '
 check "the manual page has every command" sh -c "for c in \$(grep -vxE 'man|help' '$tmp/commands'); do
     grep -qx \".SS \$c\" '$tmp/kernelrl.1' || exit 1; done"
 check "and no line that roff would take for a request of its own" sh -c \
-    "! grep -E '^[.]' '$tmp/kernelrl.1' | grep -qvE '^[.](TH|SH|SS|PP|nf|fi|B|I)( |\$)'"
+    "! grep -E '^[.]' '$tmp/kernelrl.1' | grep -qvE '^[.](TH|SH|SS|PP|TP|nf|fi|B|I)( |\$)'"
 "$KRL" completion bash >"$tmp/completion"
 complete_() { # WORD...: what completes the last word
     bash -c 'source "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); compopt() { :; }; _kernelrl; echo "${COMPREPLY[*]}"' \
@@ -98,5 +98,11 @@ complete_() { # WORD...: what completes the last word
 check "completion of a command" test "$(complete_ kernelrl pro)" = problems
 check "of a key" test "$(complete_ kernelrl train learning_r)" = learning_rate=
 check "of an option" test "$(complete_ kernelrl build-rag-index --tri)" = --triton-only
+check "of a subcommand" test "$(complete_ kernelrl problems gen)" = generate
+check "of a choice" test "$(complete_ kernelrl verify --precision bf)" = bf16
+same_help() { "$KRL" help "$@" >"$tmp/help" && "$KRL" "$@" --help >"$tmp/asked" && cmp "$tmp/help" "$tmp/asked"; }
+while read -r c; do check "help $c is $c --help" same_help "$c"; done < <(grep -vx help "$tmp/commands")
+check "help bench verify is bench verify --help" same_help bench verify
+check "the help of keys is in sections" grep -qx 'Keys of dataset_builder:' <("$KRL" help train)
 refuses "completion of another shell" 2 'usage' "$KRL" completion fish
 echo "1..$tap_n"

@@ -56,9 +56,9 @@ check "by measured cost, into a file" "${problems[@]}" label --by cost --source 
 check "the largest one costs most" grep -q '"key":"level1/1_Good".*"difficulty":3' "$tmp/labels.jsonl"
 check "labels of those named" test "$(label level1/1_ReLU level2/34_Linear_GELU --source builtin | cut -d' ' -f1,3 | tr -d '"')" = \
     "level1/1_ReLU level2/34_Linear_GELU"
-refuses "an option that there is not" 2 'bad option or missing value: --bogus' "${problems[@]}" list --bogus
+refuses "an option that there is not" 2 'unknown flag --bogus' "${problems[@]}" list --bogus
 refuses "a command that there is not" 2 'unknown command "lable"; did you mean "label"' "${problems[@]}" lable
 refuses "no command" 2 'expected list, show, check, label or generate' "${problems[@]}"
 refuses "a way that is none" 2 'by: expected text' "${problems[@]}" label --by taste
-refuses "an option of another command" 2 "problems list: an option that is another command" "${problems[@]}" list --count 3
+refuses "an option of another command" 2 'problems: --count means nothing to list; it is for generate' "${problems[@]}" list --count 3
 echo "1..$tap_n"

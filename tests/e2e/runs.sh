@@ -6,7 +6,7 @@ at=(--runs-dir "$tmp/runs")
 refuses "no command" 2 '^usage' "${runs[@]}"
 refuses "an unknown command" 2 'unknown command "lst"; did you mean "list"' "${runs[@]}" lst
 refuses "one that is near nothing" 2 '^usage' "${runs[@]}" frobnicate
-refuses "an option of another command" 2 "another command's" "${runs[@]}" disk --yes
+refuses "an option of another command" 2 'runs: --yes means nothing to disk; it is for clean' "${runs[@]}" disk --yes
 check "no runs at all" "${runs[@]}" list "${at[@]}"
 refuses "a run that is not there" 1 'x: no such run' "${runs[@]}" stop x "${at[@]}"
 refuses "comparing one" 2 'runs compare: expected the NAMEs of two' "${runs[@]}" compare x "${at[@]}"

@@ -8,9 +8,9 @@ check "verify --help" "$KRL" verify --help
 check "doctor --help" "$KRL" doctor --help
 refuses "doctor with an argument" 2 'usage' "$KRL" doctor now
 refuses "verify without a solution" 2 'problem and --solution' "$KRL" verify --problem x
-refuses "an unknown option" 2 'bad option' verify --solution $answers/good.c --fast
+refuses "an unknown option" 2 'unknown flag --fast' verify --solution $answers/good.c --fast
 refuses "an unknown backend" 2 'backend: expected c' verify --solution $answers/good.c --backend fortran
-refuses "a number out of range" 2 'trials: expected a number in \[1, 100\]' verify --solution $answers/good.c --trials 0
+refuses "a number out of range" 2 'trials: expected a whole number from 1 to 100' verify --solution $answers/good.c --trials 0
 refuses "a solution that is not there" 1 'nowhere.c: No such file' verify --solution nowhere.c
 refuses "a problem that is not there" 1 'nosuch' "$KRL" verify --problem nosuch --solution $answers/good.c
 

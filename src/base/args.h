@@ -1,0 +1,151 @@
+/* args: the command line of a command against a table of its flags.
+ *
+ * A table names every flag with its type, its range or choices, its place in the command's struct, the default that
+ * help shows, and one sentence of help. The parser, `--help`, the manual page and the completion all read that table.
+ * A flag is written --name VALUE or --name=VALUE, and -l VALUE or -lVALUE where it has a letter; flags and other words
+ * may come in any order, and `--` ends the flags. Names are never abbreviated. What is wrong is said on stderr:
+ *     kernelrl: --repeat: expected a whole number from 1 to 100, got "x"
+ *     usage: kernelrl bench MEASUREMENT --arch NAME [FLAG]...
+ *
+ *     struct demo { int64_t repeat; bool json; };
+ *     static const struct args_flag demo_flags[] = {
+ *         FLAG_SECTION("Measurement"),
+ *         FLAG_INT(struct demo, repeat, "repeat", "N", 1, 100, "3", "The step is measured that many times."),
+ *         FLAG_BOOL(struct demo, json, "json", "The result is printed as one JSON object.", .letter = 'j'),
+ *     };
+ *     static const struct args_command demo_command = {
+ *         .name = "demo", .usage = "[FLAG]...", .flags = demo_flags, .n_flags = ARRAY_LEN(demo_flags)};
+ *
+ *     struct demo d = {.repeat = 3};
+ *     struct args a;
+ *     if (!args_parse(&demo_command, argc, argv, &d, &a)) return a.code; */
+#ifndef KERNELRL_ARGS_H
+#define KERNELRL_ARGS_H
+
+#include "base/err.h"
+#include "base/str.h"
+
+enum args_type { ARGS_SECTION, ARGS_BOOL, ARGS_INT, ARGS_FLOAT, ARGS_TEXT, ARGS_CHOICE, ARGS_CALL };
+
+/* Takes the value of an ARGS_CALL flag. A message of ST_USAGE gets the flag's name in front. */
+typedef enum status args_call(void *values, const char *text, struct err *e);
+
+struct args_flag {
+    enum args_type type;
+    const char *name;     /* without the dashes; NULL: the flag has its letter alone */
+    const char *value;    /* what stands for the value in help; NULL: the flag takes none */
+    size_t offset, bytes; /* of the field in the command's struct */
+    bool is_text;         /* ARGS_CHOICE: the field is a const char *, not an index */
+    bool negates;         /* ARGS_BOOL: the flag sets the field to false */
+    int64_t low, high;    /* ARGS_INT: the range; a high of INT64_MAX is no bound */
+    double least, most;   /* ARGS_FLOAT */
+    const char *choices;  /* ARGS_CHOICE: "a|b|c"; the index of a name is what an int, enum or bool field gets */
+    args_call *call;
+    const char *def;  /* the default as help shows it, or NULL */
+    const char *help; /* one sentence; of a section its heading */
+    /* What most flags have not. */
+    char letter;
+    const char *alias;               /* another long name */
+    bool (*valid)(const char *text); /* ARGS_TEXT: what it takes; `expected` says that in messages */
+    const char *expected;
+    const char *of; /* the subcommands that take it, "list check"; NULL: all */
+    bool repeats;   /* it may be given several times with different values */
+};
+
+/* Rows of a table. The compiler checks that the field has the type; further fields of struct args_flag may follow. */
+#define ARGS_IS_(S, field, T) __builtin_types_compatible_p(__typeof__(((S *)0)->field), T)
+#define ARGS_AT_(S, field, fits) \
+    .offset = offsetof(S, field) + 0 * sizeof(char[(fits) ? 1 : -1]), .bytes = sizeof(((S *)0)->field)
+#define FLAG_SECTION(heading) \
+    { .type = ARGS_SECTION, .help = heading }
+#define FLAG_BOOL(S, field, flag, sentence, ...) \
+    { .type = ARGS_BOOL, .name = flag, ARGS_AT_(S, field, ARGS_IS_(S, field, bool)), .help = sentence, __VA_ARGS__ }
+#define FLAG_NOT(S, field, flag, sentence, ...) \
+    FLAG_BOOL(S, field, flag, sentence, .negates = true __VA_OPT__(, ) __VA_ARGS__)
+/* The field is an int, an int64_t or a uint64_t. */
+#define FLAG_INT(S, field, flag, val, lowest, highest, deflt, sentence, ...)                                          \
+    {                                                                                                                 \
+        .type = ARGS_INT, .name = flag, .value = val, .low = lowest, .high = highest, .def = deflt, .help = sentence, \
+        ARGS_AT_(S, field, ARGS_IS_(S, field, int) || ARGS_IS_(S, field, int64_t) || ARGS_IS_(S, field, uint64_t)),   \
+        __VA_ARGS__                                                                                                   \
+    }
+/* The field is a double or a float. */
+#define FLAG_FLOAT(S, field, flag, val, lowest, highest, deflt, sentence, ...)                                     \
+    {                                                                                                              \
+        .type = ARGS_FLOAT, .name = flag, .value = val, .least = lowest, .most = highest, .def = deflt,            \
+        .help = sentence, ARGS_AT_(S, field, ARGS_IS_(S, field, double) || ARGS_IS_(S, field, float)), __VA_ARGS__ \
+    }
+#define FLAG_TEXT(S, field, flag, val, deflt, sentence, ...)                           \
+    {                                                                                  \
+        .type = ARGS_TEXT, .name = flag, .value = val, .def = deflt, .help = sentence, \
+        ARGS_AT_(S, field, ARGS_IS_(S, field, const char *)), __VA_ARGS__              \
+    }
+/* The field is a const char *, a bool or as large as an int; an enum has its names in the order of the choices. */
+#define FLAG_CHOICE(S, field, flag, val, names, deflt, sentence, ...)                                      \
+    {                                                                                                      \
+        .type = ARGS_CHOICE, .name = flag, .value = val, .choices = names, .def = deflt, .help = sentence, \
+        .is_text = ARGS_IS_(S, field, const char *),                                                       \
+        ARGS_AT_(S, field,                                                                                 \
+                 ARGS_IS_(S, field, const char *) || ARGS_IS_(S, field, bool) ||                           \
+                     (sizeof(((S *)0)->field) == sizeof(int) && !ARGS_IS_(S, field, float))),              \
+        __VA_ARGS__                                                                                        \
+    }
+#define FLAG_CALL(fn, flag, val, deflt, sentence, ...) \
+    { .type = ARGS_CALL, .name = flag, .value = val, .call = fn, .def = deflt, .help = sentence, __VA_ARGS__ }
+
+/* The first word of a command that has several. */
+struct args_sub {
+    const char *name, *words; /* words: what may follow, as help shows it, or NULL */
+    int min, max;             /* how many words follow; a max of -1 is no bound */
+    const char *expected;     /* for messages, such as "the NAME of one run"; NULL: `words` says it */
+    const char *help;         /* one sentence */
+    bool rest;                /* what stands behind the first `min` words belongs to another command, flags included */
+};
+
+struct args_command {
+    const char *name;  /* "bench verify" */
+    const char *usage; /* a line each; what stands behind "kernelrl NAME" */
+    const char *about; /* paragraphs, a line each; NULL: none */
+    const struct args_flag *flags;
+    size_t n_flags; /* at most ARGS_FLAGS_MAX, sections included */
+    const struct args_sub *subs;
+    size_t n_subs;
+    int max_words;                          /* of a command without subs; -1 is no bound */
+    bool keys;                              /* unknown flags are left among the words: they are another parser's */
+    const char *notes;                      /* paragraphs behind the flags; NULL: none */
+    const struct args_command *const *more; /* tables that `--help` shows behind this one; NULL ends them, or is it */
+};
+
+enum { ARGS_FLAGS_MAX = 64, ARGS_COLUMNS = 100 };
+
+struct args {
+    uint64_t given; /* bit i: row i of the table */
+    const struct args_sub *sub;
+    char **word; /* the words behind the subcommand; they lie in argv, which is written over */
+    int n_words;
+    int code; /* where the parser ended the command: its exit code */
+};
+
+/* Fills `values`, which holds the defaults, from argv[1] on. False: the command ends with out->code, which is 0 behind
+ * the help that was asked for, and 2 behind a message on stderr. */
+bool args_parse(const struct args_command *c, int argc, char **argv, void *values, struct args *out) MUST_USE;
+/* Whether a flag was given. An unknown name asserts. */
+bool args_has(const struct args_command *c, const struct args *a, const char *name);
+
+/* Prints "kernelrl: NAME SUBCOMMAND: <what is wrong>" and the usage lines to stderr, and returns 2. */
+int args_wrong(const struct args_command *c, const struct args *a, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Prints "kernelrl: <message>" to stderr and returns the exit code of the error. */
+int args_report(const struct err *e);
+
+/* Appends what `--help` prints; no line is longer than ARGS_COLUMNS. */
+void args_help(const struct args_command *c, struct str *out);
+/* Appends the usage lines alone. */
+void args_usage(const struct args_command *c, struct str *out);
+/* Appends a flag as help names it, "-n, --count N", and what help says about it in one line; with_of: with the
+ * subcommands that it is for. */
+void args_flag_label(const struct args_flag *f, struct str *out);
+void args_flag_text(const struct args_flag *f, bool with_of, struct str *out);
+/* Appends "a, b or c" of "a|b|c". */
+void args_choices(const char *choices, struct str *out);
+
+#endif
