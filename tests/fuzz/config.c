@@ -5,6 +5,8 @@
 
 #include "io/config.h"
 
+#define LETTERS(X) X(LETTER_A, a) X(LETTER_B, b)
+
 struct values {
     double f;
     int64_t i;
@@ -20,7 +22,7 @@ struct values {
 static const struct config_key keys[] = {
     KEY_FLOAT_OPT(struct values, f, "1", "(0,)", "A float."),
     KEY_INT(struct values, i, "1", "[0,9]", "An int."),
-    KEY_ENUM(struct values, e, "a", "a|b", "An enum."),
+    KEY_CHOICE(struct values, e, LETTERS, "a", "A choice."),
     KEY_BOOL(struct values, b, "true", "A bool."),
     KEY_STRING_OPT(struct values, s, "null", "A string."),
     KEY_STRINGS(struct values, l, "", "A list."),
