@@ -48,7 +48,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -137,6 +137,11 @@ demo: ## set up, build, then train the embedded model and show it learning; DEVI
 	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
 test: ## set up, build, run every test
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
+test-clients: ## set up and build, then files and modules of other programs, newest releases (6 GB of packages)
+	@tools/setup clients && $(MAKE) --no-print-directory -j$$(nproc) build && \
+	    KERNELRL_PYTHON=$${KERNELRL_PYTHON:-$$PWD/.venv-clients/bin/python} tests/run --clients
+test-faults: ## set up and build, then killed processes, failing writes, a full disk
+	@tools/setup faults && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --faults
 test-cheats: build $(BUILD)/test/verify/cheats_test ## every cheat 20 times, on an idle and on a busy machine: hours
 	@tests/cheats/run
 test-fast: build ## unit tests only

@@ -511,6 +511,34 @@ static void test_worker_lost(void **state) {
     free(code);
 }
 
+/* A worker that is lost, and cannot be started, while a problem's memory is made: the problem has none, and gets all of
+ * it when it is next asked for. */
+static void test_worker_lost_at_once(void **state) {
+    (void)state;
+    need_verifier();
+    char *code = read_fixture("linear_gelu.py");
+    struct refworker w;
+    struct references refs;
+    struct reference *p;
+    struct err e = {0};
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
+    references_init(&refs, &w, 5, 7);
+    if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
+    char python[sizeof w.python];
+    memcpy(python, w.python, sizeof python);
+    snprintf(w.python, sizeof w.python, "/bin/false");
+    kill(w.process.pid, SIGKILL);
+    assert_int_equal(reference_make_tests(&refs, p, &e), ST_WORKER);
+    assert_false(p->has_sets);
+    memcpy(w.python, python, sizeof python);
+    if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_int_equal(p->n_tests, 5);
+    assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
+    references_free(&refs);
+    refworker_close(&w);
+    free(code);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
@@ -525,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_slowed_reference),
         cmocka_unit_test(test_calls_at_once),
         cmocka_unit_test(test_worker_lost),
+        cmocka_unit_test(test_worker_lost_at_once),
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
 }

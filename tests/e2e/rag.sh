@@ -2,10 +2,6 @@
 # Retrieval from the command line: corpora from files and from a Hub, an index that FAISS reads, training with examples.
 . "$(dirname "$0")/tap.bash"
 
-python=
-for p in "${KERNELRL_PYTHON:-}" .venv/bin/python python3 /usr/bin/python3; do
-    if [ -n "$p" ] && "$p" -c 'import faiss' 2>/dev/null; then python=$p && break; fi
-done
 build=("$KRL" build-rag-index --model lexical)
 query() { "$KRL" query-rag-index --json "$@" 2>>"$tmp/said"; }
 
@@ -80,28 +76,6 @@ check "the same rows again" "${corpus[@]}" output="$tmp/again.jsonl" index="$tmp
 check "byte for byte" cmp "$tmp/rows.jsonl" "$tmp/again.jsonl"
 refuses "rows from an index that is none" 1 'no index here' "${corpus[@]}" output="$tmp/none.jsonl" index="$tmp/pairs"
 
-if [ -n "$python" ]; then
-    check "FAISS reads the index and finds the same" "$python" - "$tmp/gen" "$KRL" <<'PY'
-import json, subprocess, sys
-import faiss, numpy
-index = faiss.read_index(sys.argv[1] + "/index.faiss")
-records = [json.loads(line) for line in open(sys.argv[1] + "/records.jsonl")]
-assert index.ntotal == len(records) and index.metric_type == faiss.METRIC_INNER_PRODUCT
-vectors = index.reconstruct_n(0, index.ntotal)
-assert numpy.allclose((vectors ** 2).sum(1), 1, atol=1e-5)
-# A record's own module as the query: FAISS searches with its vector, kernelrl with its text.
-for i in (0, 17, 60):
-    open(sys.argv[1] + "/1_Q.py", "w").write(records[i]["pytorch_code"])
-    out = subprocess.run([sys.argv[2], "query-rag-index", "--index", sys.argv[1], "--problem", sys.argv[1] + "/1_Q.py",
-                          "-k", "1", "--keep-copies", "--json"], capture_output=True, text=True, check=True).stdout
-    score, ids = index.search(vectors[i:i + 1], 1)
-    ours = json.loads(out.splitlines()[0])
-    assert ours["id"] == ids[0][0] and abs(ours["score"] - score[0][0]) < 1e-5, (ours, ids, score)
-PY
-else
-    skip "FAISS reads the index" "no Python with faiss (tools/setup rag)"
-fi
-
 # The public collections, small, on a Hub of our own.
 commit=0123456789abcdef0123456789abcdef01234567
 repo() { # ORG/NAME: an empty data set, and $here its files
@@ -113,29 +87,19 @@ repo GPUMODE/KernelBook
 printf '%s\n' '{"python_code": "class A:\n def forward(self, x):\n  return torch.relu(x)", "triton_code": "@triton.jit", "entry_point": "A"}' \
     '{"python_code": "", "triton_code": "@triton.jit", "entry_point": "B"}' >"$here/data/train.jsonl"
 repo SakanaAI/AI-CUDA-Engineer-Archive
-pyarrow=
-for p in "${KERNELRL_PYTHON:-}" .venv/bin/python python3 /usr/bin/python3; do
-    if [ -n "$p" ] && "$p" -c 'import pyarrow' 2>/dev/null; then pyarrow=$p && break; fi
-done
 rows='[{"PyTorch_Code_Module": "class B:\n def forward(self, x):\n  return torch.tanh(x)", "CUDA_Code": "__global__", "Correct": True, "Level_ID": "level_1", "Op_Name": "22_Tanh", "CUDA_Speedup_Native": 2.5, "NCU_Profile": "long"},
  {"PyTorch_Code_Module": "class B", "CUDA_Code": "wrong", "Correct": False, "Level_ID": "level_1", "Op_Name": "22_Tanh"},
  {"PyTorch_Code_Module": "class B", "CUDA_Code": "elsewhere", "Correct": True, "Level_ID": "level_3", "Op_Name": "1_MLP"}]'
-if [ -n "$pyarrow" ]; then
-    "$pyarrow" -c "import sys, pyarrow, pyarrow.parquet as q; q.write_table(pyarrow.Table.from_pylist($rows), sys.argv[1])" \
-        "$here/data/level_1-00000-of-00001.parquet"
-else
-    python3 -c "import json; [print(json.dumps(r)) for r in $rows]" >"$here/data/level_1.jsonl"
-fi
+python3 -c "import json; [print(json.dumps(r)) for r in $rows]" >"$here/data/level_1.jsonl"
 coproc SERVER { exec python3 tests/hub/server.py "$tmp/hub"; }
 read -r hub _ <&"${SERVER[0]}"
 export HF_ENDPOINT=http://127.0.0.1:$hub HF_HOME=$tmp/home no_proxy=127.0.0.1
 unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE HF_TOKEN HF_HUB_OFFLINE
-both=(env KERNELRL_PYTHON="$pyarrow" "${build[@]}")
-check "kernelbook and sakana, levels 1 and 2" "${both[@]}" --output "$tmp/both" --sakana-levels 1,2
+check "kernelbook and sakana, levels 1 and 2" "${build[@]}" --output "$tmp/both" --sakana-levels 1,2
 check "two records: what is wrong, empty or of another level is left out" test "$(wc -l <"$tmp/both/records.jsonl")" = 2
 check "their backends" sh -c "grep -q '^{\"backend\":\"triton\"' '$tmp/both/records.jsonl' &&
     grep -q '^{\"backend\":\"cuda\".*22_Tanh.*2.5' '$tmp/both/records.jsonl'"
-check "--include-incorrect" "${both[@]}" --output "$tmp/wrong" --cuda-only --include-incorrect
+check "--include-incorrect" "${build[@]}" --output "$tmp/wrong" --cuda-only --include-incorrect
 check "has three of sakana alone" test "$(grep -c '"cuda"' "$tmp/wrong/records.jsonl")$(wc -l <"$tmp/wrong/records.jsonl")" = 33
 rm -r "$tmp/hub/repos/datasets/SakanaAI"
 check "a corpus that cannot be had is passed over" env HF_HOME="$tmp/other" "${build[@]}" --output "$tmp/one"

@@ -338,7 +338,8 @@ static int build_gpu_filter(scmp_filter_ctx c) {
 /* Turns a filter into its BPF program, in the jail's arena. */
 static enum status export_filter(struct arena *a, scmp_filter_ctx c, void **out, size_t *bytes, struct err *e) {
     CLEANUP_FD int fd = process_memfd("filter", NULL, 0);
-    if (fd < 0 || seccomp_export_bpf(c, fd) != 0) return FAIL(e, ST_SANDBOX, "seccomp: cannot export a filter");
+    if (fd < 0 || seccomp_export_bpf(c, fd) != 0)
+        return FAIL(e, ST_SANDBOX, "seccomp: cannot export a filter: %s", strerror(errno));
     off_t n = lseek(fd, 0, SEEK_END);
     *out = arena_alloc(a, (size_t)n);
     *bytes = (size_t)n;

@@ -341,7 +341,10 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
         p->has_sets = true;
         evict(r, p);
         st = connect(r, p, e); /* attaches: the worker writes the parameters */
-        if (st != ST_OK) return mark_broken(p, st, e);
+        if (st != ST_OK) {
+            drop_sets(r, p); /* they lack what comes below; the next call begins anew */
+            return mark_broken(p, st, e);
+        }
         sets_stage_params(&p->sets);
         forget_families(p);
     }

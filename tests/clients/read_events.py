@@ -1,4 +1,4 @@
-"""tests/e2e/read_events.py RUN: TensorBoard's own reader against metrics.jsonl. Needs the package tensorboard."""
+"""tests/clients/read_events.py RUN: TensorBoard's own reader against metrics.jsonl. Needs the package tensorboard."""
 
 import glob
 import json

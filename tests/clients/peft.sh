@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # An adapter that kernelrl trained, loaded by PEFT on transformers' model: the same logits, gradients and AdamW step.
-# PEFT_PYTHON names a Python that has both; without one the test is skipped.
-. "$(dirname "$0")/tap.bash"
-python=${PEFT_PYTHON:-${KERNELRL_PYTHON:-python3}}
+# KERNELRL_PYTHON names a Python that has both; without one the test is skipped.
+. "$(dirname "$0")/../e2e/tap.bash"
+python=${KERNELRL_PYTHON:-python3}
 if [ ! -f models/tiny/model.safetensors ]; then
     skip "adapters in PEFT" "models/tiny has no model.safetensors; make embedded-model builds it"
 elif ! why=$("$python" -c 'import torch, transformers, peft; transformers.Qwen3Config' 2>&1); then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # KernelBench's fourth level: a problem that loads a model by its name on the Hub, and its answers, with a model that the
 # test makes. Needs transformers beside PyTorch.
-. "$(dirname "$0")/tap.bash"
+. "$(dirname "$0")/../e2e/tap.bash"
 python=${KERNELRL_PYTHON:-python3}
 "$python" -c 'import torch, transformers' >/dev/null 2>&1 || python=/usr/bin/python3
 if ! "$python" -c 'import torch, transformers' >/dev/null 2>&1; then
