@@ -68,6 +68,14 @@ static struct verdict judge(const struct problem *p, const char *source) {
 
 enum { MAX_ANSWERS = 100 };
 
+/* Whether the list "a|b" has the word. */
+static bool among(const char *list, const char *word) {
+    const size_t n = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)); at += n)
+        if ((at == list || at[-1] == '|') && (at[n] == 0 || at[n] == '|')) return true;
+    return false;
+}
+
 static void test_table(void **state) {
     (void)state;
     need_verifier();
@@ -92,7 +100,7 @@ static void test_table(void **state) {
     int wrong = 0;
     for (size_t i = 0; i < n; i++) {
         const struct verdict *v = &items[i].verdict;
-        if (strcmp(outcome_name(v->outcome), expected[i]) != 0) {
+        if (!among(expected[i], outcome_name(v->outcome))) {
             wrong++;
             printf("%s: expected %s, got %s: %s\n", names[i], expected[i], outcome_name(v->outcome), v->message);
         }

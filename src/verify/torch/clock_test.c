@@ -71,12 +71,13 @@ static int close_all(void **state) {
     return 0;
 }
 
+static int judgements; /* calls of judged() so far */
+
 /* The reference waits for eager_s; `answer` is ModelNew's module after `head`. */
 static struct verdict judged(struct verifier *v, double eager_s, const char *answer) {
     struct str code = STR_INIT, source = STR_INIT;
     struct err e = {0};
-    static int serial; /* no verdict is taken from an equal answer judged otherwise */
-    str_addf(&code, "# %d\n", ++serial);
+    str_addf(&code, "# %d\n", ++judgements); /* no verdict is taken from an equal answer judged otherwise */
     str_addf(&code,
              "%sclass Model(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n%s",
              head, eager_s, tail);
@@ -95,7 +96,12 @@ static struct verdict waiting(struct verifier *v, double eager_s, double answer_
     snprintf(text, sizeof text,
              "class ModelNew(nn.Module):\n    def forward(self, x):\n        wait(%g)\n        return torch.relu(x)\n",
              answer_s);
-    struct verdict d = judged(v, eager_s, text);
+    struct verdict d;
+    for (int attempt = 0; attempt < 4; attempt++) { /* others on the machine may spoil one measurement, not each */
+        d = judged(v, eager_s, text);
+        if (d.outcome != OUTCOME_UNSTABLE) break;
+        printf("unstable: %s\n", d.message);
+    }
     if (d.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(d.outcome), d.message);
     assert_true(d.speedup_low <= d.speedup && d.speedup <= d.speedup_high && d.speedup_low > 0);
     return d;
@@ -105,11 +111,12 @@ static void test_known_ratios(void **state) {
     (void)state;
     struct verifier *v = timed_with((struct verify_options){.timed_calls = 20, .quiet = note_quiet});
     static const double ratios[] = {0.5, 1, 2, 5};
-    int measured = quiet_calls = quiet_depth = 0;
+    const int before = judgements;
+    quiet_calls = quiet_depth = 0;
     for (size_t i = 0; i < ARRAY_LEN(ratios); i++) {
         bool good = false;
         /* Alone on its machine within 5 %, each time. Others may spoil one measurement, but not each time. */
-        for (int attempt = 0; attempt < 4 && !good; attempt++, measured++) {
+        for (int attempt = 0; attempt < 4 && !good; attempt++) {
             struct verdict d = waiting(v, 10e-3, 10e-3 / ratios[i]);
             double best = d.eager.min_ms / d.kernel.min_ms;
             printf("ratio %g: %.3f by medians, %.3f by the smallest times\n", ratios[i], d.speedup, best);
@@ -119,10 +126,10 @@ static void test_known_ratios(void **state) {
         }
         if (!good) fail_msg("a ratio of %g is not seen", ratios[i]);
     }
-    assert_true(quiet_calls == measured && quiet_depth == 0); /* the machine to itself, and back */
     struct verdict d = waiting(v, 20e-3, 5e-5); /* hundreds of times: in a second process, before it counts */
     assert_true(d.remeasured && d.speedup > 0);
-    assert_true(quiet_calls == 1 + measured && quiet_depth == 0);
+    assert_true(quiet_calls == judgements - before &&
+                quiet_depth == 0); /* the machine to itself, and back, each time */
 }
 
 /* Work that is hidden from the clock costs its time all the same, or the answer. */
