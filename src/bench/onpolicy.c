@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "model/arch.h"
 #include "problem/problem.h"
-#include "rl/learn/session.h"
 #include "rl/options/find_model.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
@@ -164,7 +164,7 @@ static enum status make_workload(const struct onpolicy_options *o, const struct 
     enum status st;
     CLEANUP_STR struct str probe = STR_INIT;
     str_addf(&probe, "%s/tokenizer.json", o->model_dir);
-    TRY_GOTO(session_style(NULL, c->qwen3, false, &style, e), out);
+    TRY_GOTO(chat_style_choose(NULL, c->arch->chat, false, &style, e), out);
     *vocab_limit = 0;
     if (fs_is_file(probe.p)) {
         TRY_GOTO(tokenizer_open(o->model_dir, &tok, e), out);

@@ -13,6 +13,7 @@
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "io/hub.h"
+#include "model/arch.h"
 #include "verify/build/compile.h"
 #include "verify/jail/ref_worker.h"
 
@@ -167,7 +168,8 @@ static void check_tensorboard(void) {
     show("tensorboard", "not found; runs are recorded all the same (metrics.jsonl and event files)");
 }
 
-/* Where a model's name is looked up, in that order. The server is not asked: a machine may well be without one. */
+/* Where a model's name is looked up, in that order, and which architectures are understood. The server is not asked: a
+ * machine may well be without one. */
 static void check_models(void) {
     struct hub_settings h;
     char **names = NULL;
@@ -186,6 +188,9 @@ static void check_models(void) {
            : h.token ? " (with a token)"
                      : " (no token: public models only)");
     hub_settings_free(&h);
+    CLEANUP_STR struct str loaded = STR_INIT;
+    arch_list(" and ", &loaded);
+    show("loads", loaded.p);
 }
 
 static void check_parquet(void) {

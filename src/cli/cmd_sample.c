@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
-#include "rl/learn/session.h"
+#include "model/arch.h"
 #include "rl/options/find_model.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
@@ -41,8 +41,7 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(S, prompt, "prompt", "TEXT", NULL,
               "The prompt: a user message in the model's chat format, as in training."),
     FLAG_TEXT(S, system, "system", "TEXT", NULL, "A system message stands in front of it."),
-    FLAG_TEXT(S, renderer, "renderer", "NAME", "the model's",
-              "The chat format: qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct."),
+    FLAG_TEXT(S, renderer, "renderer", "NAME", "the model's", "The chat format: " CHAT_STYLE_EXPECTED "."),
     FLAG_BOOL(S, thinking, "thinking", "The model is asked to think first."),
     FLAG_BOOL(S, raw, "raw", "The prompt is taken as it is, special tokens included."),
     FLAG_SECTION("Sampling"),
@@ -97,7 +96,7 @@ static enum status make_prompt(const struct sample_options *o, const struct mode
         tokenizer_encode(t, o->prompt, strlen(o->prompt), true, ids);
     } else {
         enum chat_style style;
-        TRY(session_style(o->renderer, c->qwen3, o->thinking, &style, e));
+        TRY(chat_style_choose(o->renderer, c->arch->chat, o->thinking, &style, e));
         struct chat_message m[2];
         size_t n = 0;
         if (o->system) m[n++] = (struct chat_message){"system", o->system};

@@ -1,5 +1,5 @@
-/* config.json of Qwen2 and Qwen3 (Hugging Face transformers), old and new spellings. What this engine does not compute
- * is refused by name rather than ignored. */
+/* config.json of Hugging Face transformers, for the architectures of arch.c: old and new spellings. What this engine
+ * does not compute is refused by name rather than ignored. */
 #include <math.h>
 #include <string.h>
 
@@ -55,13 +55,13 @@ static enum status parse_eos(const json_t *j, const char *where, struct model_co
     return ST_OK;
 }
 
-/* Qwen2 may mix sliding and full layers; only full attention is computed here. */
+/* Some models mix sliding and full layers; only full attention is computed here. */
 static enum status parse_attention(const json_t *j, const char *where, const struct model_config *c, struct err *e) {
-    bool sliding = false, bias = !c->qwen3;
+    bool sliding = false, bias = c->arch->qkv_bias;
     TRY(js_opt_bool(j, where, "use_sliding_window", &sliding, e));
     TRY(js_opt_bool(j, where, "attention_bias", &bias, e));
     if (sliding) return FAIL(e, ST_UNSUPPORTED, "%s: use_sliding_window: true is not supported", where);
-    if (bias != c->qkv_bias)
+    if (bias != c->arch->qkv_bias)
         return FAIL(e, ST_UNSUPPORTED, "%s: attention_bias: %s is not supported for this architecture", where,
                     bias ? "true" : "false");
     const json_t *types = json_object_get(j, "layer_types"), *t;
@@ -76,21 +76,21 @@ static enum status parse_attention(const json_t *j, const char *where, const str
     return ST_OK;
 }
 
+static enum status parse_arch(const char *name, const char *where, struct model_config *c, struct err *e) {
+    c->arch = arch_find(name);
+    if (c->arch) return ST_OK;
+    CLEANUP_STR struct str known = STR_INIT;
+    arch_list(" or ", &known);
+    return FAIL(e, ST_UNSUPPORTED, "%s: architectures: \"%s\" is not supported, expected %s", where, name, known.p);
+}
+
 enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) {
     *c = (struct model_config){0};
     const json_t *archs = json_object_get(j, "architectures");
-    const char *arch = json_string_value(json_array_get(archs, 0)), *type = NULL;
+    const char *name = json_string_value(json_array_get(archs, 0)), *type = NULL;
     TRY(js_opt_str(j, where, "model_type", &type, e));
-    if (!arch) arch = type ? type : "(none)";
-    if (strcmp(arch, "Qwen3ForCausalLM") == 0 || strcmp(arch, "Qwen3Model") == 0 || strcmp(arch, "qwen3") == 0)
-        c->qwen3 = true;
-    else if (strcmp(arch, "Qwen2ForCausalLM") == 0 || strcmp(arch, "Qwen2Model") == 0 || strcmp(arch, "qwen2") == 0)
-        c->qkv_bias = true;
-    else
-        return FAIL(e, ST_UNSUPPORTED,
-                    "%s: architectures: \"%s\" is not supported, expected Qwen2ForCausalLM or "
-                    "Qwen3ForCausalLM",
-                    where, arch);
+    if (!name) name = type ? type : "(none)";
+    TRY(parse_arch(name, where, c, e));
     TRY(positive(j, where, "vocab_size", 1 << 22, &c->V, e));
     TRY(positive(j, where, "hidden_size", 1 << 16, &c->D, e));
     TRY(positive(j, where, "intermediate_size", 1 << 18, &c->F, e));
@@ -124,7 +124,7 @@ enum status config_parse(const json_t *j, const char *where, struct model_config
     if (strcmp(act, "silu") != 0)
         return FAIL(e, ST_UNSUPPORTED, "%s: hidden_act: \"%s\" is not supported, expected \"silu\"", where, act);
     TRY(js_opt_bool(j, where, "tie_word_embeddings", &c->tied, e));
-    c->tied |= str_has_suffix(arch, "Model"); /* an embedder: it has no head, and nobody asks it for logits */
+    c->tied |= strcmp(name, c->arch->embedder) == 0; /* it has no head, and nobody asks it for logits */
     TRY(parse_attention(j, where, c, e));
     TRY(parse_rope(j, where, c, e));
     return parse_eos(j, where, c, e);

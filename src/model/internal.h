@@ -6,11 +6,11 @@
 
 #include "base/arena.h"
 #include "io/safetensors.h"
+#include "model/arch.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
-enum lora_site { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_SITES };
-extern const char *const lora_site_name[LORA_SITES]; /* "self_attn.q_proj", ... */
+enum { LORA_SITES = N_PROJECTIONS }; /* a site of LoRA is a projection: a value of enum arch_module below this */
 
 /* y += scale * (x A^T) B^T, A [R,in], B [out,R]. The sites that read the same rows x have their A one under the other,
  * as one matrix: x is read once for all of them. */
@@ -135,11 +135,12 @@ struct model {
     struct arena names;
     float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
     int64_t n_w;
-    enum dtype dt;             /* of the products with base matrices */
-    enum dtype act;            /* of activations, where tensor/ops.h leaves a choice */
-    bool empty;                /* as in model_options */
-    bool bf16_only;            /* base matrices are not in w: `place` says where */
-    int64_t activation_memory; /* as in model_options */
+    enum dtype dt;                      /* of the products with base matrices */
+    enum dtype act;                     /* of activations, where tensor/ops.h leaves a choice */
+    bool empty;                         /* as in model_options */
+    bool bf16_only;                     /* base matrices are not in w: `place` says where */
+    int64_t activation_memory;          /* as in model_options */
+    const char *table_name, *head_name; /* of their tensors; a tied model has no tensor of its head */
     float *final_norm;
     struct weight embed, head; /* [V,D]; embed is unused when tied: see model_table */
     struct layer *layer;

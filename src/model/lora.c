@@ -1,7 +1,6 @@
 /* LoRA (Hu et al. 2021) on the seven projections, in PEFT's file format. Never merged: sampler and trainer compute the
  * same y = x W^T + scale (x A^T) B^T. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +9,9 @@
 #include "io/json.h"
 #include "model/internal.h"
 
-const char *const lora_site_name[LORA_SITES] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                                "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                                "mlp.down_proj"};
+static const char peft_outer[] = "base_model.model."; /* what PEFT puts in front of the base's names */
 
-const int lora_first[LORA_INPUTS + 1] = {LORA_Q, LORA_O, LORA_GATE, LORA_DOWN, LORA_SITES};
+const int lora_first[LORA_INPUTS + 1] = {MODULE_Q, MODULE_O, MODULE_GATE, MODULE_DOWN, LORA_SITES};
 
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
     const int64_t HK = (int64_t)c->H * c->K, GK = (int64_t)c->G * c->K;
@@ -69,11 +66,18 @@ void adapter_pack(struct model *m, struct adapter *ad) {
     pack(m, w, n);
 }
 
-static struct param matrix_param(struct adapter *ad, float *w, int64_t rows, int64_t cols, int layer, int site,
-                                 const char *which) {
-    const char *name =
-        arena_printf(&ad->names, "base_model.model.model.layers.%d.%s.%s.weight", layer, lora_site_name[site], which);
-    return (struct param){.name = name, .w = w, .n = rows * cols, .nd = 2, .dim = {rows, cols}};
+/* PEFT's name of a matrix of a site: what is "lora_A.weight" or "lora_B.weight". */
+static void peft_name(const struct arch *a, int site, int layer, const char *what, struct str *out) {
+    str_adds(out, peft_outer);
+    arch_tensor(a, (enum arch_module)site, layer, what, out);
+}
+
+static struct param matrix_param(const struct arch *a, struct adapter *ad, const struct weight *w, int layer, int site,
+                                 const char *what) {
+    CLEANUP_STR struct str name = STR_INIT;
+    peft_name(a, site, layer, what, &name);
+    return (struct param){
+        .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
 
 /* Hands the matrices of the sites in `use` out of the slab and lists them as parameters; a slab without memory only
@@ -95,8 +99,9 @@ static void lora_carve(const struct model *m, struct adapter *ad, struct carve *
                 float *b = carve(slab, out * R);
                 if (!slab->base) continue;
                 l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
-                ad->param[ad->n_param++] = matrix_param(ad, a, R, in, i, s, "lora_A");
-                ad->param[ad->n_param++] = matrix_param(ad, b, out, R, i, s, "lora_B");
+                const struct weight of_site = {.w = a, .N = R, .K = in};
+                ad->param[ad->n_param++] = matrix_param(m->cfg.arch, ad, &of_site, i, s, "lora_A.weight");
+                ad->param[ad->n_param++] = matrix_param(m->cfg.arch, ad, &l->b[s], i, s, "lora_B.weight");
                 a += R * in;
             }
         }
@@ -205,9 +210,9 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
     /* Sites are told by what the file holds; a tensor that fits none of them is an error below. */
     bool use[LORA_SITES] = {false};
     for (int s = 0; s < LORA_SITES; s++) {
-        char name[128];
-        snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", lora_site_name[s]);
-        use[s] = st_find(&f, name) != NULL;
+        CLEANUP_STR struct str name = STR_INIT;
+        peft_name(m->cfg.arch, s, 0, "lora_A.weight", &name);
+        use[s] = st_find(&f, name.p) != NULL;
     }
     TRY_GOTO(adapter_new(m, ad, (int)rank, (float)alpha, rslora, use, e), done);
     if ((st = params_read(m, ad->param, ad->n_param, &f, e)) != ST_OK) {
@@ -221,8 +226,8 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
             for (int i = 0; i < ad->n_param; i++) known |= strcmp(ad->param[i].name, f.tensor[k].name) == 0;
             if (!known) extra = f.tensor[k].name;
         }
-        int layer;
-        if (sscanf(extra, "base_model.model.model.layers.%d.", &layer) == 1 && layer >= m->cfg.L)
+        const size_t outer = strlen(peft_outer);
+        if (str_has_prefix(extra, peft_outer) && arch_layer(m->cfg.arch, extra + outer) >= m->cfg.L)
             st = other_base(j, e,
                             FAIL(e, ST_INVALID, "%s: tensor \"%s\": the model has %d layers", path.p, extra, m->cfg.L));
         else
@@ -266,7 +271,8 @@ enum status model_lora_save(const struct model *m, const char *peft_dir, struct 
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();
     for (int s = 0; s < LORA_SITES; s++)
-        if (ad->layer[0].b[s].w) json_array_append_new(targets, json_string(strchr(lora_site_name[s], '.') + 1));
+        if (ad->layer[0].b[s].w)
+            json_array_append_new(targets, json_string(arch_short_name(m->cfg.arch, (enum arch_module)s)));
     json_object_set_new(j, "target_modules", targets);
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     str_clear(&path);

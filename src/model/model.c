@@ -2,7 +2,6 @@
 #include "model/internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +38,13 @@ static void add_rows(struct layout *y, const char *name, struct weight *w, int64
     add_param(y, name, w->w ? w->w + row * w->K : NULL, 2, rows, w->K);
 }
 
-static const char *layer_name(struct model *m, int i, const char *what) {
-    return arena_printf(&m->names, "model.layers.%d.%s", i, what);
+/* The name of a module's tensor; NULL on the counting pass. */
+static const char *name_of(const struct layout *y, enum arch_module at, int layer, const char *what) {
+    struct model *m = y->m;
+    if (!m->param) return NULL;
+    CLEANUP_STR struct str s = STR_INIT;
+    arch_tensor(m->cfg.arch, at, layer, what, &s);
+    return arena_strdup(&m->names, s.p);
 }
 
 static void lay_out(struct layout *y) {
@@ -50,49 +54,43 @@ static void lay_out(struct layout *y) {
     struct carve *s = &y->slab;
     struct weight *table = c->tied ? &m->head : &m->embed;
     *table = base_weight(y, c->V, D);
-    add_rows(y, "model.embed_tokens.weight", table, 0, c->V);
+    m->table_name = name_of(y, MODULE_EMBED, 0, "weight");
+    m->head_name = name_of(y, MODULE_HEAD, 0, "weight");
+    add_rows(y, m->table_name, table, 0, c->V);
     for (int i = 0; i < c->L; i++) {
         struct layer *l = &m->layer[i];
         l->ln1 = carve(s, D);
         l->wqkv = base_weight(y, Q, D);
-        l->bqkv = c->qkv_bias ? carve(s, Q) : NULL;
-        l->qn = c->qwen3 ? carve(s, K) : NULL;
-        l->kn = c->qwen3 ? carve(s, K) : NULL;
+        l->bqkv = c->arch->qkv_bias ? carve(s, Q) : NULL;
+        l->qn = c->arch->qk_norm ? carve(s, K) : NULL;
+        l->kn = c->arch->qk_norm ? carve(s, K) : NULL;
         l->wo = base_weight(y, D, HK);
         l->ln2 = carve(s, D);
         l->wgu = base_weight(y, 2 * F, D);
         l->wd = base_weight(y, D, F);
-        static const char *const part[] = {"q_proj", "k_proj", "v_proj"};
+        static const enum arch_module part[] = {MODULE_Q, MODULE_K, MODULE_V};
         const int64_t rows[] = {HK, GK, GK}, first[] = {0, HK, HK + GK};
-        const bool second = m->param != NULL;
-        add_param(y, second ? layer_name(m, i, "input_layernorm.weight") : NULL, l->ln1, 1, D, 0);
+        add_param(y, name_of(y, MODULE_LN1, i, "weight"), l->ln1, 1, D, 0);
         for (int j = 0; j < 3; j++) {
-            char name[48];
-            snprintf(name, sizeof name, "self_attn.%s.weight", part[j]);
-            add_rows(y, second ? layer_name(m, i, name) : NULL, &l->wqkv, first[j], rows[j]);
-            if (!c->qkv_bias) continue;
-            snprintf(name, sizeof name, "self_attn.%s.bias", part[j]);
-            add_param(y, second ? layer_name(m, i, name) : NULL, second ? l->bqkv + first[j] : NULL, 1, rows[j], 0);
+            add_rows(y, name_of(y, part[j], i, "weight"), &l->wqkv, first[j], rows[j]);
+            if (!c->arch->qkv_bias) continue;
+            add_param(y, name_of(y, part[j], i, "bias"), l->bqkv ? l->bqkv + first[j] : NULL, 1, rows[j], 0);
         }
-        if (c->qwen3) {
-            add_param(y, second ? layer_name(m, i, "self_attn.q_norm.weight") : NULL, l->qn, 1, K, 0);
-            add_param(y, second ? layer_name(m, i, "self_attn.k_norm.weight") : NULL, l->kn, 1, K, 0);
+        if (c->arch->qk_norm) {
+            add_param(y, name_of(y, MODULE_Q_NORM, i, "weight"), l->qn, 1, K, 0);
+            add_param(y, name_of(y, MODULE_K_NORM, i, "weight"), l->kn, 1, K, 0);
         }
-        if (!second) { /* counting */
-            y->n += 5;
-            continue;
-        }
-        add_rows(y, layer_name(m, i, "self_attn.o_proj.weight"), &l->wo, 0, D);
-        add_param(y, layer_name(m, i, "post_attention_layernorm.weight"), l->ln2, 1, D, 0);
-        add_rows(y, layer_name(m, i, "mlp.gate_proj.weight"), &l->wgu, 0, F);
-        add_rows(y, layer_name(m, i, "mlp.up_proj.weight"), &l->wgu, F, F);
-        add_rows(y, layer_name(m, i, "mlp.down_proj.weight"), &l->wd, 0, D);
+        add_rows(y, name_of(y, MODULE_O, i, "weight"), &l->wo, 0, D);
+        add_param(y, name_of(y, MODULE_LN2, i, "weight"), l->ln2, 1, D, 0);
+        add_rows(y, name_of(y, MODULE_GATE, i, "weight"), &l->wgu, 0, F);
+        add_rows(y, name_of(y, MODULE_UP, i, "weight"), &l->wgu, F, F);
+        add_rows(y, name_of(y, MODULE_DOWN, i, "weight"), &l->wd, 0, D);
     }
     m->final_norm = carve(s, D);
-    add_param(y, "model.norm.weight", m->final_norm, 1, D, 0);
+    add_param(y, name_of(y, MODULE_FINAL_NORM, 0, "weight"), m->final_norm, 1, D, 0);
     if (!c->tied) {
         m->head = base_weight(y, c->V, D);
-        add_rows(y, "lm_head.weight", &m->head, 0, c->V);
+        add_rows(y, m->head_name, &m->head, 0, c->V);
     }
 }
 
@@ -190,11 +188,12 @@ static enum status read_bf16(struct model *m, const struct matrix_place *at, con
 
 /* The name of a tensor in f. Embedders are saved without their outermost module: "embed_tokens.weight". Those that are
  * called language models all the same may lack a head; the embedding table stands in for it, as in a tied model. */
-static const char *name_in(const struct st_file *f, const char *name) {
-    if (!st_find(f, "embed_tokens.weight")) return name;
-    return strcmp(name, "lm_head.weight") == 0 && !st_find(f, name) ? "embed_tokens.weight"
-           : str_has_prefix(name, "model.")                         ? name + 6
-                                                                    : name;
+static const char *name_in(const struct model *m, const struct st_file *f, const char *name) {
+    const size_t outer = strcspn(m->table_name, ".") + 1; /* "model." */
+    const char *table = m->table_name + outer;
+    if (!st_find(f, table)) return name;
+    if (strncmp(name, m->table_name, outer) == 0) return name + outer;
+    return strcmp(name, m->head_name) == 0 && !st_find(f, name) ? table : name;
 }
 
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
@@ -202,7 +201,7 @@ enum status params_read(struct model *m, const struct param *p, int n, const str
     CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
         const struct st_tensor *t;
-        TRY(st_get(f, name_in(f, p[i].name), p[i].nd, p[i].dim, &t, e));
+        TRY(st_get(f, name_in(m, f, p[i].name), p[i].nd, p[i].dim, &t, e));
         TRY(st_check_finite(t, e));
         if (place_of(m, &p[i])) {
             TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
@@ -251,15 +250,14 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
     CLEANUP_STR struct str missing = STR_INIT, unread = STR_INIT;
     int n_missing = 0, n_unread = 0;
     for (int i = 0; i < m->n_param; i++)
-        if (!st_find(f, name_in(f, m->param[i].name))) add_name(&missing, n_missing++, m->param[i].name);
+        if (!st_find(f, name_in(m, f, m->param[i].name))) add_name(&missing, n_missing++, m->param[i].name);
     if (n_missing > 0)
         return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
                     n_missing, m->n_param, str_c(&missing));
     for (size_t k = 0; k < f->count; k++) {
         const char *name = f->tensor[k].name;
-        bool known =
-            (m->cfg.tied && strcmp(name, "lm_head.weight") == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
-        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(name_in(f, m->param[i].name), name) == 0;
+        bool known = (m->cfg.tied && strcmp(name, m->head_name) == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
+        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(name_in(m, f, m->param[i].name), name) == 0;
         if (!known) add_name(&unread, n_unread++, name);
     }
     if (n_unread > 0)

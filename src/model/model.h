@@ -1,4 +1,4 @@
-/* model: Qwen2 and Qwen3 dense decoders in Hugging Face layout. Owns configuration, weight binding, the forward and
+/* model: dense decoders (arch.h lists them) in Hugging Face layout. Owns configuration, weight binding, the forward and
  * backward passes, LoRA and the KV cache. May include tensor and io. Start here, then forward.c.
  * One forward serves sampling and training: the same ops in the same order on the same weights. */
 #ifndef KERNELRL_MODEL_H
@@ -8,11 +8,12 @@
 #include "tensor/ops.h"
 
 struct backend; /* tensor/backend.h */
+struct arch;    /* model/arch.h */
 
 /* Dimension letters as in tensor.h. */
 struct model_config {
-    bool qwen3; /* QK-norm, no QKV bias */
-    bool qkv_bias, tied;
+    const struct arch *arch;     /* its row of the table, never NULL */
+    bool tied;                   /* true: the head is the embedding table */
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
     int32_t max_positions;
     float rms_eps, rope_theta;

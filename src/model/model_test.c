@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "io/safetensors.h"
+#include "model/arch.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
@@ -169,8 +170,8 @@ static double o_forward(const struct oracle *o, const int32_t *ids, int n, const
             o_linear(o, v[t], h, NAME("self_attn.v_proj"));
             for (int i = 0; i < c->H + c->G; i++) {
                 double *z = i < c->H ? q[t] + i * K : k[t] + (i - c->H) * K;
-                if (c->qwen3 && i < c->H) o_norm(o, z, z, NAME("self_attn.q_norm.weight"), K);
-                if (c->qwen3 && i >= c->H) o_norm(o, z, z, NAME("self_attn.k_norm.weight"), K);
+                if (c->arch->qk_norm && i < c->H) o_norm(o, z, z, NAME("self_attn.q_norm.weight"), K);
+                if (c->arch->qk_norm && i >= c->H) o_norm(o, z, z, NAME("self_attn.k_norm.weight"), K);
                 for (int j = 0; j < half; j++) {
                     const double w = t * pow((double)c->rope_theta, -2.0 * j / K), p = z[j], r = z[j + half];
                     z[j] = p * cos(w) - r * sin(w);

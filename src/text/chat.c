@@ -1,27 +1,45 @@
-/* ChatML as the chat templates of Qwen2.5 and Qwen3 render it (without tools). One walk over the conversation yields
+/* ChatML as the chat templates of the table render it (without tools). One walk over the conversation yields
  * markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between two
  * markers in one go, so the ids are those of the rendered string. */
 #include "text/chat.h"
 
 #include <string.h>
 
-static const char QWEN25_SYSTEM[] = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+static const struct chat_template {
+    const char *name, *family;
+    enum chat_thoughts thoughts;
+    const char *system;
+} templates[N_CHAT_STYLES] = {
+#define X(id, ...) [id] = {__VA_ARGS__},
+    CHAT_STYLE_LIST(X)
+#undef X
+};
+
+const char *chat_style_name(enum chat_style style) { return templates[style].name; }
 
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) {
-    static const struct {
-        const char *name;
-        enum chat_style style;
-    } names[] = {{"qwen2.5", CHAT_QWEN25},
-                 {"qwen3", CHAT_QWEN3},
-                 {"qwen3_disable_thinking", CHAT_QWEN3_NOTHINK},
-                 {"qwen3_instruct", CHAT_QWEN3_INSTRUCT}};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (strcmp(name, names[i].name) != 0) continue;
-        *out = names[i].style;
+    for (int i = 0; i < N_CHAT_STYLES; i++) {
+        if (strcmp(name, templates[i].name) != 0) continue;
+        *out = (enum chat_style)i;
         return ST_OK;
     }
-    return FAIL(e, ST_CONFIG, "chat style \"%s\": expected qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct",
-                name);
+    return FAIL(e, ST_CONFIG, "chat style \"%s\": expected " CHAT_STYLE_EXPECTED, name);
+}
+
+enum status chat_style_choose(const char *renderer, const char *family, bool thinking, enum chat_style *out,
+                              struct err *e) {
+    if (renderer && *renderer) return chat_style_parse(renderer, out, e);
+    int first = -1;
+    for (int i = 0; i < N_CHAT_STYLES; i++) {
+        if (strcmp(templates[i].family, family) != 0) continue;
+        if (first < 0) first = i;
+        if ((templates[i].thoughts == CHAT_THOUGHTS) != thinking) continue;
+        *out = (enum chat_style)i;
+        return ST_OK;
+    }
+    ASSERT(first >= 0);
+    *out = (enum chat_style)first;
+    return ST_OK;
 }
 
 /* A sink that holds text back until a marker or the end comes. */
@@ -59,7 +77,7 @@ static void close_turn(struct chat_out *o) {
     str_addc(o->text, '\n');
 }
 
-/* ---- Qwen3's thoughts in history ----------------------------------------------------------------------------------*/
+/* ---- thoughts in history ------------------------------------------------------------------------------------------*/
 
 struct span {
     const char *p;
@@ -102,7 +120,7 @@ static bool is_query(const struct chat_message *m) {
            !(str_has_prefix(m->content, "<tool_response>") && str_has_suffix(m->content, "</tool_response>"));
 }
 
-static void qwen3_assistant(struct chat_out *o, const struct chat_message *m, bool after_query, bool last) {
+static void assistant_turn(struct chat_out *o, const struct chat_message *m, bool after_query, bool last) {
     struct span thought, answer;
     split_thought(m->content, &thought, &answer);
     open_turn(o, "assistant");
@@ -122,10 +140,10 @@ static void qwen3_assistant(struct chat_out *o, const struct chat_message *m, bo
 /* ---- the walk -----------------------------------------------------------------------------------------------------*/
 
 static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, bool generation) {
-    bool thinking = style == CHAT_QWEN3 || style == CHAT_QWEN3_NOTHINK;
-    if (style == CHAT_QWEN25 && (n == 0 || strcmp(m[0].role, "system") != 0)) {
+    const struct chat_template *t = &templates[style];
+    if (t->system && (n == 0 || strcmp(m[0].role, "system") != 0)) {
         open_turn(o, "system");
-        str_adds(o->text, QWEN25_SYSTEM);
+        str_adds(o->text, t->system);
         close_turn(o);
     }
     size_t last_query = n ? n - 1 : 0;
@@ -135,8 +153,8 @@ static void walk(struct chat_out *o, enum chat_style style, const struct chat_me
         break;
     }
     for (size_t i = 0; i < n; i++) {
-        if (thinking && strcmp(m[i].role, "assistant") == 0) {
-            qwen3_assistant(o, &m[i], i > last_query, i + 1 == n);
+        if (t->thoughts != CHAT_NO_THOUGHTS && strcmp(m[i].role, "assistant") == 0) {
+            assistant_turn(o, &m[i], i > last_query, i + 1 == n);
             continue;
         }
         open_turn(o, m[i].role);
@@ -145,7 +163,7 @@ static void walk(struct chat_out *o, enum chat_style style, const struct chat_me
     }
     if (!generation) return;
     open_turn(o, "assistant");
-    if (style == CHAT_QWEN3_NOTHINK) {
+    if (t->thoughts == CHAT_EMPTY_THOUGHT) {
         marker(o, "<think>");
         str_adds(o->text, "\n\n");
         marker(o, "</think>");

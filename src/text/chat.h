@@ -1,24 +1,53 @@
-/* chat: ChatML rendering for Qwen2.5 and Qwen3 (rl-free: roles in, token ids out). Only the template's own markers
- * become special tokens; message contents never do. Follows the checkpoints' chat_template without its tool section.
+/* chat: ChatML rendering (rl-free: roles in, token ids out). Only the template's own markers become special tokens;
+ * message contents never do. Each style follows the chat_template of its checkpoints without the tool section.
  * Qwen3's history loses the think blocks of the assistant's turns before the last user message that is no mere
  * <tool_response>; later turns keep theirs, and a final assistant turn gets one even when it is empty. */
 #ifndef KERNELRL_CHAT_H
 #define KERNELRL_CHAT_H
 
+#include "base/choice.h"
 #include "text/tokenizer.h"
 
-enum chat_style {
-    CHAT_QWEN25,         /* inserts Qwen2.5's default system message when there is none */
-    CHAT_QWEN3,          /* thinking: generation prompt ends after "assistant\n" */
-    CHAT_QWEN3_NOTHINK,  /* an empty think block is prefilled */
-    CHAT_QWEN3_INSTRUCT, /* Qwen3-2507-Instruct: no thinking, nothing prefilled */
+/* What a template does about the thoughts of the assistant. */
+enum chat_thoughts {
+    CHAT_NO_THOUGHTS,   /* nothing: its turns stand in the history as they are */
+    CHAT_THOUGHTS,      /* a history loses old thoughts; the model begins its own after "assistant\n" */
+    CHAT_EMPTY_THOUGHT, /* a history loses old thoughts; a new turn begins with an empty think block */
 };
+
+/* The templates. X(value, name, family, thoughts, system message of a conversation that has none, or NULL). The names
+ * are those of the Tinker cookbook's renderers. A family is the templates of one kind of model: chat_style_choose()
+ * takes the first row that fits, so the usual ones come first. FIRST, NEXT and LAST are X with what separates a row
+ * from the one before it. */
+/* clang-format off */
+#define CHAT_STYLE_ROWS(FIRST, NEXT, LAST) \
+    FIRST(CHAT_QWEN25, "qwen2.5", "qwen2.5", CHAT_NO_THOUGHTS, \
+          "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.") \
+    NEXT(CHAT_QWEN3, "qwen3", "qwen3", CHAT_THOUGHTS, NULL) \
+    NEXT(CHAT_QWEN3_NOTHINK, "qwen3_disable_thinking", "qwen3", CHAT_EMPTY_THOUGHT, NULL) \
+    LAST(CHAT_QWEN3_INSTRUCT, "qwen3_instruct", "qwen3", CHAT_NO_THOUGHTS, NULL) /* Qwen3-2507-Instruct */
+/* clang-format on */
+#define CHAT_STYLE_LIST(X) CHAT_STYLE_ROWS(X, X, X)
+enum chat_style { CHOICE_ENUM(CHAT_STYLE_LIST) N_CHAT_STYLES };
+
+/* The names as a string constant: "a, b, c", and "a, b or c". */
+#define CHAT_STYLE_NAMES CHAT_STYLE_ROWS(CHAT_NAME_, CHAT_COMMA_NAME_, CHAT_COMMA_NAME_)
+#define CHAT_STYLE_EXPECTED CHAT_STYLE_ROWS(CHAT_NAME_, CHAT_COMMA_NAME_, CHAT_OR_NAME_)
+#define CHAT_NAME_(id, name, ...) name
+#define CHAT_COMMA_NAME_(id, name, ...) ", " name
+#define CHAT_OR_NAME_(id, name, ...) " or " name
+
 struct chat_message {
     const char *role;    /* system, user, assistant */
     const char *content; /* UTF-8 */
 };
-/* Names: qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct (the names of the Tinker cookbook's renderers). */
+const char *chat_style_name(enum chat_style style);
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
+/* The style that renderer names; ST_CONFIG when there is none of that name. Where renderer is NULL or "", the first
+ * style of the family in which the model thinks, or in which it does not. Where the family has none of these, its first
+ * style. The table must have the family. */
+enum status chat_style_choose(const char *renderer, const char *family, bool thinking, enum chat_style *out,
+                              struct err *e) MUST_USE;
 /* Appends the text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
                  struct str *out);

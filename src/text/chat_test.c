@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "text/chat.h"
 
 static void check(enum chat_style style, const struct chat_message *m, size_t n, bool gen, const char *want) {
@@ -80,14 +81,91 @@ static void qwen3_final_turn_and_tools(void **state) {
           "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n<think>\nb\n</think>\n\nd<|im_end|>\n");
 }
 
+/* Each style of the table, over the same two conversations. */
+static void each_style(void **state) {
+    (void)state;
+#define SYSTEM25 "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+#define OLD "<|im_start|>assistant\n<think>\nt\n</think>\n\nA<|im_end|>\n"
+#define STRIPPED "<|im_start|>assistant\nA<|im_end|>\n"
+#define TURN(text) "<|im_start|>user\n" text "<|im_end|>\n"
+#define NOW "<|im_start|>assistant\n"
+    static const struct {
+        const char *name, *first, *second;
+    } golden[N_CHAT_STYLES] = {
+        [CHAT_QWEN25] = {"qwen2.5", SYSTEM25 TURN("U") NOW, SYSTEM25 TURN("U") OLD TURN("V") NOW},
+        [CHAT_QWEN3] = {"qwen3", TURN("U") NOW, TURN("U") STRIPPED TURN("V") NOW},
+        [CHAT_QWEN3_NOTHINK] = {"qwen3_disable_thinking", TURN("U") NOW "<think>\n\n</think>\n\n",
+                                TURN("U") STRIPPED TURN("V") NOW "<think>\n\n</think>\n\n"},
+        [CHAT_QWEN3_INSTRUCT] = {"qwen3_instruct", TURN("U") NOW, TURN("U") OLD TURN("V") NOW},
+    };
+    const struct chat_message talk[] = {{"user", "U"}, {"assistant", "<think>\nt\n</think>\n\nA"}, {"user", "V"}};
+    for (int s = 0; s < N_CHAT_STYLES; s++) {
+        if (!golden[s].name) fail_msg("no golden text of %s", chat_style_name((enum chat_style)s));
+        assert_string_equal(chat_style_name((enum chat_style)s), golden[s].name);
+        check((enum chat_style)s, talk, 1, true, golden[s].first);
+        check((enum chat_style)s, talk, 3, true, golden[s].second);
+    }
+}
+
 static void style_names(void **state) {
     (void)state;
     enum chat_style s;
     struct err e = {0};
-    assert_int_equal(chat_style_parse("qwen3_disable_thinking", &s, &e), ST_OK);
-    assert_int_equal(s, CHAT_QWEN3_NOTHINK);
+    for (int i = 0; i < N_CHAT_STYLES; i++) {
+        assert_int_equal(chat_style_parse(chat_style_name((enum chat_style)i), &s, &e), ST_OK);
+        assert_int_equal(s, i);
+    }
     assert_int_equal(chat_style_parse("llama", &s, &e), ST_CONFIG);
+    assert_string_equal(e.msg,
+                        "chat style \"llama\": expected qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct");
+    assert_string_equal(CHAT_STYLE_NAMES, "qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct");
+}
+
+static void styles_of_families(void **state) {
+    (void)state;
+    static const struct {
+        const char *renderer, *family;
+        bool thinking;
+        enum chat_style want;
+    } cases[] = {
+        {NULL, "qwen2.5", false, CHAT_QWEN25},
+        {NULL, "qwen2.5", true, CHAT_QWEN25}, /* it has no style that thinks */
+        {NULL, "qwen3", true, CHAT_QWEN3},
+        {NULL, "qwen3", false, CHAT_QWEN3_NOTHINK},
+        {"", "qwen3", true, CHAT_QWEN3},
+        {"qwen3_instruct", "qwen3", true, CHAT_QWEN3_INSTRUCT},
+        {"qwen2.5", "qwen3", false, CHAT_QWEN25}, /* another family's, when it is asked for */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        enum chat_style s = N_CHAT_STYLES;
+        struct err e = {0};
+        assert_int_equal(chat_style_choose(cases[i].renderer, cases[i].family, cases[i].thinking, &s, &e), ST_OK);
+        assert_int_equal(s, cases[i].want);
+    }
+    enum chat_style s;
+    struct err e = {0};
+    assert_int_equal(chat_style_choose("llama", "qwen3", false, &s, &e), ST_CONFIG);
     assert_non_null(strstr(e.msg, "\"llama\""));
+}
+
+/* Whether a document holds a text. */
+static bool document_has(const char *file, const char *what) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_FREE char *text = NULL;
+    struct err e = {0};
+    str_addf(&path, "%s/docs/%s", home_dir(), file);
+    if (fs_read(path.p, 1 << 20, &text, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    return strstr(text, what) != NULL;
+}
+
+static void documents_name_each_style(void **state) {
+    (void)state;
+    assert_true(document_has("configuration.md", CHAT_STYLE_NAMES)); /* the help text of renderer_name */
+    for (int i = 0; i < N_CHAT_STYLES; i++) {
+        CLEANUP_STR struct str name = STR_INIT;
+        str_addf(&name, "`%s`", chat_style_name((enum chat_style)i));
+        if (!document_has("formats.md", name.p)) fail_msg("docs/formats.md does not name %s", name.p);
+    }
 }
 
 /* A tokenizer of the 256 bytes and five added tokens. */
@@ -159,7 +237,10 @@ int main(void) {
         cmocka_unit_test(qwen3_generation_prompts),
         cmocka_unit_test(qwen3_history_drops_old_thoughts),
         cmocka_unit_test(qwen3_final_turn_and_tools),
+        cmocka_unit_test(each_style),
         cmocka_unit_test(style_names),
+        cmocka_unit_test(styles_of_families),
+        cmocka_unit_test(documents_name_each_style),
         cmocka_unit_test(contents_stay_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

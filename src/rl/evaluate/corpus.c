@@ -13,6 +13,7 @@
 #include "policy/feedback.h"
 #include "policy/roles_text.h"
 #include "rag/rag.h"
+#include "text/chat.h"
 
 enum { ROW_MAX = 4 << 20, ANSWERS_MAX = 32, CANDIDATES = 16 /* that examples are chosen from */ };
 
@@ -138,7 +139,7 @@ static enum status put_row(struct builder *b, const struct chat_message m[2], co
     }
     js_end(&line, ']');
     js_put_str(&line, "completion", completion);
-    js_put_str(&line, "renderer", think ? "qwen3" : "qwen3_disable_thinking");
+    js_put_str(&line, "renderer", chat_style_name(think ? CHAT_QWEN3 : CHAT_QWEN3_NOTHINK));
     js_end(&line, '}');
     return jsonl_append(b->out, line.p, line.len, e);
 }

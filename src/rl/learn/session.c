@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "generate/generator.h"
+#include "model/arch.h"
 #include "rl/options/find_model.h"
 #include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
@@ -16,12 +17,6 @@
 #define GENERATOR_TRAIN_SEED UINT64_C(1000000)
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
-
-enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out, struct err *e) {
-    if (renderer && *renderer) return chat_style_parse(renderer, out, e);
-    *out = !qwen3 ? CHAT_QWEN25 : thinking ? CHAT_QWEN3 : CHAT_QWEN3_NOTHINK;
-    return ST_OK;
-}
 
 /* Where the run begins: a directory that holds a PEFT adapter or full weights; NULL: at the base model. Owned by the
  * caller. */
@@ -205,7 +200,7 @@ static enum status open_session(const struct train_options *given, bool training
                                          .cancel = cancel};
         TRY(raicl_open(&ro, &s->actor.raicl, e));
     }
-    return session_style(o->renderer_name, c->qwen3, o->thinking, &s->actor.style, e);
+    return chat_style_choose(o->renderer_name, c->arch->chat, o->thinking, &s->actor.style, e);
 }
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {

@@ -50,9 +50,4 @@ struct advantage_params session_advantage_params(const struct train_options *o);
 /* What prompts show and how answers are sampled: those fields of s->actor. */
 enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 
-/* "qwen3", "qwen3_disable_thinking", ... or NULL for the model's own: Qwen2 is qwen2.5, Qwen3 is qwen3 with thinking
- * and qwen3_disable_thinking without. */
-enum status session_style(const char *renderer, bool qwen3, bool thinking, enum chat_style *out,
-                          struct err *e) MUST_USE;
-
 #endif

@@ -128,7 +128,7 @@ static void of_prompts(const struct train_options *o, struct str *out) {
                                         .n_examples = s.actor.n_examples},
                  &a, m);
     ADD("%s\n%s\n", m[0].content, m[1].content);
-    CHECK(session_style(o->renderer_name, true, o->thinking, &style, &err));
+    CHECK(chat_style_choose(o->renderer_name, "qwen3", o->thinking, &style, &err));
     ADD("%d %d %d %lld %a\n", style, s.actor.history_all, s.actor.full_feedback, (long long)s.actor.prompt_tokens,
         s.actor.min_p);
     str_free(&s.hardware);

@@ -13,11 +13,12 @@
 #include "base/str.h"
 #include "io/json.h"
 #include "io/jsonl.h"
-#include "rl/learn/session.h"
+#include "model/arch.h"
 #include "rl/learn/update.h"
 #include "rl/options/find_model.h"
 #include "rl/run/run.h"
 #include "tensor/backend.h"
+#include "text/chat.h"
 #include "train/adamw.h"
 
 enum { ROW_MAX_BYTES = 4 << 20 };
@@ -296,7 +297,7 @@ static enum status open_model(struct sft *s, const volatile bool *cancel, struct
 static enum status open_data(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
     enum chat_style style;
-    TRY(session_style(o->renderer_name, model_cfg(s->model)->qwen3, false, &style, e));
+    TRY(chat_style_choose(o->renderer_name, model_cfg(s->model)->arch->chat, false, &style, e));
     const int64_t longest = i64_min(o->max_length, model_cfg(s->model)->max_positions);
     TRY(load_dataset(o->data, s->tok, style, longest, &s->data, e));
     if (o->valid) TRY(load_dataset(o->valid, s->tok, style, longest, &s->valid, e));

@@ -1,6 +1,7 @@
 #include "rl/options/options.h"
 
 #include "tensor/backend.h"
+#include "text/chat.h"
 
 #define ADAM_KEYS(S)                                                             \
     KEY_FLOAT(S, adam.beta1, "0.9", "[0,1)", "AdamW's first decay rate."),       \
@@ -47,9 +48,7 @@ static const struct config_key train_keys[] = {
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
                    "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
                    "The optimizer starts fresh."),
-    KEY_STRING_OPT(T, renderer_name, "null",
-                   "Chat template: qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct. "
-                   "null takes the model's own."),
+    KEY_STRING_OPT(T, renderer_name, "null", "Chat template: " CHAT_STYLE_NAMES ". null takes the model's own."),
     KEY_STRING(T, log_path, "runs/kernel_rl", "Run directory. An existing one is resumed."),
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),

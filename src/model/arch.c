@@ -1,0 +1,72 @@
+#include "model/arch.h"
+
+#include <string.h>
+
+/* The names that Llama began with and most dense decoders have. Those of q_norm and k_norm are used where the row says
+ * qk_norm. */
+static const char *const llama_modules[N_MODULES] = {
+    [MODULE_EMBED] = "model.embed_tokens",
+    [MODULE_LN1] = "model.layers.*.input_layernorm",
+    [MODULE_Q] = "model.layers.*.self_attn.q_proj",
+    [MODULE_K] = "model.layers.*.self_attn.k_proj",
+    [MODULE_V] = "model.layers.*.self_attn.v_proj",
+    [MODULE_Q_NORM] = "model.layers.*.self_attn.q_norm",
+    [MODULE_K_NORM] = "model.layers.*.self_attn.k_norm",
+    [MODULE_O] = "model.layers.*.self_attn.o_proj",
+    [MODULE_LN2] = "model.layers.*.post_attention_layernorm",
+    [MODULE_GATE] = "model.layers.*.mlp.gate_proj",
+    [MODULE_UP] = "model.layers.*.mlp.up_proj",
+    [MODULE_DOWN] = "model.layers.*.mlp.down_proj",
+    [MODULE_FINAL_NORM] = "model.norm",
+    [MODULE_HEAD] = "lm_head",
+};
+
+static const struct arch rows[] = {
+    {.name = "Qwen2ForCausalLM",
+     .embedder = "Qwen2Model",
+     .type = "qwen2",
+     .chat = "qwen2.5",
+     .module = llama_modules,
+     .qkv_bias = true},
+    {.name = "Qwen3ForCausalLM",
+     .embedder = "Qwen3Model",
+     .type = "qwen3",
+     .chat = "qwen3",
+     .module = llama_modules,
+     .qk_norm = true},
+};
+
+const struct arch *arch_row(int i) { return i >= 0 && i < (int)ARRAY_LEN(rows) ? &rows[i] : NULL; }
+
+const struct arch *arch_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct arch *a = &rows[i];
+        if (strcmp(name, a->name) == 0 || strcmp(name, a->embedder) == 0 || strcmp(name, a->type) == 0) return a;
+    }
+    return NULL;
+}
+
+void arch_list(const char *last, struct str *out) {
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        str_addf(out, "%s%s", i == 0 ? "" : i + 1 < ARRAY_LEN(rows) ? ", " : last, rows[i].name);
+}
+
+void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out) {
+    const char *name = a->module[at];
+    const size_t front = strcspn(name, "*");
+    str_add(out, name, front);
+    if (name[front]) str_addf(out, "%d%s", layer, name + front + 1);
+    str_addf(out, ".%s", what);
+}
+
+const char *arch_short_name(const struct arch *a, enum arch_module at) { return strrchr(a->module[at], '.') + 1; }
+
+int arch_layer(const struct arch *a, const char *tensor) {
+    const char *layers = a->module[MODULE_Q];
+    const size_t front = strcspn(layers, "*");
+    if (strncmp(tensor, layers, front) != 0) return -1;
+    int layer = -1;
+    for (const char *p = tensor + front; *p >= '0' && *p <= '9' && layer < 1000000; p++)
+        layer = (layer < 0 ? 0 : 10 * layer) + (*p - '0');
+    return layer;
+}

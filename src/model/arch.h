@@ -1,0 +1,55 @@
+/* arch: what an architecture is, in one table: its names in config.json, what it computes that others do not, the names
+ * of its tensors, and the family of its chat templates. The rest of the program asks the row.
+ * A new architecture is a row here, the flags that its arithmetic needs, and a family in text/chat.h. */
+#ifndef KERNELRL_ARCH_H
+#define KERNELRL_ARCH_H
+
+#include "base/str.h"
+
+/* The modules that have tensors. The projections come first, because LoRA's sites are these; those that read the same
+ * rows stand one behind the other. */
+enum arch_module {
+    MODULE_Q,
+    MODULE_K,
+    MODULE_V,
+    MODULE_O,
+    MODULE_GATE,
+    MODULE_UP,
+    MODULE_DOWN,
+    N_PROJECTIONS,
+    MODULE_EMBED = N_PROJECTIONS,
+    MODULE_LN1, /* in front of attention */
+    MODULE_Q_NORM,
+    MODULE_K_NORM,
+    MODULE_LN2, /* in front of the MLP */
+    MODULE_FINAL_NORM,
+    MODULE_HEAD,
+    N_MODULES
+};
+
+struct arch {
+    const char *name;          /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
+    const char *embedder;      /* "Qwen3Model": the same without a head */
+    const char *type;          /* "qwen3": model_type, for files without architectures */
+    const char *chat;          /* the family of its chat templates (text/chat.h) */
+    const char *const *module; /* [N_MODULES] names; * stands for the number of the layer */
+    bool qkv_bias;             /* true: the projections q, k and v have a bias */
+    bool qk_norm;              /* true: each head of q and k is normalised before the rotary embedding */
+};
+
+/* Row i of the table, from 0 on; NULL behind the last one. */
+const struct arch *arch_row(int i);
+/* The row that config.json means by any of the three names; NULL when there is none. */
+const struct arch *arch_find(const char *name);
+/* Appends the names of all rows: "A, B and C" where `last` is " and ". */
+void arch_list(const char *last, struct str *out);
+/* Appends the name of a module's tensor. With MODULE_Q, layer 3 and "weight" that is
+ * "model.layers.3.self_attn.q_proj.weight". layer is not used for a module that lies in no layer. */
+void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out);
+/* What PEFT calls a projection among target_modules: "q_proj". */
+const char *arch_short_name(const struct arch *a, enum arch_module at);
+/* The number of the layer in the name of a tensor; -1 for a tensor of no layer. A number above a million is not read to
+ * its end. */
+int arch_layer(const struct arch *a, const char *tensor);
+
+#endif
