@@ -20,7 +20,8 @@
 #include "verify/build/object_check.h"
 #include "verify/native/judge.h"
 #include "verify/static_check.h"
-#include "verify/torch/judge.h"
+#include "verify/torch/batch.h"
+#include "verify/torch/open.h"
 
 enum { CACHE_SLOTS = 4096 };
 
@@ -125,7 +126,7 @@ void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware
 
 int64_t verifier_held_bytes(struct verifier *v) {
     module_rested(&v->module);
-    return v->module.held_bytes;
+    return v->module.rest.held_bytes;
 }
 
 /* ---- a batch ---- */

@@ -5,24 +5,13 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "verify/torch/internal.h"
+#include "verify/torch/batch.h"
+#include "verify/torch/judge.h"
+#include "verify/torch/load.h"
+#include "verify/torch/process.h"
+#include "verify/torch/reference.h"
 
 /* ---- one answer ---- */
-
-static bool is_native(const struct module_judge *j) { return j->o->backend == BACKEND_cuda_native; }
-/* Triton compiles in the first call, for the shapes that it finds. */
-static bool is_rehearsed(const struct module_judge *j) { return backend_info(j->o->backend)->in_python && on_gpu(j); }
-
-/* What an answer is compiled against: a copy, which threads may read while the problem itself is dropped or loaded
- * anew. */
-static void note_interface(struct torch_answer *r) {
-    static const char *const of_native[] = {"spec", "structure", NULL}, *const of_triton[] = {"inputs", "values",
-                                                                                              "init", NULL};
-    if (r->interface || (!is_native(r->j) && !is_rehearsed(r->j))) return;
-    r->interface = json_object();
-    for (const char *const *key = is_native(r->j) ? of_native : of_triton; *key; key++)
-        json_object_set_new(r->interface, *key, json_deep_copy(json_object_get(r->c->loaded, *key)));
-}
 
 /* Of a GPU, when the problem was loaded; 0 on a CPU. */
 static int64_t free_bytes(const struct modcase *c) {
@@ -36,11 +25,11 @@ static enum status prepare_case(struct torch_answer *r, const struct problem *p,
     enum status st = modcase_get(&j->cases, p->code, &c, e);
     if (r->c != c) r->c = c; /* a thread may be reading it */
     if (st == ST_OK && r->c != j->current) {
-        module_drop_reference(j);
+        reference_drop(j);
         r->c->ahead = false;
         modcase_drop_others(&j->cases, r->c);
     }
-    if (st == ST_OK) note_interface(r);
+    if (st == ST_OK) run_note_interface(r);
     return st == ST_OK ? modcase_open_lane(&j->cases, r->c, LANE_ANSWER, e) : st;
 }
 
@@ -52,43 +41,6 @@ static void init_run(struct torch_answer *r, struct module_judge *j, const char 
     /* An answer that is judged a second time is looked at in other places: what it saw the first time is no use. */
     const uint64_t random = hmac_u64(j->seed, "run", ++j->runs, source, strlen(source));
     *r = (struct torch_answer){.j = j, .out = out, .source = source, .random = random};
-}
-
-static void fork_and_load(struct torch_answer *r, const char *source) {
-    struct err e = {0};
-    enum status st = run_fork(r, &e);
-    if (st != ST_OK) verdict_of_trouble(r->out, st, &e);
-    if (st == ST_OK && !run_load(r, source, !r->control) && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
-}
-
-/* Its context, and Triton's first compilation, ahead of its turn. */
-static void warm(struct torch_answer *r) {
-    CLEANUP_STR struct str q = STR_INIT;
-    run_open_request(&q, "warm");
-    js_put_bool(&q, "triton", backend_info(r->j->o->backend)->in_python);
-    if (!run_starting(r, &q, -1) && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
-}
-
-/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
- * come back from this is replaced by one that has not been asked. */
-static void rehearse(struct torch_answer *r, const char *source) {
-    CLEANUP_STR struct str q = STR_INIT;
-    CLEANUP_JSON json_t *reply = NULL;
-    const char *key;
-    json_t *value;
-    run_open_request(&q, "rehearse");
-    json_object_foreach(r->interface, key, value) js_put_json(&q, key, value);
-    const enum modrun_result result = modrun_call(&r->r, &q, -1, r->j->o->compile_timeout_s, &reply, NULL);
-    if (result == MODRUN_OK || result == MODRUN_FAILED) return;
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
-    fork_and_load(r, source);
 }
 
 /* ---- a batch ---- */
@@ -109,7 +61,9 @@ struct loading {
     pthread_cond_t changed;
 };
 
-static bool has_interface(const struct module_judge *j, const struct torch_answer *r) { return !is_native(j) || r->c; }
+static bool has_interface(const struct module_judge *j, const struct torch_answer *r) {
+    return !loader_of(j)->compiled || r->c;
+}
 
 /* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
 static bool wait_early(struct loading *l, size_t i) {
@@ -124,16 +78,17 @@ static void *load_main(void *v) {
     struct loading *l = v;
     pthread_mutex_lock(&l->lock);
     while (l->next < l->n && !l->stop) {
-        if (l->next >= l->judged + l->ahead || (is_native(l->j) && !l->known[l->next])) {
+        if (l->next >= l->judged + l->ahead || (loader_of(l->j)->compiled && !l->known[l->next])) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
         size_t i = l->next++;
         pthread_mutex_unlock(&l->lock);
         struct torch_answer *r = &l->runs[i];
-        if (has_interface(l->j, r)) fork_and_load(r, l->items[i].source);
-        if (r->up) warm(r);
-        if (r->up && is_rehearsed(l->j) && wait_early(l, i) && r->interface) rehearse(r, l->items[i].source);
+        if (has_interface(l->j, r)) run_fork_and_load(r, l->items[i].source);
+        if (r->up) run_warm(r);
+        if (r->up && loader_of(l->j)->rehearsed && wait_early(l, i) && r->interface)
+            run_rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
         if (r->up) modrun_pause(&r->r);
         pthread_mutex_lock(&l->lock);
@@ -150,7 +105,7 @@ static void announce(struct loading *l, size_t i, struct modcase *c) {
     for (size_t k = i; k < l->n; k++) {
         if (l->known[k] || strcmp(l->items[k].problem->code, l->items[i].problem->code) != 0) continue;
         l->runs[k].c = c;
-        if (c) note_interface(&l->runs[k]);
+        if (c) run_note_interface(&l->runs[k]);
         l->known[k] = true;
     }
     pthread_cond_broadcast(&l->changed);
@@ -187,28 +142,6 @@ static bool look_ahead(struct loading *l, size_t i) {
 static void settle_error(struct verdict *v) {
     if (v->tests_passed == 0 && v->outcome != OUTCOME_WRONG_OUTPUT && v->outcome != OUTCOME_NOT_FINITE)
         v->max_error = (double)NAN;
-}
-
-static void *rest_main(void *v) {
-    struct module_judge *j = v;
-    if (j->last) run_finish(j->last);
-    module_rest(j);
-    return NULL;
-}
-
-void module_rested(struct module_judge *j) {
-    if (j->is_resting) pthread_join(j->resting, NULL);
-    j->is_resting = false;
-    free(j->last);
-    j->last = NULL;
-}
-
-/* A driver takes a tenth of a second to end a process. Nobody waits for it who has the verdict. */
-static void begin_rest(struct module_judge *j) {
-    if (on_gpu(j)) j->is_resting = pthread_create(&j->resting, NULL, rest_main, j) == 0;
-    if (j->is_resting) return;
-    rest_main(j);
-    module_rested(j);
 }
 
 /* There was trouble, or no memory, which may be for want of a GPU's memory. When it is the answer that has most of it,
@@ -282,7 +215,7 @@ static void judge_anew(struct loading *l, size_t i, struct torch_answer *r, cons
     if (st != ST_OK)
         verdict_of_trouble(r->out, st, &e);
     else {
-        fork_and_load(r, source);
+        run_fork_and_load(r, source);
         if (r->up) run_judge(r);
     }
     settle_error(r->out);
@@ -295,7 +228,7 @@ static bool control_passes(struct loading *l, size_t i) {
     struct verdict v = {0};
     struct torch_answer control;
     drop_ahead(l, i);
-    module_drop_reference(l->j);
+    reference_drop(l->j);
     init_run(&control, l->j, l->items[i].problem->code, &v);
     control.own = control.control = true;
     judge_anew(l, i, &control, l->items[i].problem->code);
@@ -310,7 +243,7 @@ static void try_again(struct loading *l, size_t i) {
     struct torch_answer *r = &l->runs[i];
     for (int n = 2; n <= TRIES && (n == 2 || is_doubtful(r)); n++) {
         log_warn("%s; judging the answer again", r->out->message);
-        if (on_gpu(l->j)) module_drop_reference(l->j); /* it may be its memory that was lacking */
+        if (on_gpu(l->j)) reference_drop(l->j); /* it may be its memory that was lacking */
         init_run(r, l->j, l->items[i].source, l->items[i].verdict);
         r->last = n == TRIES;
         judge_anew(l, i, r, l->items[i].source);
@@ -357,7 +290,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         st = prepare_case(r, l->items[i].problem, &e);
         note_fault(l, i, r, st);
     }
-    if ((!threads || late) && st == ST_OK) fork_and_load(r, l->items[i].source);
+    if ((!threads || late) && st == ST_OK) run_fork_and_load(r, l->items[i].source);
     /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
     if (!known || st != ST_OK) verdict_of_trouble(r->out, st, &e);
     if (known && r->up) run_judge(r);
@@ -366,8 +299,8 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     const bool dropped = crowded && drop_ahead(l, i) > 0;
     const bool again = is_doubtful(r) || dropped;
     if (i + 1 == l->n && on_gpu(l->j) && !again) {
-        l->j->last = xmalloc(sizeof *r);
-        *l->j->last = *r;
+        l->j->rest.last = xmalloc(sizeof *r);
+        *l->j->rest.last = *r;
         return;
     }
     run_finish(r);
@@ -380,7 +313,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     pthread_t threads[MAX_LOADERS];
     struct loading l = {.j = j, .items = items, .n = n};
     enum status st = ST_OK;
-    const bool ahead = on_gpu(j) || (is_native(j) && !j->o->measure);
+    const bool ahead = on_gpu(j) || (loader_of(j)->compiled && !j->o->measure);
     int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
     module_rested(j);
     module_keep_clear(j); /* before there are threads: they inherit it */
@@ -392,7 +325,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     l.dropped = xcalloc(n + 1, sizeof *l.dropped);
     for (size_t i = 0; i < n; i++) {
         init_run(&l.runs[i], j, items[i].source, items[i].verdict);
-        l.known[i] = !is_native(j) && !is_rehearsed(j);
+        l.known[i] = !loader_of(j)->interface;
         l.runs[i].own = on_gpu(j) && i > 0;
     }
     l.ahead = (size_t)wanted + 4;
@@ -422,7 +355,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
         json_decref(l.runs[i].interface);
     }
     for (size_t k = 0; k < j->cases.count; k++) j->cases.items[k]->ahead = false;
-    begin_rest(j);
+    module_begin_rest(j);
     place_free(&j->place);
     free(l.runs);
     free(l.loaded);

@@ -6,7 +6,16 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "verify/timing.h"
-#include "verify/torch/internal.h"
+#include "verify/torch/calls.h"
+#include "verify/torch/clock.h"
+#include "verify/torch/failure.h"
+#include "verify/torch/gpu.h"
+#include "verify/torch/load.h"
+#include "verify/torch/outputs.h"
+#include "verify/torch/process.h"
+#include "verify/torch/reference.h"
+#include "verify/torch/request.h"
+#include "verify/torch/spares.h"
 
 /* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
  * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
@@ -351,31 +360,6 @@ static void stats_of(const double *seconds, int n, int calls, struct run_stats *
     out->std_ms = n > 1 ? sqrt(square / (n - 1)) : 0;
 }
 
-/* The process that runs eager calls of the problem. The answer stands still while it is brought up. */
-static bool reference_up(struct torch_answer *answer, struct torch_answer *ref, struct err *e, enum status *st) {
-    struct module_judge *j = answer->j;
-    *st = ST_OK;
-    if (j->current == answer->c && j->reference.outer > 0) {
-        ref->r = j->reference;
-        ref->up = true;
-        return true;
-    }
-    module_drop_reference(j);
-    if (answer->up) modrun_pause(&answer->r);
-    *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
-    if (*st == ST_OK) *st = run_fork(ref, e);
-    if (*st != ST_OK) return false;
-    /* Module in training mode, parameters as initialised, as KernelBench times it. */
-    if (!run_load(ref, answer->c->code, false) || !run_attach(ref, LANE_REFERENCE) || !run_build(ref, 0)) {
-        *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
-        if (ref->up) modrun_end(&ref->r, NULL, NULL, NULL, 0);
-        return false;
-    }
-    j->current = answer->c;
-    j->reference = ref->r;
-    return true;
-}
-
 /* A request for one call of the reference whose kernels are listed. The caller json_decref's *recorded. */
 static bool record_reference(struct timed_pair *d, json_t **recorded) {
     CLEANUP_JSON json_t *reply = NULL;
@@ -678,13 +662,6 @@ static void tell(const struct timed_pair *d) {
     log_debug("%s", str_c(&s));
 }
 
-/* The answer's process ends; what is left of it is run_finish()'s. */
-static void end_answer(struct torch_answer *r) {
-    if (r->up && on_gpu(r->j)) modcase_let_go(&r->j->cases);
-    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
-}
-
 /* ---- the reference without an answer ---- */
 
 /* Memory to write to in the place of an answer's turn, more than most last caches have for one processor: the reference
@@ -753,7 +730,7 @@ static bool control(struct timed_pair *d, struct timing_ratio *ratio, bool *slow
     }
     const double in_turns_s = timing_centre(d->samples.eager, n, d->plan.trim), before_s = empty_s(d);
     double request_s, alone_s;
-    end_answer(d->answer);
+    run_retire(d->answer);
     if (!run_control(d, in_turns_s, &request_s, &alone_s)) return false;
     const double call_s = calls_s(d, request_s, fmin(before_s, alone_s), false) / d->n;
     log_debug("without the answer: %.1f us a call in requests of %d, in turns %.1f; empty ones %.1f, in turns %.1f us",
@@ -820,7 +797,7 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     /* On the same processor, in turns: the reference has it already where it is known. */
     if (j->place.cpu >= 0 && !(place_on(&j->place, r->r.pid) && place_on(&j->place, ref.r.pid)))
         log_debug("what is timed is not bound to a processor");
-    module_renew_spares(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
+    spares_renew(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);
@@ -836,7 +813,7 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     good = good && control(&d, &ratio, &slowed);
     if (slowed && result == MEASURED) result = SLOWED;
     j->reference = ref.r;
-    if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) module_drop_reference(j);
+    if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) reference_drop(j);
     if (!good && v->outcome == OUTCOME_CORRECT) { /* the reference failed where it had worked before */
         result = REFERENCE_FAILED;
         f->requests = d.asked;
@@ -865,7 +842,7 @@ static bool start_again(struct torch_answer *r) {
     struct verdict *v = r->out;
     struct err e = {0};
     const double compile_s = v->compile_s;
-    end_answer(r);
+    run_retire(r);
     r->complete = false;
     modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* what the first process wrote there */
     enum status st = modcase_open_lane(&r->j->cases, r->c, LANE_ANSWER, &e);
@@ -887,7 +864,7 @@ static bool works_alone(struct torch_answer *r, const struct failure *f) {
     int slots[MAX_CALLS];
     struct err e = {0};
     enum status st;
-    module_drop_reference(r->j);
+    reference_drop(r->j);
     if (!reference_up(r, &ref, &e, &st)) return false;
     bool good = true;
     for (int i = 0; i < MAX_CALLS; i++) slots[i] = i;
@@ -899,7 +876,7 @@ static bool works_alone(struct torch_answer *r, const struct failure *f) {
         good = good && stage_both(&d, f->calls) && timed_request(&d, &ref, f->calls, &reply, &t);
     }
     r->j->reference = ref.r;
-    if (!good) module_drop_reference(r->j);
+    if (!good) reference_drop(r->j);
     json_decref(ref.segments);
     return good;
 }
@@ -910,7 +887,7 @@ static enum measured measure_fairly(struct torch_answer *r) {
     struct failure f;
     enum measured result = measure(r, &f);
     for (int times = 1; result == REFERENCE_FAILED; times++) {
-        end_answer(r);
+        run_retire(r);
         if (r->out->outcome != OUTCOME_CORRECT) break; /* it is told already */
         const bool works = works_alone(r, &f);
         if (r->out->outcome != OUTCOME_CORRECT) break; /* the referee was lost */
@@ -959,7 +936,7 @@ static enum measured measure_fresh(struct torch_answer *r) {
 void module_measure(struct torch_answer *r) {
     const struct verify_options *o = r->j->o;
     if (o->quiet) o->quiet(o->quiet_ctx, true);
-    module_settle_spares(r->j);
+    spares_settle(r->j);
     enum measured result = measure_fairly(r);
     if (result == SLOWED && r->out->outcome == OUTCOME_CORRECT) result = measure_fresh(r);
     const bool wild = result == WILD && is_hardened(r->j);

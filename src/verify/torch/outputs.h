@@ -1,0 +1,18 @@
+/* outputs: whether the outputs of calls are right. They are read or copied as they were when the calls returned, then
+ * compared with what the answer says of them, and judged by the referee. */
+#ifndef KERNELRL_VERIFY_TORCH_OUTPUTS_H
+#define KERNELRL_VERIFY_TORCH_OUTPUTS_H
+
+#include "verify/torch/state.h"
+
+/* Calls whose outputs are looked at together, at most. */
+enum { CHECKED_CALLS = 8 };
+
+/* Looks at the outputs of n of the calls just made. */
+bool run_check_calls(struct torch_answer *r, const json_t *reply, const int *calls, int n, const int *slots,
+                     int n_slots, const struct modset *sets, const char *where);
+/* An output was wrong, but may be in another block by now than the one that was looked at: whether that is worth
+ * another look, the first time that it happens. The verdict is taken back. */
+bool run_look_again(struct torch_answer *r);
+
+#endif

@@ -1,0 +1,49 @@
+#include "verify/torch/process.h"
+
+#include <math.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "verify/torch/spares.h"
+
+static uint64_t nonce_key(struct torch_answer *r) { return hmac_u64(r->random, "nonces", ++r->processes, NULL, 0); }
+
+/* An answer that sends requests to compile and reads no reply fills its socket: what it is then sent fails after so
+ * long, instead of waiting until it reads. */
+static void stop_waiting_for_room(const struct modrun *m, double seconds) {
+    const struct timeval most = {.tv_sec = (time_t)ceil(seconds)};
+    if (setsockopt(m->socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) != 0) log_debug("SO_SNDTIMEO is refused");
+}
+
+enum status run_fork(struct torch_answer *r, struct err *e) {
+    struct modrun_options mo = module_process_options(r->j, on_gpu(r->j) ? NULL : r->c);
+    enum status st = ST_OK;
+    if (r->own || !spares_take(r->j, &r->r, nonce_key(r))) {
+        st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
+        if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
+    }
+    r->up = st == ST_OK;
+    if (r->up) stop_waiting_for_room(&r->r, r->j->o->run_timeout_s);
+    /* Where there are processors enough that neither the answer nor the system misses this one. */
+    r->r.spin = module_cpus(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
+    return st;
+}
+
+/* The answer's process ends; what is left of it is run_finish()'s. */
+void run_retire(struct torch_answer *r) {
+    if (r->up && on_gpu(r->j)) modcase_let_go(&r->j->cases);
+    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
+    r->up = false;
+}
+
+void run_finish(struct torch_answer *r) {
+    run_retire(r);
+    kernel_names_free(&r->kernels);
+    json_decref(r->segments);
+    json_decref(r->interface);
+    r->segments = r->interface = NULL;
+    /* Its memory goes with it: an answer can write there, parameters and what it wants to tell the next one. */
+    if (r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
+}

@@ -1,0 +1,36 @@
+#include "verify/torch/reference.h"
+
+#include "verify/torch/load.h"
+#include "verify/torch/process.h"
+#include "verify/torch/request.h"
+
+void reference_drop(struct module_judge *j) {
+    if (j->reference.outer > 0) modrun_end(&j->reference, NULL, NULL, NULL, 0);
+    if (j->current) modcase_close_lane(&j->cases, j->current, LANE_REFERENCE);
+    j->current = NULL;
+}
+
+/* The process that runs eager calls of the problem. The answer stands still while it is brought up. */
+bool reference_up(struct torch_answer *answer, struct torch_answer *ref, struct err *e, enum status *st) {
+    struct module_judge *j = answer->j;
+    *st = ST_OK;
+    if (j->current == answer->c && j->reference.outer > 0) {
+        ref->r = j->reference;
+        ref->up = true;
+        return true;
+    }
+    reference_drop(j);
+    if (answer->up) modrun_pause(&answer->r);
+    *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
+    if (*st == ST_OK) *st = run_fork(ref, e);
+    if (*st != ST_OK) return false;
+    /* Module in training mode, parameters as initialised, as KernelBench times it. */
+    if (!run_load(ref, answer->c->code, false) || !run_attach(ref, LANE_REFERENCE) || !run_build(ref, 0)) {
+        *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
+        if (ref->up) modrun_end(&ref->r, NULL, NULL, NULL, 0);
+        return false;
+    }
+    j->current = answer->c;
+    j->reference = ref->r;
+    return true;
+}
