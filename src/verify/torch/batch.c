@@ -86,11 +86,11 @@ static void *load_main(void *v) {
         pthread_mutex_unlock(&l->lock);
         struct torch_answer *r = &l->runs[i];
         if (has_interface(l->j, r)) run_fork_and_load(r, l->items[i].source);
-        if (r->up) run_warm(r);
-        if (r->up && loader_of(l->j)->rehearsed && wait_early(l, i) && r->interface)
+        if (r->process.up) run_warm(r);
+        if (r->process.up && loader_of(l->j)->rehearsed && wait_early(l, i) && r->interface)
             run_rehearse(r, l->items[i].source);
         /* What its module has left running does not disturb those that are timed in front of it. */
-        if (r->up) modrun_pause(&r->r);
+        if (r->process.up) modrun_pause(&r->process.run);
         pthread_mutex_lock(&l->lock);
         l->loaded[i] = true;
         pthread_cond_broadcast(&l->changed);
@@ -153,10 +153,9 @@ static bool blame(struct torch_answer *r) {
     struct err e = {0};
     if (o != OUTCOME_INFRASTRUCTURE && o != OUTCOME_MEMORY_LIMIT) return false;
     if (!on_gpu(r->j)) return true;
-    const bool up = r->up;
+    const bool up = r->process.up;
     enum status st = up ? modcases_room(&r->j->cases, &before, &total, &e) : ST_OK;
-    if (up) modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    run_end(r);
     if (st == ST_OK) st = modcases_room(&r->j->cases, &after, &total, &e);
     if (st != ST_OK) return true;
     if (!up || (double)(after - before) <= most * (double)total) return (double)after < (1 - most) * (double)total;
@@ -173,9 +172,8 @@ static int drop_ahead(struct loading *l, size_t i) {
     pthread_mutex_lock(&l->lock);
     for (size_t k = i + 1; k < l->n; k++) {
         struct torch_answer *r = &l->runs[k];
-        if (!l->loaded[k] || !r->up) continue;
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
+        if (!l->loaded[k] || !r->process.up) continue;
+        run_end(r);
         l->dropped[k] = true;
         n++;
     }
@@ -187,7 +185,7 @@ static int drop_ahead(struct loading *l, size_t i) {
 static bool any_lives(struct loading *l, size_t i) {
     bool any = false;
     pthread_mutex_lock(&l->lock);
-    for (size_t k = i; k < l->n && !any; k++) any = l->loaded[k] ? l->runs[k].up : k < l->next;
+    for (size_t k = i; k < l->n && !any; k++) any = l->loaded[k] ? l->runs[k].process.up : k < l->next;
     pthread_mutex_unlock(&l->lock);
     return any;
 }
@@ -216,7 +214,7 @@ static void judge_anew(struct loading *l, size_t i, struct torch_answer *r, cons
         verdict_of_trouble(r->out, st, &e);
     else {
         run_fork_and_load(r, source);
-        if (r->up) run_judge(r);
+        if (r->process.up) run_judge(r);
     }
     settle_error(r->out);
     run_finish(r);
@@ -230,7 +228,7 @@ static bool control_passes(struct loading *l, size_t i) {
     drop_ahead(l, i);
     reference_drop(l->j);
     init_run(&control, l->j, l->items[i].problem->code, &v);
-    control.own = control.control = true;
+    control.process.never_spare = control.control = true;
     judge_anew(l, i, &control, l->items[i].problem->code);
     log_debug("the reference as an answer: %s; %s", outcome_name(v.outcome), v.message);
     return v.outcome == OUTCOME_CORRECT;
@@ -245,7 +243,7 @@ static void try_again(struct loading *l, size_t i) {
         log_warn("%s; judging the answer again", r->out->message);
         if (on_gpu(l->j)) reference_drop(l->j); /* it may be its memory that was lacking */
         init_run(r, l->j, l->items[i].source, l->items[i].verdict);
-        r->last = n == TRIES;
+        r->last_try = n == TRIES;
         judge_anew(l, i, r, l->items[i].source);
     }
     if (!is_doubtful(r) || !control_passes(l, i)) return;
@@ -280,8 +278,8 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     if (ahead) note_fault(l, i, r, st);
     const bool known = st == ST_OK;
     /* What it lacked when it was loaded ahead it may have in its turn. */
-    const bool lacked = threads && !r->up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
-    const bool late = lacked || (threads && !r->up && l->dropped[i]);
+    const bool lacked = threads && !r->process.up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
+    const bool late = lacked || (threads && !r->process.up && l->dropped[i]);
     if (lacked && blame(r)) drop_ahead(l, i);
     if (late) {
         kernel_names_free(&r->kernels);
@@ -293,7 +291,7 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
     if ((!threads || late) && st == ST_OK) run_fork_and_load(r, l->items[i].source);
     /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
     if (!known || st != ST_OK) verdict_of_trouble(r->out, st, &e);
-    if (known && r->up) run_judge(r);
+    if (known && r->process.up) run_judge(r);
     const bool crowded = blame(r) || (r->out->outcome == OUTCOME_PROBLEM_ERROR && !r->certain);
     settle_error(r->out);
     const bool dropped = crowded && drop_ahead(l, i) > 0;
@@ -326,7 +324,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     for (size_t i = 0; i < n; i++) {
         init_run(&l.runs[i], j, items[i].source, items[i].verdict);
         l.known[i] = !loader_of(j)->interface;
-        l.runs[i].own = on_gpu(j) && i > 0;
+        l.runs[i].process.never_spare = on_gpu(j) && i > 0;
     }
     l.ahead = (size_t)wanted + 4;
     while (started < wanted && pthread_create(&threads[started], NULL, load_main, &l) == 0) started++;
@@ -350,7 +348,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     pthread_mutex_unlock(&l.lock);
     for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
     for (; i < n; i++) {
-        if (l.runs[i].up) modrun_end(&l.runs[i].r, NULL, NULL, NULL, 0);
+        run_end(&l.runs[i]);
         kernel_names_free(&l.runs[i].kernels);
         json_decref(l.runs[i].interface);
     }

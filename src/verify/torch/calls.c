@@ -13,20 +13,21 @@ static bool ask_ready(struct torch_answer *r, const int *slots, int n) {
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');
-    return modrun_ask(&r->r, &q, -1);
+    return modrun_ask(&r->process.run, &q, -1);
 }
 
 static bool is_ready(struct torch_answer *r, bool asked, const char *where) {
     const double timeout_s = r->j->o->run_timeout_s;
     json_t *reply = NULL;
-    enum modrun_result result = asked ? modrun_receive(&r->r, timeout_s, &reply) : MODRUN_DEAD;
+    enum modrun_result result = asked ? modrun_receive(&r->process.run, timeout_s, &reply) : MODRUN_DEAD;
     bool good = run_conclude(r, result, timeout_s, where, &reply);
-    json_decref(r->segments);
-    r->segments = json_incref(json_object_get(reply, "segments"));
+    json_decref(r->process.segments);
+    r->process.segments = json_incref(json_object_get(reply, "segments"));
     json_decref(reply);
     /* Now and then, and nobody knows when: it costs a pass over the answer's memory. */
-    if (good && r->timed && r->segments && is_hardened(r->j) && rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
-        modcase_watch(r->c, r->segments);
+    if (good && is_timed(r) && r->process.segments && is_hardened(r->j) &&
+        rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
+        modcase_watch(r->c, r->process.segments);
     return good;
 }
 
@@ -56,10 +57,10 @@ bool run_poison(struct torch_answer *r, int byte) {
 bool run_call(struct torch_answer *r, const int *slots, int n, const struct modset *sets, double timeout_s,
               const char *where, json_t **reply, int64_t *ns) {
     CLEANUP_STR struct str q = STR_INIT;
-    if (r->timed && n > 0 && on_gpu(r->j) && is_hardened(r->j) && !run_has_waited(r)) return false;
+    if (is_timed(r) && n > 0 && on_gpu(r->j) && is_hardened(r->j) && !run_has_waited(r)) return false;
     run_open_request(&q, "call");
     js_put_i64(&q, "param_set", sets[0].param_set);
-    js_put_bool(&q, "apart", r->apart);
+    js_put_bool(&q, "apart", r->process.own_streams);
     js_begin(&q, "slots", '[');
     for (int i = 0; i < n; i++) js_put_i64(&q, NULL, slots[i]);
     js_end(&q, ']');

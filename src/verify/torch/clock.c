@@ -125,7 +125,7 @@ static double empty_s(const struct timed_pair *d) {
 }
 
 /* How long the answer has let us wait since it is timed: calls and whatever else it is asked, not the reference's. */
-static double waited_s(const struct timed_pair *d) { return d->answer->r.waited_s - d->begun_waited_s; }
+static double waited_s(const struct timed_pair *d) { return d->answer->process.run.waited_s - d->begun_waited_s; }
 
 /* What it may take of our time, in all. An honest one is asked for less when it is slow (warm_up(), take_turns()). */
 static double budget_s(const struct timed_pair *d) {
@@ -137,8 +137,8 @@ static double budget_s(const struct timed_pair *d) {
  * CPU: what it has used while it came to rest, measured by the reference's, and nearly all since; a GPU's: both
  * together. */
 static double moved_beyond_s(struct timed_pair *d, struct torch_answer *r) {
-    const double moved_s = modrun_moved_s(&r->r), settled_s = modrun_settled_s(&r->r);
-    if (!r->r.settles) return fmax(moved_s - most_moved_s, 0);
+    const double moved_s = modrun_moved_s(&r->process.run), settled_s = modrun_settled_s(&r->process.run);
+    if (!r->process.run.settles) return fmax(moved_s - most_moved_s, 0);
     if (r == d->ref) d->settling[d->n_settling++ % TIMING_USUAL] = settled_s;
     const int known = d->n_settling < TIMING_USUAL ? d->n_settling : TIMING_USUAL;
     const double usual_s = known > 0 ? timing_median(d->settling, known) : most_moved_s;
@@ -157,7 +157,7 @@ static double calls_s(const struct timed_pair *d, double request, double empty, 
     if (d->plan.whole) return request;
     double off = empty + d->first_s;
     if (mine && is_hardened(d->answer->j)) {
-        if (d->answer->one_at_a_time) return request;
+        if (d->answer->clock.one_at_a_time) return request;
         if (d->n < d->limit) off = fmin(off, most_share * request);
     }
     return fmax(fmax(request - off, (request - empty) / 4), d->n * 1e-9);
@@ -174,7 +174,7 @@ static bool stage_both(struct timed_pair *d, int n) {
     bool both = !large || n > d->ref_slots || d->staged++ % LARGE_ROUNDS == 0;
     if (both) d->ref_slots = n;
     for (int i = 0; i < n; i++) {
-        d->sets[i] = modcase_timed_set(r->c, r->next_set++);
+        d->sets[i] = modcase_timed_set(r->c, r->clock.next_set++);
         slots[i] = i;
     }
     enum status st = modcase_stage(&r->j->cases, r->c, true, both, d->sets, slots, n, &e);
@@ -221,7 +221,7 @@ static bool timed_request(struct timed_pair *d, struct torch_answer *r, int n, j
      * other side's turn. */
     const double beyond_s = n > 0 ? moved_beyond_s(d, r) : 0;
     d->turns += r == d->answer && n > 0;
-    d->moved[r == d->answer] += beyond_s > (r->r.settles ? most_moved_s : 0);
+    d->moved[r == d->answer] += beyond_s > (r->process.run.settles ? most_moved_s : 0);
     t->reply_s = (double)ns * 1e-9 + (r == d->answer ? beyond_s : 0);
     return true;
 }
@@ -247,29 +247,29 @@ static bool check_timed(struct torch_answer *r, const json_t *reply, const struc
     int64_t bytes = 0;
     for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
     if (bytes > large_output_bytes) {
-        const bool looked = !on_gpu(r->j) || r->next_set <= 4 || r->again || r->unlooked >= MOST_UNLOOKED ||
-                            rng_u64(r->random, 8, ++r->random_step) % 4 == 0;
+        const bool looked = !on_gpu(r->j) || r->clock.next_set <= 4 || r->process.memory == MEMORY_CONFIRM ||
+                            r->clock.unlooked >= MOST_UNLOOKED || rng_u64(r->random, 8, ++r->random_step) % 4 == 0;
         checked = looked ? 1 : 0;
-        r->unlooked = looked ? 0 : r->unlooked + 1;
+        r->clock.unlooked = looked ? 0 : r->clock.unlooked + 1;
     }
     *n_checked = checked;
     for (int i = 0; i < checked; i++) {
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
             if (same_memory(r, reply, later, pick)) {
-                r->one_at_a_time = true; /* seen only now: this round does not count */
+                r->clock.one_at_a_time = true; /* seen only now: this round does not count */
                 pick = later;
             }
         last_with[i] = pick;
     }
     if (checked > 0 && run_check_calls(r, reply, last_with, checked, slots, n, sets, "in a timed call"))
-        r->again = false;
+        run_note_confirmed(r);
     else if (checked > 0 && !run_look_again(r)) {
         enum outcome o = r->out->outcome;
         if (o == OUTCOME_WRONG_OUTPUT || o == OUTCOME_NOT_FINITE) r->out->outcome = OUTCOME_UNSTABLE;
         return false;
     }
-    if (modrun_children(&r->r) > 0)
+    if (modrun_children(&r->process.run) > 0)
         return run_reject(r, "in a timed call", OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
     return true;
 }
@@ -294,7 +294,7 @@ static bool empty_requests(struct timed_pair *d) {
     struct torch_answer *sides[2] = {d->ref, d->answer};
     struct request_time t[2];
     /* Both first: what the answer does beside the reference's request would be taken off its own time. */
-    for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->r);
+    for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->process.run);
     for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
         if (!timed_request(d, sides[i], 0, &reply, &t[i])) return false;
@@ -321,7 +321,7 @@ static bool round_of(struct timed_pair *d, bool answer_first, bool recorded, str
     for (int i = 0; i < d->n; i++) slots[i] = i;
     if (recorded && !run_record(d->answer, true, NULL)) return false;
     if (!run_ready_both(d->ref, d->answer, slots, d->n, "between calls")) return false;
-    for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->r);
+    for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->process.run);
     if (!stage_both(d, d->n)) return false;
     bool good = true;
     for (int i = 0; i < 2 && good; i++) {
@@ -332,7 +332,7 @@ static bool round_of(struct timed_pair *d, bool answer_first, bool recorded, str
     if (good && recorded) {
         CLEANUP_JSON json_t *kernels = NULL;
         good = run_record(d->answer, false, &kernels) && run_account(d->answer, kernels);
-        d->ref->apart = d->answer->apart;
+        d->ref->process.own_streams = d->answer->process.own_streams;
     }
     good = good && check_timed(d->answer, replies[1], d->sets, d->n, &checked) && describe_same(d->ref, d->n, checked);
     for (int i = 0; i < 2; i++) json_decref(replies[i]);
@@ -414,7 +414,7 @@ static bool measure_first(struct timed_pair *d, double about_s, double *call_s) 
         for (int i = 0; i < 2; i++) {
             CLEANUP_JSON json_t *reply = NULL;
             if (!run_ready(d->ref, slots, distinct, "between calls")) return false;
-            modrun_pause(&d->ref->r);
+            modrun_pause(&d->ref->process.run);
             if (!stage_both(d, distinct)) return false;
             struct request_time t;
             if (!timed_request(d, d->ref, i ? more : 1, &reply, &t)) return false;
@@ -459,7 +459,7 @@ static bool warm_up(struct timed_pair *d) {
                                     (growing && rounds < MOST_ROUNDS);
          rounds++) {
         if (!round_of(d, rounds % 2 == 1, false, request)) return false;
-        if (d->answer->one_at_a_time) d->limit = 1;
+        if (d->answer->clock.one_at_a_time) d->limit = 1;
         if (rounds >= 1 && waited_s(d) > d->answer->j->o->run_timeout_s / 2) break; /* slow: it is warm */
         /* Not in the first round: the first calls of all are slow ones. */
         if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0].reply_s - empty_s(d), &slope_s))
@@ -475,7 +475,7 @@ static bool warm_up(struct timed_pair *d) {
             if (rounds < ROUNDS - 1 || growing) d->n = wanted;
         }
     }
-    d->answer->complete = true;
+    d->answer->clock.phase = PHASE_TURNS;
     return true;
 }
 
@@ -514,15 +514,17 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
     s->n = 0;
     while (s->n < MAX_REQUESTS) {
         struct request_time one[2] = {{0, 0}, {0, 0}};
-        const bool apart = d->answer->apart;
+        const bool apart = d->answer->process.own_streams;
         if (s->n == recorded_at) {
             recorded_at = -1;
             *good = recorded_round(d);
         }
         *good = *good && round_of(d, s->n % 2 == 1, false, one);
         if (!*good) break;
-        const bool single = d->answer->one_at_a_time && d->n > 1;
-        if (single || apart != d->answer->apart) { /* found out only now: begin again, with single calls or waiting */
+        const bool single = d->answer->clock.one_at_a_time && d->n > 1;
+        if (single ||
+            apart !=
+                d->answer->process.own_streams) { /* found out only now: begin again, with single calls or waiting */
             if (single) d->n = d->limit = 1;
             s->n = 0;
             continue;
@@ -535,7 +537,8 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
         if (!late && (!enough || s->n < least || s->n % 2 == 1)) continue;
         CLEANUP_FREE double *eager = calls_of(d, false), *mine = calls_of(d, true);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
-        if (d->answer->again && s->n < MAX_REQUESTS) continue; /* a wrong output has not been explained */
+        if (d->answer->process.memory == MEMORY_CONFIRM && s->n < MAX_REQUESTS)
+            continue; /* a wrong output has not been explained */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
         const double patience_s = timing_patience_s(&d->plan, &ratio, worked_s / (s->n * d->n));
@@ -584,15 +587,15 @@ static struct timing_ratio take_all_turns(struct timed_pair *d, bool *good) {
     struct timing_ratio ratio = {0};
     bool apart;
     do { /* once more where streams are seen only behind them */
-        apart = d->answer->apart;
+        apart = d->answer->process.own_streams;
         ratio = take_turns(d, good);
         *good = *good && recorded_round(d);
-    } while (*good && apart != d->answer->apart);
+    } while (*good && apart != d->answer->process.own_streams);
     if (*good && overlaps(d, ratio.ratio, good)) {
         d->n = 1;
         if (on_gpu(d->ref->j)) {
             d->limit = 1;
-            d->answer->one_at_a_time = true;
+            d->answer->clock.one_at_a_time = true;
         }
         ratio = take_turns(d, good);
     }
@@ -620,8 +623,8 @@ static bool time_kernels(struct timed_pair *d, struct timing_ratio *ratio) {
         int64_t ns = 0;
         good = run_record(d->answer, true, NULL) && run_record(d->ref, true, NULL) &&
                run_ready_both(d->ref, d->answer, &(int){0}, 1, "between calls");
-        modrun_pause(&d->ref->r);
-        modrun_pause(&d->answer->r);
+        modrun_pause(&d->ref->process.run);
+        modrun_pause(&d->answer->process.run);
         good =
             good && stage_both(d, 1) && record_reference(d, &its) &&
             run_call(d->answer, &(int){0}, 1, d->sets, d->ref->j->o->run_timeout_s, "in a timed call", &reply, &ns) &&
@@ -684,7 +687,7 @@ static bool run_control(struct timed_pair *d, double wanted_s, double *request_s
         CLEANUP_JSON json_t *reply = NULL, *nothing = NULL;
         struct request_time t, none;
         if (!run_ready(d->ref, slots, d->n, "between calls")) return false;
-        modrun_pause(&d->ref->r);
+        modrun_pause(&d->ref->process.run);
         if (!stage_both(d, d->n)) return false;
         if (n % 2 == 1 && swept) sweep(swept);
         if (!timed_request(d, d->ref, d->n, &reply, &t)) return false;
@@ -773,6 +776,22 @@ struct failure {
     enum status st;
 };
 
+/* The times, or that they are too short to be true, go into the verdict. */
+static void write_times(const struct timed_pair *d, const struct timing_ratio *ratio) {
+    struct torch_answer *r = d->answer;
+    struct verdict *v = r->out;
+    const int n = d->samples.n;
+    CLEANUP_FREE double *eager = calls_of(d, false), *mine = calls_of(d, true);
+    if (is_hardened(r->j) && below_floor(r, timing_centre(mine, n, d->plan.trim))) return;
+    v->speedup = ratio->ratio;
+    v->speedup_low = ratio->low;
+    v->speedup_high = ratio->high;
+    v->eager_ms = timing_centre(eager, n, d->plan.trim) * 1e3;
+    v->kernel_ms = timing_centre(mine, n, d->plan.trim) * 1e3;
+    stats_of(eager, n, n * d->n, &v->eager);
+    stats_of(mine, n, n * d->n, &v->kernel);
+}
+
 /* The times, or another outcome, go into the verdict; of WILD ones too, and those beside a SLOWED reference, whose own
  * are those without the answer. REFERENCE_FAILED: beside the answer; *f says how. */
 static enum measured measure(struct torch_answer *r, struct failure *f) {
@@ -783,19 +802,20 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     struct timing_ratio ratio = {0};
     enum measured result = MEASURED;
     const bool known = j->current == r->c && j->reference.outer > 0;
-    r->timed = true;
-    r->unseen = 0;
-    ref.apart = r->apart;
-    d.begun_waited_s = r->r.waited_s;
+    r->clock.phase = PHASE_WARM_UP;
+    r->clock.unseen = 0;
+    ref.process.own_streams = r->process.own_streams;
+    d.begun_waited_s = r->process.run.waited_s;
     *f = (struct failure){.requests = 0};
     if (!reference_up(r, &ref, &f->e, &f->st)) return REFERENCE_FAILED;
-    if (r->c->control.process != (long)ref.r.pid) r->c->control = (struct modcontrol){.process = (long)ref.r.pid};
-    modrun_moved_s(&r->r); /* in its tests nobody's time was taken */
-    modrun_moved_s(&ref.r);
-    modrun_settled_s(&r->r);
-    modrun_settled_s(&ref.r);
+    if (r->c->control.process != (long)ref.process.run.pid)
+        r->c->control = (struct modcontrol){.process = (long)ref.process.run.pid};
+    modrun_moved_s(&r->process.run); /* in its tests nobody's time was taken */
+    modrun_moved_s(&ref.process.run);
+    modrun_settled_s(&r->process.run);
+    modrun_settled_s(&ref.process.run);
     /* On the same processor, in turns: the reference has it already where it is known. */
-    if (j->place.cpu >= 0 && !(place_on(&j->place, r->r.pid) && place_on(&j->place, ref.r.pid)))
+    if (j->place.cpu >= 0 && !(place_on(&j->place, r->process.run.pid) && place_on(&j->place, ref.process.run.pid)))
         log_debug("what is timed is not bound to a processor");
     spares_renew(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
@@ -812,28 +832,19 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     bool slowed = false;
     good = good && control(&d, &ratio, &slowed);
     if (slowed && result == MEASURED) result = SLOWED;
-    j->reference = ref.r;
-    if (ref.r.dead || ref.r.late || !ref.up || ignored.outcome != OUTCOME_CORRECT) reference_drop(j);
+    j->reference = ref.process.run;
+    if (ref.process.run.dead || ref.process.run.late || !ref.process.up || ignored.outcome != OUTCOME_CORRECT)
+        reference_drop(j);
     if (!good && v->outcome == OUTCOME_CORRECT) { /* the reference failed where it had worked before */
         result = REFERENCE_FAILED;
         f->requests = d.asked;
         f->calls = d.n;
         f->st = FAIL(&f->e, ST_WORKER, "the reference failed while it was timed: %.600s", ignored.message);
     }
-    const int n = d.samples.n;
-    CLEANUP_FREE double *eager = calls_of(&d, false), *mine = calls_of(&d, true);
-    if (good && !(is_hardened(j) && below_floor(r, timing_centre(mine, n, d.plan.trim)))) {
-        v->speedup = ratio.ratio;
-        v->speedup_low = ratio.low;
-        v->speedup_high = ratio.high;
-        v->eager_ms = timing_centre(eager, n, d.plan.trim) * 1e3;
-        v->kernel_ms = timing_centre(mine, n, d.plan.trim) * 1e3;
-        stats_of(eager, n, n * d.n, &v->eager);
-        stats_of(mine, n, n * d.n, &v->kernel);
-    }
+    if (good) write_times(&d, &ratio);
     samples_free(&d.samples);
     samples_free(&d.empty);
-    json_decref(ref.segments);
+    json_decref(ref.process.segments);
     return result;
 }
 
@@ -843,7 +854,7 @@ static bool start_again(struct torch_answer *r) {
     struct err e = {0};
     const double compile_s = v->compile_s;
     run_retire(r);
-    r->complete = false;
+    r->clock.phase = PHASE_WARM_UP;
     modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* what the first process wrote there */
     enum status st = modcase_open_lane(&r->j->cases, r->c, LANE_ANSWER, &e);
     if (st == ST_OK) st = run_fork(r, &e);
@@ -872,12 +883,12 @@ static bool works_alone(struct torch_answer *r, const struct failure *f) {
         CLEANUP_JSON json_t *reply = NULL;
         struct request_time t;
         good = run_ready(&ref, slots, f->calls, "between calls");
-        if (good) modrun_pause(&ref.r);
+        if (good) modrun_pause(&ref.process.run);
         good = good && stage_both(&d, f->calls) && timed_request(&d, &ref, f->calls, &reply, &t);
     }
-    r->j->reference = ref.r;
+    r->j->reference = ref.process.run;
     if (!good) reference_drop(r->j);
-    json_decref(ref.segments);
+    json_decref(ref.process.segments);
     return good;
 }
 

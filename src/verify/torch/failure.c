@@ -14,8 +14,7 @@ bool run_reject(struct torch_answer *r, const char *where, enum outcome o, const
 
 /* Our own trouble, as this process has seen it: the answer's is ended. Always false. */
 bool run_trouble(struct torch_answer *r, const char *what) {
-    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    run_end(r);
     r->out->outcome = OUTCOME_INFRASTRUCTURE;
     VERDICT_SAY(r->out, "%s", what);
     return false;
@@ -32,10 +31,10 @@ void run_lost(struct torch_answer *r, enum modrun_result result, const char *whe
     char said[300] = "";
     struct verdict *v = r->out;
     if (result == MODRUN_DEAD)
-        modrun_end(&r->r, &sig, &code, said, sizeof said);
+        modrun_end(&r->process.run, &sig, &code, said, sizeof said);
     else
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+        modrun_end(&r->process.run, NULL, NULL, NULL, 0);
+    r->process.up = false;
     one_line(said);
     if (result == MODRUN_LATE) {
         v->outcome = OUTCOME_TIMEOUT;
@@ -73,11 +72,12 @@ static bool lists_kernels(struct torch_answer *r) {
     if (atomic_load(&j->lists_kernels)) return true;
     static const char *const requests[] = {"{\"op\":\"warm\",\"triton\":false", "{\"op\":\"record\",\"on\":true",
                                            "{\"op\":\"record\",\"on\":false"};
-    struct torch_answer control = {.j = j, .own = true, .random = rng_u64(r->random, 12, 0)};
+    struct torch_answer control = {.j = j, .process.never_spare = true, .random = rng_u64(r->random, 12, 0)};
     struct err e = {0};
     bool good = run_fork(&control, &e) == ST_OK;
-    for (size_t i = 0; i < ARRAY_LEN(requests) && good; i++) good = obeys(&control.r, requests[i], j->o->run_timeout_s);
-    if (control.up) modrun_end(&control.r, NULL, NULL, NULL, 0);
+    for (size_t i = 0; i < ARRAY_LEN(requests) && good; i++)
+        good = obeys(&control.process.run, requests[i], j->o->run_timeout_s);
+    run_end(&control);
     if (good) atomic_store(&j->lists_kernels, true);
     return good;
 }
@@ -95,8 +95,7 @@ void run_failed(struct torch_answer *r, const json_t *reply, const char *where) 
                                                 : OUTCOME_EXCEPTION;
     VERDICT_SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
     if (!kind || strcmp(kind, "trouble") != 0 || !on_gpu(r->j)) return;
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    run_end(r);
     v->outcome = lists_kernels(r) ? OUTCOME_NO_KERNEL_RAN : OUTCOME_INFRASTRUCTURE;
 }
 

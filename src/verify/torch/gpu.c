@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "verify/torch/failure.h"
+#include "verify/torch/process.h"
 #include "verify/torch/request.h"
 
 /* Turns in front of which the device may have been busy: a cheat that gains in so few gains nothing. */
@@ -14,8 +15,7 @@ static const int most_busy = 4;
 static bool who_is_busy(struct torch_answer *r, const char *where) {
     struct err e = {0};
     bool busy = true;
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    run_end(r);
     enum status st = modcase_at_rest(&r->j->cases, r->c, &busy, &e);
     if (st != ST_OK) {
         verdict_of_trouble(r->out, ST_WORKER, &e);
@@ -32,9 +32,9 @@ bool run_has_waited(struct torch_answer *r) {
     struct err e = {0};
     bool changed = false;
     double ignored;
-    if (modrun_children(&r->r) > 0)
+    if (modrun_children(&r->process.run) > 0)
         return run_reject(r, where, OUTCOME_HIDDEN_WORK, "processes of the answer's own are running");
-    if (r->c->busy && ++r->busy > most_busy) return who_is_busy(r, where);
+    if (r->c->busy && ++r->clock.busy_turns > most_busy) return who_is_busy(r, where);
     if (!r->c->watching) return true;
     enum status st = modcase_watched(&r->j->cases, r->c, &changed, &e);
     if (st == ST_OK) st = modcase_drain(&r->j->cases, r->c, &ignored, &e); /* what was read leaves the cache */
@@ -59,7 +59,7 @@ bool run_account(struct torch_answer *r, const json_t *recorded) {
                  *theirs =
                      json_object_get(r->c->loaded, "kernels"); /* what the reference launches is no answer's own */
     double all = 0, mine = 0, times = 0;
-    r->apart |= json_is_true(json_object_get(recorded, "elsewhere"));
+    r->process.own_streams |= json_is_true(json_object_get(recorded, "elsewhere"));
     for (size_t i = 0; i < json_array_size(kernels); i++) {
         const json_t *k = json_array_get(kernels, i);
         const char *name = json_string_value(json_array_get(k, 0));
@@ -72,10 +72,10 @@ bool run_account(struct torch_answer *r, const json_t *recorded) {
         if (own) mine += ns;
     }
     const double share = all > 0 ? mine / all : 0;
-    r->out->own_share = r->timed ? fmin(r->out->own_share, share) : share;
+    r->out->own_share = is_timed(r) ? fmin(r->out->own_share, share) : share;
     if (r->j->o->allow_library || r->control || mine > least_share * all) return true;
     r->out->outcome = OUTCOME_NO_KERNEL_RAN;
     VERDICT_SAY(r->out, "%s%.0f kernels ran, %.2f %% of the device time in kernels of the answer's own",
-                r->timed ? "in a timed call: " : "", times, 100 * share);
+                is_timed(r) ? "in a timed call: " : "", times, 100 * share);
     return false;
 }

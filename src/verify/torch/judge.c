@@ -15,8 +15,8 @@
 static bool run_trial(struct torch_answer *r, int t) {
     struct modset set = r->c->trials[t];
     /* Another look is one at other inputs: an output that comes a call late is no more right the second time. */
-    if (r->again) set.seed = hmac_u64(r->random, "again", ++r->random_step, NULL, 0) >> 11;
-    r->again = false;
+    if (r->process.memory == MEMORY_CONFIRM) set.seed = hmac_u64(r->random, "again", ++r->random_step, NULL, 0) >> 11;
+    run_note_confirmed(r);
     char where[48];
     struct err e = {0};
     int slot = t % r->c->slots;
@@ -27,7 +27,7 @@ static bool run_trial(struct torch_answer *r, int t) {
     if (!run_poison(r, 1 + (int)(hmac_u64(r->random, "poison", ++r->random_step, NULL, 0) % 254)) ||
         !run_ready(r, &slot, 1, where))
         return false;
-    modrun_pause(&r->r);
+    modrun_pause(&r->process.run);
     enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         verdict_of_trouble(r->out, st, &e);
@@ -51,7 +51,7 @@ static bool account_kernels(struct torch_answer *r) {
     struct err e = {0};
     CLEANUP_JSON json_t *reply = NULL, *recorded = NULL;
     if (!run_record(r, true, NULL) || !run_ready(r, &slot, 1, "between calls")) return false;
-    modrun_pause(&r->r);
+    modrun_pause(&r->process.run);
     enum status st = modcase_stage(&r->j->cases, r->c, false, false, &set, &slot, 1, &e);
     if (st != ST_OK) {
         verdict_of_trouble(r->out, st, &e);
@@ -69,7 +69,7 @@ static bool run_trials(struct torch_answer *r) {
         if (run_trial(r, t)) continue;
         char class = outcome_class(r->out->outcome);
         if (first.outcome == OUTCOME_CORRECT) first = *r->out;
-        if (r->j->o->staged != STAGED_OFF || !r->up || class == 'I') return false;
+        if (r->j->o->staged != STAGED_OFF || !r->process.up || class == 'I') return false;
         r->out->outcome = OUTCOME_CORRECT;
     }
     if (first.outcome == OUTCOME_CORRECT) return true;

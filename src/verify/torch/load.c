@@ -28,7 +28,7 @@ static bool is_available(struct torch_answer *r) {
     if (atomic_load(&j->available)) return true;
     run_open_request(&q, "available");
     js_put_str(&q, "backend", backend_name(j->o->backend));
-    if (modrun_call(&r->r, &q, -1, j->o->compile_timeout_s, &reply, NULL) != MODRUN_OK)
+    if (modrun_call(&r->process.run, &q, -1, j->o->compile_timeout_s, &reply, NULL) != MODRUN_OK)
         return run_trouble(r, "a process without an answer does not say whether the backend is there");
     const char *lacking = json_string_value(json_object_get(reply, "lacking"));
     if (lacking && !*lacking) {
@@ -75,11 +75,12 @@ static bool prepare_python(struct torch_answer *r, const char *code, struct str 
 static const char *const of_native[] = {"spec", "structure", NULL};
 static const char *const of_triton[] = {"inputs", "values", "init", NULL};
 /* A module in Python; one whose kernels Triton compiles on a GPU; native CUDA. */
-static const struct loader python_loader = {.prepare = prepare_python};
-static const struct loader triton_loader = {.prepare = prepare_python, .interface = of_triton, .rehearsed = true};
-static const struct loader native_loader = {.prepare = compile_native, .interface = of_native, .compiled = true};
+static const struct answer_loader python_loader = {.prepare = prepare_python};
+static const struct answer_loader triton_loader = {
+    .prepare = prepare_python, .interface = of_triton, .rehearsed = true};
+static const struct answer_loader native_loader = {.prepare = compile_native, .interface = of_native, .compiled = true};
 
-const struct loader *loader_of(const struct module_judge *j) {
+const struct answer_loader *loader_of(const struct module_judge *j) {
     if (j->o->backend == BACKEND_cuda_native) return &native_loader;
     return backend_info(j->o->backend)->in_python && on_gpu(j) ? &triton_loader : &python_loader;
 }
@@ -94,16 +95,16 @@ bool run_load(struct torch_answer *r, const char *code, bool is_answer) {
     put_load(&q, r->j, code, is_answer);
     CLEANUP_FD int object = -1;
     if (is_answer && !loader_of(r->j)->prepare(r, code, &q, &object)) return false;
-    enum modrun_result result = modrun_call(&r->r, &q, object, timeout_s, &reply, NULL);
+    enum modrun_result result = modrun_call(&r->process.run, &q, object, timeout_s, &reply, NULL);
     for (int builds = 0; result == MODRUN_OK; builds++) {
         double left = t0 + timeout_s - clock_now_s();
         if (!modrun_asks(reply)) break;
         bool sent = builds < MOST_BUILDS && left > 0 && run_serve_build(r, reply, left);
         json_decref(reply);
         reply = NULL;
-        if (!r->up) return false; /* a verdict is there */
+        if (!r->process.up) return false; /* a verdict is there */
         left = t0 + timeout_s - clock_now_s();
-        result = !sent ? MODRUN_LATE : modrun_receive(&r->r, left > 0.1 ? left : 0.1, &reply);
+        result = !sent ? MODRUN_LATE : modrun_receive(&r->process.run, left > 0.1 ? left : 0.1, &reply);
     }
     r->out->compile_s = clock_now_s() - t0;
     if (result == MODRUN_FAILED) run_failed(r, reply, "");
@@ -167,10 +168,7 @@ void run_fork_and_load(struct torch_answer *r, const char *source) {
     struct err e = {0};
     enum status st = run_fork(r, &e);
     if (st != ST_OK) verdict_of_trouble(r->out, st, &e);
-    if (st == ST_OK && !run_load(r, source, !r->control) && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
+    if (st == ST_OK && !run_load(r, source, !r->control)) run_end(r);
 }
 
 /* Its context, and Triton's first compilation, ahead of its turn. */
@@ -178,10 +176,7 @@ void run_warm(struct torch_answer *r) {
     CLEANUP_STR struct str q = STR_INIT;
     run_open_request(&q, "warm");
     js_put_bool(&q, "triton", backend_info(r->j->o->backend)->in_python);
-    if (!run_starting(r, &q, -1) && r->up) {
-        modrun_end(&r->r, NULL, NULL, NULL, 0);
-        r->up = false;
-    }
+    if (!run_starting(r, &q, -1)) run_end(r);
 }
 
 /* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
@@ -193,9 +188,8 @@ void run_rehearse(struct torch_answer *r, const char *source) {
     json_t *value;
     run_open_request(&q, "rehearse");
     json_object_foreach(r->interface, key, value) js_put_json(&q, key, value);
-    const enum modrun_result result = modrun_call(&r->r, &q, -1, r->j->o->compile_timeout_s, &reply, NULL);
+    const enum modrun_result result = modrun_call(&r->process.run, &q, -1, r->j->o->compile_timeout_s, &reply, NULL);
     if (result == MODRUN_OK || result == MODRUN_FAILED) return;
-    modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    run_end(r);
     run_fork_and_load(r, source);
 }

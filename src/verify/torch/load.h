@@ -5,7 +5,7 @@
 #include "verify/torch/state.h"
 
 /* One way in which answers are loaded. */
-struct loader {
+struct answer_loader {
     /* What of the problem's description an answer is prepared against: its keys, with NULL behind the last one. NULL:
      * an answer can be loaded before its problem is known. */
     const char *const *interface;
@@ -19,7 +19,7 @@ struct loader {
     bool (*prepare)(struct torch_answer *r, const char *code, struct str *q, int *fd);
 };
 /* The loader of the answers that j judges. */
-const struct loader *loader_of(const struct module_judge *j);
+const struct answer_loader *loader_of(const struct module_judge *j);
 
 /* Copies what the loader of the answer needs of the problem's description into r->interface. Threads may read the copy
  * while the problem itself is dropped or loaded anew. */

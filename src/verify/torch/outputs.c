@@ -59,6 +59,11 @@ static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t
     return false;
 }
 
+/* A wrong output may have been one of an old mapping's. From then on, no mapping of an earlier call is used. */
+static bool memory_is_reopened(const struct torch_answer *r) {
+    return r->process.memory == MEMORY_CONFIRM || r->process.memory == MEMORY_REOPEN;
+}
+
 /* On a GPU the referee copies what is there, from blocks that were known before the call: whoever works only when he is
  * asked what his outputs are is too late. Memory that nobody knew of is opened later, as the answer says; not for long
  * in timed calls. */
@@ -69,21 +74,25 @@ static bool snapshot_gpu(struct torch_answer *r, const json_t *reply, const int 
     struct err e = {0};
     int64_t known = 0;
     bool unseen = false;
-    modrun_pause(&r->r);
+    modrun_pause(&r->process.run);
     js_begin(&q, NULL, '[');
     for (int i = 0; i < n * c->n_outputs; i++) {
         int call = calls[i / c->n_outputs], k = i % c->n_outputs;
         out[i] = (struct seen){.bytes = bytes_of(c, reply, call, k)};
         const bool dense = json_integer_value(json_array_get(run_place(reply, call, k), 1)) == 0;
-        out[i].read = out[i].bytes > 0 && put_place(&q, r->segments, run_pointer(reply, call, k), out[i].bytes, dense);
+        out[i].read =
+            out[i].bytes > 0 && put_place(&q, r->process.segments, run_pointer(reply, call, k), out[i].bytes, dense);
         if (out[i].read) out[i].at = known++;
         unseen |= !out[i].read && out[i].bytes > 0;
     }
     js_end(&q, ']');
-    if (unseen && r->timed && ++r->unseen > 3)
+    if (unseen && is_timed(r) && ++r->clock.unseen > 3)
         return run_reject(r, "in a timed call", OUTCOME_HIDDEN_WORK,
                           "an output is in memory that was not there before the call, again and again");
-    enum status st = modcase_copy(&r->j->cases, c, str_c(&q), seed, r->fresh, &r->kept, &e);
+    const bool reopen = memory_is_reopened(r);
+    bool cached = r->process.memory == MEMORY_CACHED;
+    enum status st = modcase_copy(&r->j->cases, c, str_c(&q), seed, reopen, &cached, &e);
+    if (!reopen) r->process.memory = cached ? MEMORY_CACHED : MEMORY_NEW;
     if (st != ST_OK) verdict_of_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
     return st == ST_OK;
 }
@@ -97,7 +106,7 @@ static bool snapshot(struct torch_answer *r, const json_t *reply, const int *cal
     int64_t at = 0;
     struct modrun_block blocks[CHECKED_CALLS * MODCASE_MAX_OUTPUTS];
     if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, seed, out);
-    modrun_pause(&r->r);
+    modrun_pause(&r->process.run);
     /* Whatever the answer says about it, and wherever it has mapped its inputs. On a GPU what is shared cannot be shown
      * to others again. */
     for (int i = 0; i < n * c->n_outputs; i++) {
@@ -106,13 +115,14 @@ static bool snapshot(struct torch_answer *r, const json_t *reply, const int *cal
         blocks[i] = (struct modrun_block){run_pointer(reply, call, k), (uint64_t)out[i].bytes};
         at += (out[i].bytes + 255) / 256 * 256;
     }
-    if (is_hardened(r->j) && !c->aliases && modrun_maps(&r->r, c->lane_fd[LANE_ANSWER], blocks, n * c->n_outputs))
+    if (is_hardened(r->j) && !c->aliases &&
+        modrun_maps(&r->process.run, c->lane_fd[LANE_ANSWER], blocks, n * c->n_outputs))
         return run_reject(r, where, OUTCOME_ALIASED_INPUT, shares_input);
     enum status st = modcase_result_room(&r->j->cases, at + 4096, &e);
     for (int i = 0; i < n * c->n_outputs && st == ST_OK; i++) {
         uint64_t p = run_pointer(reply, calls[i / c->n_outputs], i % c->n_outputs);
         out[i].read = c->output_bytes[i % c->n_outputs] == 0 ||
-                      (p != 0 && modrun_read(&r->r, p, r->j->cases.result + out[i].at, (size_t)out[i].bytes));
+                      (p != 0 && modrun_read(&r->process.run, p, r->j->cases.result + out[i].at, (size_t)out[i].bytes));
     }
     if (st != ST_OK) verdict_of_trouble(r->out, ST_MEMORY, &e);
     return st == ST_OK;
@@ -275,7 +285,7 @@ bool run_check_calls(struct torch_answer *r, const json_t *reply, const int *cal
     struct err e = {0};
     enum status st;
     /* Of what is large a part is looked at in timed calls, which part is decided only now. */
-    const bool in_part = r->timed && is_hardened(r->j);
+    const bool in_part = is_timed(r) && is_hardened(r->j);
     const uint64_t seed = in_part ? (rng_u64(r->random, 10, ++r->random_step) >> 11) | 1 : 0;
     if (!snapshot(r, reply, calls, n, seed, where, seen)) return false;
     CLEANUP_STR struct str q = STR_INIT;
@@ -313,10 +323,15 @@ bool run_check_calls(struct torch_answer *r, const json_t *reply, const int *cal
     return true;
 }
 
+void run_note_confirmed(struct torch_answer *r) {
+    if (r->process.memory == MEMORY_CONFIRM) r->process.memory = MEMORY_REOPEN;
+}
+
 bool run_look_again(struct torch_answer *r) {
     const enum outcome o = r->out->outcome;
-    if (!r->kept || r->fresh || !r->up || (o != OUTCOME_WRONG_OUTPUT && o != OUTCOME_NOT_FINITE)) return false;
-    r->fresh = r->again = true;
+    if (r->process.memory != MEMORY_CACHED || !r->process.up) return false;
+    if (o != OUTCOME_WRONG_OUTPUT && o != OUTCOME_NOT_FINITE) return false;
+    r->process.memory = MEMORY_CONFIRM;
     r->out->outcome = OUTCOME_CORRECT;
     r->out->message[0] = 0;
     r->out->max_error = 0;

@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "verify/torch/spares.h"
 
-static uint64_t nonce_key(struct torch_answer *r) { return hmac_u64(r->random, "nonces", ++r->processes, NULL, 0); }
+static uint64_t nonce_key(struct torch_answer *r) {
+    return hmac_u64(r->random, "nonces", ++r->process.started, NULL, 0);
+}
 
 /* An answer that sends requests to compile and reads no reply fills its socket: what it is then sent fails after so
  * long, instead of waiting until it reads. */
@@ -20,30 +22,34 @@ static void stop_waiting_for_room(const struct modrun *m, double seconds) {
 enum status run_fork(struct torch_answer *r, struct err *e) {
     struct modrun_options mo = module_process_options(r->j, on_gpu(r->j) ? NULL : r->c);
     enum status st = ST_OK;
-    if (r->own || !spares_take(r->j, &r->r, nonce_key(r))) {
-        st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
-        if (st == ST_SANDBOX || st == ST_WORKER) st = modrun_start(&r->r, &r->j->zygote, &mo, nonce_key(r), e);
+    if (r->process.never_spare || !spares_take(r->j, &r->process.run, nonce_key(r))) {
+        st = modrun_start(&r->process.run, &r->j->zygote, &mo, nonce_key(r), e);
+        if (st == ST_SANDBOX || st == ST_WORKER)
+            st = modrun_start(&r->process.run, &r->j->zygote, &mo, nonce_key(r), e);
     }
-    r->up = st == ST_OK;
-    if (r->up) stop_waiting_for_room(&r->r, r->j->o->run_timeout_s);
+    r->process.up = st == ST_OK;
+    if (r->process.up) stop_waiting_for_room(&r->process.run, r->j->o->run_timeout_s);
     /* Where there are processors enough that neither the answer nor the system misses this one. */
-    r->r.spin = module_cpus(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
+    r->process.run.spin = module_cpus(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
     return st;
 }
 
-/* The answer's process ends; what is left of it is run_finish()'s. */
+void run_end(struct torch_answer *r) {
+    if (r->process.up) modrun_end(&r->process.run, NULL, NULL, NULL, 0);
+    r->process.up = false;
+}
+
 void run_retire(struct torch_answer *r) {
-    if (r->up && on_gpu(r->j)) modcase_let_go(&r->j->cases);
-    if (r->up) modrun_end(&r->r, NULL, NULL, NULL, 0);
-    r->up = false;
+    if (r->process.up && on_gpu(r->j)) modcase_let_go(&r->j->cases);
+    run_end(r);
 }
 
 void run_finish(struct torch_answer *r) {
     run_retire(r);
     kernel_names_free(&r->kernels);
-    json_decref(r->segments);
+    json_decref(r->process.segments);
     json_decref(r->interface);
-    r->segments = r->interface = NULL;
+    r->process.segments = r->interface = NULL;
     /* Its memory goes with it: an answer can write there, parameters and what it wants to tell the next one. */
     if (r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
 }

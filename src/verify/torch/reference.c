@@ -15,22 +15,22 @@ bool reference_up(struct torch_answer *answer, struct torch_answer *ref, struct 
     struct module_judge *j = answer->j;
     *st = ST_OK;
     if (j->current == answer->c && j->reference.outer > 0) {
-        ref->r = j->reference;
-        ref->up = true;
+        ref->process.run = j->reference;
+        ref->process.up = true;
         return true;
     }
     reference_drop(j);
-    if (answer->up) modrun_pause(&answer->r);
+    if (answer->process.up) modrun_pause(&answer->process.run);
     *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
     if (*st == ST_OK) *st = run_fork(ref, e);
     if (*st != ST_OK) return false;
     /* Module in training mode, parameters as initialised, as KernelBench times it. */
     if (!run_load(ref, answer->c->code, false) || !run_attach(ref, LANE_REFERENCE) || !run_build(ref, 0)) {
         *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
-        if (ref->up) modrun_end(&ref->r, NULL, NULL, NULL, 0);
+        run_end(ref);
         return false;
     }
     j->current = answer->c;
-    j->reference = ref->r;
+    j->reference = ref->process.run;
     return true;
 }

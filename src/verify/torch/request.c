@@ -15,7 +15,7 @@ void run_open_request(struct str *q, const char *op) {
 }
 
 /* Compiles what an answer asks for, and hands it the object. False: the answer has gone; where that is for our own
- * trouble, which it does not get to hear of, the verdict is there and r->up is false. */
+ * trouble, which it does not get to hear of, the verdict is there and r->process.up is false. */
 bool run_serve_build(struct torch_answer *r, const json_t *wanted, double timeout_s) {
     struct compile_job job;
     bool standin;
@@ -37,17 +37,17 @@ bool run_serve_build(struct torch_answer *r, const json_t *wanted, double timeou
     js_put_bool(&q, "standin", standin);
     if (fd < 0) js_put_str(&q, "error", job.message);
     js_end(&q, '}');
-    return modrun_send(&r->r, &q, fd);
+    return modrun_send(&r->process.run, &q, fd);
 }
 
 /* One request to the answer; false: a verdict is there. What it compiles in __init__() or in its first calls takes no
  * time of theirs. */
 bool run_request(struct torch_answer *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
                  int64_t *ns) {
-    enum modrun_result result = modrun_call(&r->r, q, fd, timeout_s, reply, ns);
+    enum modrun_result result = modrun_call(&r->process.run, q, fd, timeout_s, reply, ns);
     for (int builds = 0; result == MODRUN_OK && modrun_asks(*reply); builds++) {
         const double begun = clock_now_s(), left = r->j->o->compile_timeout_s - r->out->compile_s;
-        const bool may = !r->complete && builds < MOST_BUILDS && left > 0;
+        const bool may = r->clock.phase != PHASE_TURNS && builds < MOST_BUILDS && left > 0;
         const bool served = may && run_serve_build(r, *reply, left);
         json_decref(*reply);
         *reply = NULL;
@@ -56,8 +56,8 @@ bool run_request(struct torch_answer *r, struct str *q, int fd, double timeout_s
                               "asked for one more object to be compiled");
         r->deadline_s += clock_now_s() - begun;
         r->out->compile_s += clock_now_s() - begun;
-        if (!r->up) return false; /* a verdict is there */
-        result = served ? modrun_go_on(&r->r, timeout_s, reply, ns) : MODRUN_DEAD;
+        if (!r->process.up) return false; /* a verdict is there */
+        result = served ? modrun_go_on(&r->process.run, timeout_s, reply, ns) : MODRUN_DEAD;
     }
     return run_conclude(r, result, timeout_s, where, reply);
 }
@@ -72,6 +72,6 @@ bool run_simple(struct torch_answer *r, struct str *q, int fd, double timeout_s,
 bool run_starting(struct torch_answer *r, struct str *q, int fd) {
     static const char where[] = "when it was started";
     if (run_simple(r, q, fd, r->j->o->run_timeout_s, where)) return true;
-    if (r->out->outcome == OUTCOME_TIMEOUT && !r->last) r->out->outcome = OUTCOME_INFRASTRUCTURE;
+    if (r->out->outcome == OUTCOME_TIMEOUT && !r->last_try) r->out->outcome = OUTCOME_INFRASTRUCTURE;
     return false;
 }

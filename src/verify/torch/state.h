@@ -45,38 +45,71 @@ struct module_judge {
     struct module_rest rest;
 };
 
-struct torch_answer {
-    struct module_judge *j;
-    struct modcase *c;
-    struct verdict *out;
-    const char *source;
-    struct modrun r;
-    bool up;
-    /* It takes no process that waits: those are for references, and answers that nothing is loaded in front of. */
-    bool own;
-    bool last;                   /* our own trouble has ended earlier tries, and there will be no other */
-    bool control;                /* it is the problem's own reference, in an answer's place */
-    bool certain;                /* a fault found in the problem is one: nothing of an answer's had a part in it */
-    json_t *interface;           /* cuda_native: its problem's "spec" and "structure"; else NULL */
-    struct kernel_names kernels; /* of its sources */
-    json_t *segments;            /* GPU: blocks of its memory, and how another process opens them; NULL: not asked */
-    bool timed;                  /* the trials are over */
-    bool complete;               /* nothing more is compiled for it */
-    bool apart;                  /* GPU: each of its calls is waited for: it works on streams of its own */
-    bool kept;                   /* GPU: its memory was looked at through what had been opened for an earlier call */
-    bool fresh;                  /* GPU: not any more, because that showed something wrong */
-    bool again;                  /* and what it was has to be seen once more */
-    int busy;                    /* turns in front of which the device was not at rest */
-    int unlooked;                /* requests since outputs were looked at, where they are large */
-    int unseen;                  /* timed calls whose outputs were in memory that nobody knew of */
-    double deadline_s;           /* of the correctness trials */
-    bool one_at_a_time;          /* its calls write to the same memory: only the last one's output can be seen */
-    uint64_t next_set;           /* timed sets used so far */
-    uint64_t random;             /* secret, for what is checked; no two runs have the same */
-    uint64_t random_step;
-    uint64_t processes; /* started for it: each has nonces of its own */
+/* How the referee sees the memory of an answer on a GPU. It opens a block when it looks at it for the first time, and
+ * may see later calls through the same mapping. Such a mapping can be one of memory that the answer has given back
+ * since. */
+enum memory_state {
+    MEMORY_NEW,     /* No outputs have been looked at, or the last ones through new mappings only. */
+    MEMORY_CACHED,  /* Some of the last outputs were looked at through mappings of earlier calls. */
+    MEMORY_CONFIRM, /* An output that was looked at so was wrong, and has to be wrong once more before that counts. */
+    MEMORY_REOPEN   /* The second look has been taken. As in MEMORY_CONFIRM, no mapping of an earlier call is used. */
 };
 
+/* The answer's process, and what is known about it. When the answer is started again in another process, what is known
+ * stays. */
+struct torch_process {
+    struct modrun run;        /* The process. It is valid while `up`. */
+    bool up;                  /* true: the process runs, and can be sent requests. */
+    bool never_spare;         /* true: the process is always a new one. Spare processes are for references, and for
+                               * answers that nothing is loaded in front of. */
+    uint64_t started;         /* How many times a process was asked for. The nonces of each depend on this number. */
+    json_t *segments;         /* GPU: blocks of the answer's memory, and how another process opens them, as the last
+                               * reply to "ready" has them. NULL: there was no such reply. */
+    enum memory_state memory; /* GPU. */
+    bool own_streams;         /* GPU, true: the answer has worked on streams of its own, so that each of its calls is
+                               * waited for. */
+};
+
+/* How far an answer has come. The process of a reference stays in PHASE_TRIALS. */
+enum answer_phase {
+    PHASE_TRIALS,  /* The answer is loaded and tested for correctness. */
+    PHASE_WARM_UP, /* The trials are over, and the answer is timed. It may still ask for objects to be compiled. */
+    PHASE_TURNS    /* The answer is timed, and nothing more is compiled for it. */
+};
+
+/* What the clock has noticed about an answer. */
+struct clock_notes {
+    enum answer_phase phase;
+    bool one_at_a_time; /* true: each request has one call, and nothing is taken off for what a request costs. Either
+                         * calls of one request write to the same memory, so that only the output of the last one can be
+                         * seen, or calls have been found to overlap (GPU). */
+    int busy_turns;     /* GPU: timed turns in front of which the device was not at rest. */
+    int unlooked;       /* Requests since outputs were last looked at, where outputs are large. */
+    int unseen;         /* GPU: looks, since the measurement began, at outputs in memory that nobody knew of before the
+                         * call. */
+    uint64_t next_set;  /* How many timed sets of inputs have been used. */
+};
+
+struct torch_answer {
+    struct module_judge *j;
+    struct modcase *c;   /* The problem. NULL: it is not known yet. */
+    struct verdict *out; /* The verdict. Its owner is the caller of module_verify(). */
+    const char *source;  /* The answer's source. Its owner is the caller of module_verify(). */
+    bool control;        /* true: this is the problem's own reference in the place of an answer. */
+    bool last_try;       /* true: earlier tries have ended in our own trouble, and there will be no further try. */
+    bool certain;        /* true: a fault that was found in the problem is one, because no answer had a part in it. */
+    json_t
+        *interface; /* What the answer is compiled against (struct answer_loader). NULL: nothing, or not known yet. */
+    double deadline_s;           /* When the trials have to be over, on the clock of clock_now_s(). */
+    uint64_t random;             /* Secret. What is checked, and when, is drawn from this. No two runs have the same. */
+    uint64_t random_step;        /* How many numbers have been drawn. */
+    struct kernel_names kernels; /* The kernels in the answer's sources. */
+    struct torch_process process;
+    struct clock_notes clock;
+};
+
+/* true: the trials are over, and the answer is timed. */
+static inline bool is_timed(const struct torch_answer *r) { return r->clock.phase != PHASE_TRIALS; }
 static inline bool is_hardened(const struct module_judge *j) { return j->o->scoring == SCORING_HARDENED; }
 static inline bool on_gpu(const struct module_judge *j) { return strncmp(j->o->device, "cuda", 4) == 0; }
 
