@@ -26,7 +26,7 @@
 
 enum { MAX_REPLY = 4 << 20 };
 static const double fork_timeout_s = 30;
-/* How long a process may take to stand still; the system may have to run each of its threads for that. */
+/* How long a process may take to stand still. The system may have to run each of its threads for that. */
 static const double most_settling_s = 0.25;
 
 /* ---- the warm Python ---- */
@@ -81,7 +81,8 @@ enum status zygote_prepare(struct zygote *z, int step, struct err *e) {
     return st;
 }
 
-/* Under the lock. The child's number is safe to use: the zygote collects a child only on a later request. */
+/* The caller holds the lock. The child's number is safe to use, because the zygote collects a child only on a later
+ * request. */
 static enum status fork_one(struct modrun *r, struct zygote *z, const struct str *q, const int fds[2], struct err *e) {
     CLEANUP_JSON json_t *reply = NULL;
     int64_t pid = 0;
@@ -181,7 +182,7 @@ static void signal_to(int pidfd, int number) {
     if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
 }
 
-/* Whether a thread neither runs nor is in the middle of a system call: it has stopped, or ended. */
+/* true: the thread neither runs nor is in the middle of a system call. It has stopped, or ended. */
 static bool thread_stands(long pid, long thread) {
     char path[80], text[200];
     snprintf(path, sizeof path, "/proc/%ld/task/%ld/stat", pid, thread);
@@ -190,10 +191,11 @@ static bool thread_stands(long pid, long thread) {
     if (fd >= 0) close(fd);
     if (n <= 0) return true;
     text[n] = 0;
-    const char *name_end = strrchr(text, ')'); /* a name may hold anything */
+    const char *name_end = strrchr(text, ')'); /* The name may hold anything. */
     return name_end && name_end[1] == ' ' && strchr("TtZXx", name_end[2]);
 }
 
+/* true: all threads of the process stand still. */
 static bool stands(pid_t pid) {
     char path[80];
     bool all = true;
@@ -207,6 +209,7 @@ static bool stands(pid_t pid) {
     return all;
 }
 
+/* Waits until the process stands still, for most_settling_s at most. */
 static void settle(const struct modrun *r) {
     static const struct timespec a_while = {.tv_nsec = 20000};
     const double until = clock_now_s() + most_settling_s;
@@ -250,8 +253,8 @@ double modrun_settled_s(struct modrun *r) {
 }
 
 bool modrun_ask(struct modrun *r, struct str *request, int fd) {
-    /* A reply to a call must echo a number that did not exist before, and does not follow from earlier ones: one that
-     * was prepared earlier cannot. 53 bits, so that every JSON reader keeps them. */
+    /* A reply to a call must echo a number that did not exist before and does not follow from earlier ones. A reply
+     * that was prepared earlier cannot do so. The number has 53 bits, so that every JSON reader keeps them. */
     r->nonce = hmac_u64(r->nonce_key, "nonce", ++r->asked, NULL, 0) >> 11;
     js_put_i64(request, "nonce", (int64_t)r->nonce);
     js_end(request, '}');
@@ -265,7 +268,8 @@ bool modrun_asks(const json_t *reply) {
     return op && strcmp(op, "build") == 0;
 }
 
-/* The next message; with ns the clock stops when its first byte is there, before it is parsed. */
+/* Receives the next message. With ns, the clock stops when the first byte of the message is there, before it is parsed.
+ */
 static enum modrun_result next_message(struct modrun *r, double timeout_s, json_t **reply, int64_t *ns) {
     const int64_t begun_ns = clock_now_ns(), until = begun_ns + (int64_t)(timeout_s * 1e9);
     struct pollfd pf = {.fd = r->socket, .events = POLLIN};
@@ -282,7 +286,8 @@ static enum modrun_result next_message(struct modrun *r, double timeout_s, json_
         *ns = replied_ns - r->asked_ns;
         r->waited_s += (double)(replied_ns - begun_ns) * 1e-9;
         modrun_pause(r);
-        timeout_s = fmax(0.1, timeout_s - (double)*ns * 1e-9); /* it has had its time: what it has sent is read */
+        timeout_s =
+            fmax(0.1, timeout_s - (double)*ns * 1e-9); /* The process has had its time. What it has sent is read now. */
     }
     enum modrun_result result = modrun_receive(r, timeout_s, reply);
     const json_t *echo = *reply ? json_object_get(*reply, "nonce") : NULL;
@@ -325,7 +330,7 @@ bool modrun_read(const struct modrun *r, uint64_t address, void *to, size_t n) {
     return true;
 }
 
-/* A mapping that holds a part of one of the blocks, and is of this file. */
+/* true: this line of /proc/PID/maps is a mapping of this file, and it holds a part of one of the blocks. */
 static bool holds(const char *line, const struct stat *file, const struct modrun_block *blocks, int n) {
     unsigned long low, high, inode;
     unsigned int major_of, minor_of;
@@ -337,7 +342,7 @@ static bool holds(const char *line, const struct stat *file, const struct modrun
 }
 
 bool modrun_maps(const struct modrun *r, int fd, const struct modrun_block *blocks, int n) {
-    char path[80], line[4400]; /* a path at the end */
+    char path[80], line[4400]; /* The line ends with a path. */
     struct stat file;
     bool found = false;
     snprintf(path, sizeof path, "/proc/%ld/maps", (long)r->pid);
@@ -347,7 +352,8 @@ bool modrun_maps(const struct modrun *r, int fd, const struct modrun_block *bloc
     return found;
 }
 
-/* Children that one thread has started, beside `known`. *first: the number of the first one; NULL: not wanted. */
+/* How many children one thread has started, beside `known`. *first becomes the number of the first one, if it was 0.
+ * first may be NULL. */
 static int children_of(long pid, long thread, long known, long *first) {
     char path[80], text[4096];
     int count = 0;
@@ -365,12 +371,13 @@ static int children_of(long pid, long thread, long known, long *first) {
 }
 
 int modrun_children(const struct modrun *r) {
-    /* The outermost process has one child, the jail's first; below that are the answer's and orphans. */
+    /* The outermost process has one child, which is the first process in the jail. The children of that one are the
+     * answer's process and orphans. */
     char path[80];
     long first = 0, pid = (long)r->pid;
     children_of((long)r->outer, (long)r->outer, 0, &first);
     int others = first > 0 ? children_of(first, first, pid, NULL) : 0;
-    /* The answer's own: each of its threads has a list of its own. */
+    /* The answer's own children come next. Each of its threads has a list of its own. */
     snprintf(path, sizeof path, "/proc/%ld/task", pid);
     DIR *threads = opendir(path);
     for (const struct dirent *one; threads && (one = readdir(threads));) {
@@ -381,6 +388,7 @@ int modrun_children(const struct modrun *r) {
     return others;
 }
 
+/* Waits until the process has ended, up to the deadline. False: it has not. */
 static bool ended(int pidfd, double deadline_s) {
     if (pidfd < 0) return true;
     for (;;) {
@@ -392,7 +400,7 @@ static bool ended(int pidfd, double deadline_s) {
     }
 }
 
-/* Asks the zygote, whose child it was, how it ended. */
+/* Asks the zygote how the process, which was its child, ended. */
 static int exit_status(struct modrun *r) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -408,7 +416,8 @@ void modrun_end(struct modrun *r, int *sig, int *exit_code, char *text, size_t t
     const double t0 = clock_now_s();
     int number = 0, code = -1;
     bool by_itself = sig && r->outer > 0 && ended(r->outer_pidfd, clock_now_s() + 1);
-    /* The answer's process first: with it everything in the jail ends, and the outer processes by themselves. */
+    /* The answer's process is killed first. With it everything in the jail ends, and then the outer processes end by
+     * themselves. */
     signal_to(r->pidfd, SIGKILL);
     if (r->outer > 0 && !ended(r->outer_pidfd, clock_now_s() + (r->pidfd >= 0 ? 5 : 0))) {
         signal_to(r->outer_pidfd, SIGKILL);

@@ -1,4 +1,4 @@
-/* A batch of answers: in order, and those to come made ready beside the one that is judged. */
+/* Judges a batch of answers in order. While one is judged, those behind it are made ready. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,17 +13,18 @@
 
 /* ---- one answer ---- */
 
-/* Of a GPU, when the problem was loaded; 0 on a CPU. */
+/* Bytes of the GPU's memory that were free when the problem was loaded. 0 on a CPU. */
 static int64_t free_bytes(const struct modcase *c) {
     return json_integer_value(json_object_get(c->loaded, "free_bytes"));
 }
 
-/* The problem and the answer's memory. What goes wrong is not told in the verdict yet: the answer may be loading. */
+/* Loads the problem and opens the answer's memory. What goes wrong is not written into the verdict yet, because a
+ * thread may be loading the answer. */
 static enum status prepare_case(struct torch_answer *r, const struct problem *p, struct err *e) {
     struct module_judge *j = r->j;
     struct modcase *c;
     enum status st = modcase_get(&j->cases, p->code, &c, e);
-    if (r->c != c) r->c = c; /* a thread may be reading it */
+    if (r->c != c) r->c = c; /* Only then, because a thread may be reading it. */
     if (st == ST_OK && r->c != j->current) {
         reference_drop(j);
         r->c->ahead = false;
@@ -36,36 +37,46 @@ static enum status prepare_case(struct torch_answer *r, const struct problem *p,
 static void init_run(struct torch_answer *r, struct module_judge *j, const char *source, struct verdict *out) {
     char lint[sizeof out->lint];
     memcpy(lint, out->lint, sizeof lint);
-    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* until something else turns out */
+    *out = (struct verdict){.outcome = OUTCOME_CORRECT}; /* This holds until something else turns out. */
     memcpy(out->lint, lint, sizeof lint);
-    /* An answer that is judged a second time is looked at in other places: what it saw the first time is no use. */
+    /* An answer that is judged a second time is looked at in other places. So what it saw the first time does not help
+     * it. */
     const uint64_t random = hmac_u64(j->seed, "run", ++j->runs, source, strlen(source));
     *r = (struct torch_answer){.j = j, .out = out, .source = source, .random = random};
 }
 
 /* ---- a batch ---- */
 
-/* Answers are loaded by threads, in order and some ahead of the one that is judged: compilers keep the processors busy
- * while the GPU works. On a CPU there are no such threads where something is timed, which wants the processors for
- * itself. A native answer is compiled against its problem's interface: it can be begun once that is known, which is
- * when the first answer to the problem before it comes up. So can what a Triton answer compiles in its first call. */
+/* Threads load the answers, in order, some of them ahead of the one that is judged. So compilers keep the processors
+ * busy while the GPU works. On a CPU there are no such threads where something is timed, because what is timed wants
+ * the processors for itself. A native answer is compiled against its problem's interface, so a thread can begin with it
+ * once that interface is known. The interface is known when the first answer to the problem before it has its turn. The
+ * same holds for what a Triton answer compiles in its first call. */
 struct loading {
     struct module_judge *j;
     struct module_item *items;
-    struct torch_answer *runs;
-    size_t n, next, judged, ahead;
-    bool *known, *loaded, stop;
-    bool *dropped; /* loaded ahead, and ended again: loaded in its turn */
-    bool blind;    /* the referee had no room for a problem ahead of its turn, or was lost over it */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct torch_answer *runs; /* One for each item. */
+    size_t n;                  /* How many items there are. */
+    size_t next;               /* The first item that no thread has begun to load. */
+    size_t judged;        /* How many items have their verdicts, which is also the number of the one that is judged. */
+    size_t ahead;         /* Threads load the items below judged + ahead. */
+    bool *known;          /* [i] true: what item i is compiled against is known, or it needs nothing, or its problem cannot be loaded. */
+    bool *loaded;         /* [i] true: a thread is through with loading item i, with or without success. */
+    bool *dropped;        /* [i] true: item i was loaded ahead and ended again. It is loaded in its turn. */
+    bool stop;            /* true: the batch is over, and the threads return. */
+    bool blind;           /* true: no more problems are loaded ahead of their turn, because the referee had no room
+                           * for one, or was lost over it. */
+    pthread_mutex_t lock; /* Protects next, judged, known, loaded, dropped and stop. */
+    pthread_cond_t changed; /* One of them has changed. */
 };
 
+/* true: there is what the answer has to be compiled against before it is loaded, or the answer needs nothing. */
 static bool has_interface(const struct module_judge *j, const struct torch_answer *r) {
     return !loader_of(j)->compiled || r->c;
 }
 
-/* Waits until item i's problem is known. False: the batch ends here, or it is the item's turn already. */
+/* Waits until item i's problem is known. True: the item's turn has not come yet. False: its turn has come, or the batch
+ * ends here. */
 static bool wait_early(struct loading *l, size_t i) {
     pthread_mutex_lock(&l->lock);
     while (!l->known[i] && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
@@ -89,7 +100,7 @@ static void *load_main(void *v) {
         if (r->process.up) run_warm(r);
         if (r->process.up && loader_of(l->j)->rehearsed && wait_early(l, i) && r->interface)
             run_rehearse(r, l->items[i].source);
-        /* What its module has left running does not disturb those that are timed in front of it. */
+        /* What the answer's module has left running must not disturb the answers that are timed before this one. */
         if (r->process.up) modrun_pause(&r->process.run);
         pthread_mutex_lock(&l->lock);
         l->loaded[i] = true;
@@ -99,7 +110,8 @@ static void *load_main(void *v) {
     return NULL;
 }
 
-/* All answers to item i's problem may be compiled; c NULL: there is nothing to compile them against. */
+/* Item i's problem is known now: all answers to it may be compiled. c NULL: the problem cannot be loaded, so there is
+ * nothing to compile them against. */
 static void announce(struct loading *l, size_t i, struct modcase *c) {
     pthread_mutex_lock(&l->lock);
     for (size_t k = i; k < l->n; k++) {
@@ -112,11 +124,13 @@ static void announce(struct loading *l, size_t i, struct modcase *c) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The first problem behind item i that is not known yet, so that the answers to it compile meanwhile. The referee keeps
- * it until its turn, unless its parameters are large: there are eight copies of them, in double precision and as they
- * were. Two of the largest would be in each other's way. False: there is none, or no room. */
+/* Loads the first problem behind item i that is not known yet, so that the answers to it are compiled meanwhile. The
+ * referee keeps that problem until its turn, unless its parameters are large: there are eight copies of them, in double
+ * precision and as they were. Two of the largest problems would be in each other's way. False: there is no such
+ * problem, or no room for it. */
 static bool look_ahead(struct loading *l, size_t i) {
-    /* Parts of the free memory of which the problem that is judged, one that is kept, may have one. */
+    /* A problem is loaded ahead while the one that is judged takes up to 1/4 of the free memory. It is kept for its
+     * turn if its parameters take up to 1/3. */
     static const int64_t large = 4, most = 3;
     struct modcase *c = l->runs[i].c;
     struct err e = {0};
@@ -127,7 +141,7 @@ static bool look_ahead(struct loading *l, size_t i) {
     const int64_t room = free_bytes(c);
     if (l->blind || k >= l->n || k > i + l->ahead || (room > 0 && bytes > room / large)) return false;
     enum status st = modcase_get(&l->j->cases, l->items[k].problem->code, &c, &e);
-    l->blind = st != ST_OK && st != ST_INVALID; /* its own turn shows what it is */
+    l->blind = st != ST_OK && st != ST_INVALID; /* The item's own turn shows what the trouble is. */
     if (l->blind) return false;
     announce(l, k, st == ST_OK ? c : NULL);
     if (st != ST_OK) return true;
@@ -138,14 +152,15 @@ static bool look_ahead(struct loading *l, size_t i) {
 
 /* ---- behind a verdict ---- */
 
-/* Nothing was looked at that could have been wrong. */
+/* Without a passed test and a wrong output, nothing was compared that could have an error. */
 static void settle_error(struct verdict *v) {
     if (v->tests_passed == 0 && v->outcome != OUTCOME_WRONG_OUTPUT && v->outcome != OUTCOME_NOT_FINITE)
         v->max_error = (double)NAN;
 }
 
-/* There was trouble, or no memory, which may be for want of a GPU's memory. When it is the answer that has most of it,
- * that is the answer's trouble. True: others have most of it, or may have. */
+/* There was trouble of ours, or too little memory. The reason may be that the GPU's memory was full. If the answer
+ * itself has most of that memory, the answer is at fault, and the verdict says so. True: others have most of it, or may
+ * have. */
 static bool blame(struct torch_answer *r) {
     static const double most = 0.5;
     const enum outcome o = r->out->outcome;
@@ -165,8 +180,9 @@ static bool blame(struct torch_answer *r) {
     return false;
 }
 
-/* Answers behind item i that are loaded are ended: one of them may have taken the memory that item i wants. They are
- * loaded again in their turn, as are those that could not be loaded ahead for want of it. How many there were. */
+/* Ends the answers behind item i that were loaded ahead of their turn, because one of them may have taken the memory
+ * that item i wants. They are loaded again in their turn. So are answers that could not be loaded ahead for want of
+ * memory. Returns how many were ended. */
 static int drop_ahead(struct loading *l, size_t i) {
     int n = 0;
     pthread_mutex_lock(&l->lock);
@@ -181,7 +197,8 @@ static int drop_ahead(struct loading *l, size_t i) {
     return n;
 }
 
-/* Whether something of an answer's lives, as far as this thread knows, be it item i's or one that is loaded ahead. */
+/* Whether the process of some answer lives, as far as this thread knows: of item i's, or of one that is loaded ahead.
+ */
 static bool any_lives(struct loading *l, size_t i) {
     bool any = false;
     pthread_mutex_lock(&l->lock);
@@ -190,22 +207,21 @@ static bool any_lives(struct loading *l, size_t i) {
     return any;
 }
 
-/* What came of prepare_case(): a problem that fails while something of an answer's lives may fail for that, and is
- * asked again. */
+/* Notes in r->certain whether the problem itself is at fault, from what prepare_case() returned. A problem that fails
+ * while the process of an answer lives may fail because of that answer. Such a problem is loaded again. */
 static void note_fault(struct loading *l, size_t i, struct torch_answer *r, enum status st) {
     if (st != ST_INVALID) return;
     r->certain = r->c->certain || r->control || !any_lives(l, i);
     if (r->c->broken) r->c->broken = r->c->certain = r->certain;
 }
 
-/* The verdict says that we are at fault, or the problem is, and something of an answer's may have brought that about.
- */
+/* true: the verdict says that we are at fault, or that the problem is, and an answer may have brought that about. */
 static bool is_doubtful(const struct torch_answer *r) {
     const enum outcome o = r->out->outcome;
     return o == OUTCOME_INFRASTRUCTURE || (o == OUTCOME_PROBLEM_ERROR && !r->certain);
 }
 
-/* The answer, or the reference in its place, from the start, and to the end of its process. */
+/* Judges the answer, or the reference in its place, from the start to the end of its process. */
 static void judge_anew(struct loading *l, size_t i, struct torch_answer *r, const char *source) {
     struct err e = {0};
     enum status st = prepare_case(r, l->items[i].problem, &e);
@@ -220,8 +236,8 @@ static void judge_anew(struct loading *l, size_t i, struct torch_answer *r, cons
     run_finish(r);
 }
 
-/* The control: whether the problem's own reference is found correct in the answer's place, with nothing of an answer's
- * alive. Then we, the machine and the problem are well. */
+/* The control: whether the problem's own reference is found correct in the place of the answer, while no process of an
+ * answer lives. If so, then we, the machine and the problem are well. */
 static bool control_passes(struct loading *l, size_t i) {
     struct verdict v = {0};
     struct torch_answer control;
@@ -234,14 +250,16 @@ static bool control_passes(struct loading *l, size_t i) {
     return v.outcome == OUTCOME_CORRECT;
 }
 
-/* Our own trouble (a worker that was lost), and want of memory that others may have, are worth further tries, from the
- * start. Who brings about such trouble every time, where the reference does not, has a verdict of his own. */
+/* Judges the answer again from the start, after our own trouble (a worker that was lost), or when it ran out of memory
+ * that others may hold. An answer that brings about such trouble in every try, while the reference in its place does
+ * not, is itself at fault. */
 static void try_again(struct loading *l, size_t i) {
     enum { TRIES = 3 };
     struct torch_answer *r = &l->runs[i];
     for (int n = 2; n <= TRIES && (n == 2 || is_doubtful(r)); n++) {
         log_warn("%s; judging the answer again", r->out->message);
-        if (on_gpu(l->j)) reference_drop(l->j); /* it may be its memory that was lacking */
+        if (on_gpu(l->j))
+            reference_drop(l->j); /* The memory that was lacking may be the memory that the reference holds. */
         init_run(r, l->j, l->items[i].source, l->items[i].verdict);
         r->last_try = n == TRIES;
         judge_anew(l, i, r, l->items[i].source);
@@ -257,7 +275,7 @@ static void try_again(struct loading *l, size_t i) {
 
 static void judge_next(struct loading *l, size_t i, bool threads) {
     struct torch_answer *r = &l->runs[i];
-    /* The problem first: the reference runs while compilers do. */
+    /* The problem comes first, so that the reference runs while compilers work. */
     struct err e = {0};
     enum status st = prepare_case(r, l->items[i].problem, &e);
     note_fault(l, i, r, st);
@@ -268,16 +286,19 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         pthread_mutex_lock(&l->lock);
         while (!l->loaded[i]) {
             pthread_mutex_unlock(&l->lock);
-            const bool looked = ahead && look_ahead(l, i); /* there is nothing better to do */
+            const bool looked = ahead && look_ahead(l, i); /* There is nothing better to do meanwhile. */
             pthread_mutex_lock(&l->lock);
             if (!looked && !l->loaded[i]) pthread_cond_wait(&l->changed, &l->lock);
         }
         pthread_mutex_unlock(&l->lock);
     }
-    if (ahead) st = prepare_case(r, l->items[i].problem, &e); /* again where the referee was lost on the way */
+    if (ahead)
+        st = prepare_case(r, l->items[i].problem,
+                          &e); /* The referee may have been lost meanwhile. Then this loads the problem again. */
     if (ahead) note_fault(l, i, r, st);
     const bool known = st == ST_OK;
-    /* What it lacked when it was loaded ahead it may have in its turn. */
+    /* The answer could not be loaded ahead for want of memory. It is loaded once more in its turn, because memory may
+     * have been freed since. */
     const bool lacked = threads && !r->process.up && r->out->outcome == OUTCOME_MEMORY_LIMIT;
     const bool late = lacked || (threads && !r->process.up && l->dropped[i]);
     if (lacked && blame(r)) drop_ahead(l, i);
@@ -289,7 +310,8 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         note_fault(l, i, r, st);
     }
     if ((!threads || late) && st == ST_OK) run_fork_and_load(r, l->items[i].source);
-    /* Where both are at fault the problem is: without it nobody knows what the answer should have done. */
+    /* If both the problem and the answer are at fault, the verdict names the problem: without the problem nobody knows
+     * what the answer should have done. */
     if (!known || st != ST_OK) verdict_of_trouble(r->out, st, &e);
     if (known && r->process.up) run_judge(r);
     const bool crowded = blame(r) || (r->out->outcome == OUTCOME_PROBLEM_ERROR && !r->certain);
@@ -314,7 +336,7 @@ enum status module_verify(struct module_judge *j, struct module_item *items, siz
     const bool ahead = on_gpu(j) || (loader_of(j)->compiled && !j->o->measure);
     int started = 0, wanted = ahead ? (int)i64_min(i64_min(j->compiler->jobs, MAX_LOADERS), (int64_t)n) : 0;
     module_rested(j);
-    module_keep_clear(j); /* before there are threads: they inherit it */
+    module_keep_clear(j); /* This comes before the threads are started, because they inherit it. */
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.changed, NULL);
     l.runs = xcalloc(n + 1, sizeof *l.runs);

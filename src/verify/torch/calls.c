@@ -24,7 +24,8 @@ static bool is_ready(struct torch_answer *r, bool asked, const char *where) {
     json_decref(r->process.segments);
     r->process.segments = json_incref(json_object_get(reply, "segments"));
     json_decref(reply);
-    /* Now and then, and nobody knows when: it costs a pass over the answer's memory. */
+    /* The answer's memory is watched now and then, and nobody can know when. It is not watched always, because that
+     * costs a pass over this memory. */
     if (good && is_timed(r) && r->process.segments && is_hardened(r->j) &&
         rng_u64(r->random, 9, ++r->random_step) % 8 == 0)
         modcase_watch(r->c, r->process.segments);
@@ -53,7 +54,6 @@ bool run_poison(struct torch_answer *r, int byte) {
     return run_simple(r, &q, -1, r->j->o->run_timeout_s, "between calls");
 }
 
-/* Calls on slots, whose sets these are. The reply lists output addresses per call (caller json_decref's *reply). */
 bool run_call(struct torch_answer *r, const int *slots, int n, const struct modset *sets, double timeout_s,
               const char *where, json_t **reply, int64_t *ns) {
     CLEANUP_STR struct str q = STR_INIT;
@@ -77,7 +77,6 @@ const json_t *run_place(const json_t *reply, int i, int k) {
     return json_array_get(json_array_get(calls, (size_t)i), (size_t)k);
 }
 
-/* Address of output k of call i; 0 when it is no plain tensor. */
 uint64_t run_pointer(const json_t *reply, int i, int k) {
     return (uint64_t)json_integer_value(json_array_get(run_place(reply, i, k), 0));
 }

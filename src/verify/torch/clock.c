@@ -1,4 +1,4 @@
-/* Times of ModelNew answers: answer and reference in turns, on our clock. */
+/* Times ModelNew answers. Answer and reference take turns, on our clock. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,60 +17,72 @@
 #include "verify/torch/request.h"
 #include "verify/torch/spares.h"
 
-/* A timed request of many calls takes at least this long, so that the messages around it are a small part (on a GPU
- * they are larger, and vary more), as long as the slower side's does not take more than long_request_s. */
+/* A timed request of many calls takes at least this long, so that the messages around it are a small part of it. On a
+ * GPU these messages take longer, and vary more. The request of the slower side is not made longer than long_request_s
+ * for that. */
 static const double cpu_request_s = 4e-3, gpu_request_s = 10e-3, long_request_s = 0.1;
 static const int64_t large_output_bytes = 256 << 20, large_input_bytes = 1 << 30;
-/* Requests in a row at whose large outputs nobody has looked. */
+/* So many requests in a row may pass without a look at their large outputs. */
 enum { MOST_UNLOOKED = 7 };
-/* Requests of either side that there are at least, and at most. Even, so that each comes first equally often. */
+/* Each side has at least MIN_REQUESTS requests (GPU_MIN_REQUESTS on a GPU), and at most MAX_REQUESTS. The numbers are
+ * even, so that each side comes first equally often. */
 enum { MIN_REQUESTS = 6, GPU_MIN_REQUESTS = 16, MAX_REQUESTS = 1 << 14 };
-/* A device that is busy for this much longer than usual after a reply may have had work left to do; when that is so in
- * the middle of all requests, it had. A single one says little: it takes a message to another process to find out. */
+/* A device that is busy for this much longer than usual after a reply may have had work left to do. When that is so in
+ * the middle of all requests, it had. A single request says little, because it takes a message to another process to
+ * find out. */
 static const double late_slack_s = 200e-6;
-/* What a process may use of a processor between two of its timed requests while it is stopped. Coming to rest takes
- * some tens of microseconds; more where somebody else has the processor, now and then. Who has come to rest uses none
- * (CPU). */
+/* Processor time that a process may use between two of its timed requests while it is stopped. Coming to rest takes
+ * some tens of microseconds, and now and then more, where somebody else has the processor. A process that has come to
+ * rest uses none (most_still_s, CPU). */
 static const double most_moved_s = 300e-6, most_still_s = 30e-6;
-/* Of what an answer uses while it comes to rest so many times what the reference does is not charged, and this. */
+/* Processor time that an answer uses while it comes to rest is not charged up to settling_factor times what the
+ * reference uses for that, and settling_s more. */
 static const double settling_factor = 2, settling_s = 30e-6;
-/* The reference's turns are believed when they take no more than this times what its calls take without an answer. */
+/* The turns of the reference are believed when they take no more than this many times what its calls take without an
+ * answer. */
 static const double most_slowed = 1.05;
-/* Above this, of what is known, the reference is asked again without the answer; and of what it takes then, the
- * measurement is made once more: other work that has ended meanwhile was the answer's bad luck. */
+/* When the turns of the reference take more than this many times what is known, the reference is asked again without
+ * the answer. When they take more than this many times what it takes then, the measurement is made once more: if other
+ * work slowed it down and has ended meanwhile, that was the answer's bad luck. */
 static const double much_slowed = 1.1;
-/* Requests for that, at least and at most, and calls of a request that compare with those of another. */
+/* The reference is asked so many times for that, at least and at most. Requests whose numbers of calls differ by no
+ * more than the factor alike_calls are compared. */
 enum { LEAST_CONTROLS = 4, MOST_CONTROLS = 16 };
-static const double alike_calls = 1.5, long_control_s = 0.5; /* fewer where they take this long */
-/* An answer's slow requests are so many times its quick ones, beyond what the reference's are in the same turns, and
- * the interval's ends are so far apart: such a ratio says nothing. */
+static const double alike_calls = 1.5,
+                    long_control_s =
+                        0.5; /* When they have taken long_control_s, fewer than MOST_CONTROLS requests are made. */
+/* A ratio says nothing when the spread of the answer's requests, slow ones to quick ones, is this many times the spread
+ * of the reference's in the same turns, and the upper end of the interval is this many times the lower one. */
 static const double wild_spread = 3, wild_interval = 2;
-/* A ratio above this is measured again before it counts. */
+/* A ratio that is larger than this is measured again before it counts. */
 static const double believable_ratio = 10;
 enum { MOST_TRACES = 20, MOST_DRAINS = 200, MOST_TOLD = 100 };
-/* What a request costs is looked for in so many pairs of each group, fewer when they take this long, and not where it
+/* What the first call of a request costs is looked for in LEAST_PAIRS to MOST_PAIRS pairs of requests in each group.
+ * There are fewer than MOST_PAIRS when they take pairs_s in all. It is not looked for where calls are so slow that it
  * is lost in a single call. */
 enum { GROUPS = 3, LEAST_PAIRS = 3, MOST_PAIRS = 15, LONG_CALLS = 8 };
 static const double pairs_s = 0.25, long_of_pair_s = 8e-3, slow_call_s = 20e-3, gpu_slow_call_s = 2.5e-3,
                     gpu_slow_reference_s = 10e-3, most_first_s = 1e-3;
-/* Calls that are made one a request show whether those of longer ones overlap: pairs of such requests. */
+/* Requests of one call each show whether the calls of longer requests overlap. There are so many pairs of them. */
 enum { LONE_PAIRS = 6 };
-/* How well requests of one call are known, beside empty ones and what their first calls cost more. On a CPU they are
- * not asked for where the calls are too short to tell, or there is nothing gained. */
+/* How exactly the time of a call is known from requests of one call, once empty requests and the higher cost of first
+ * calls are taken off. On a CPU such requests are not made where calls are too short to tell, or where the answer gains
+ * less than least_gain. */
 static const double gpu_lone_slack_s = 400e-6, lone_slack_s = 60e-6, least_gain = 1.15;
-/* An empty request takes 0.02 to 0.5 ms. What makes it slower than this is somebody else's doing; requests that take
- * longer than long_enough_s have little of it. */
+/* An empty request takes 0.02 to 0.5 ms. What makes it slower than most_empty_s is somebody else's doing. In requests
+ * that take longer than long_enough_s it is a small part. */
 static const double most_empty_s = 1e-3, long_enough_s = 3e-3;
 
-/* One request: until its reply, and from there until the device was seen at rest (GPU). */
+/* The times of one request. */
 struct request_time {
-    double reply_s, rest_s;
+    double reply_s; /* Until its reply. */
+    double rest_s;  /* GPU: from its reply until the device was seen at rest. */
 };
 
-/* Seconds a request, as the clock shows them. */
+/* Seconds that requests took, as the clock shows them. */
 struct samples {
-    double *eager, *mine;
-    double *eager_rest, *mine_rest;
+    double *eager, *mine;           /* Until the reply: of the reference, of the answer. */
+    double *eager_rest, *mine_rest; /* From the reply until the device was seen at rest. */
     int n, capacity;
 };
 
@@ -99,43 +111,50 @@ struct timed_pair {
     struct torch_answer *answer, *ref;
     struct timing_plan plan;
     struct modset sets[MAX_CALLS];
-    int limit, n; /* calls a request: at most, and now */
+    int limit; /* How many calls a request may have. */
+    int n;     /* How many calls a request has now. */
     struct samples samples;
-    struct samples empty; /* eager: requests for no calls; mine: not used */
-    double most_empty_s;  /* what they take without an answer; 0: unknown */
+    struct samples empty; /* Requests for no calls. Only the reference's (eager) are used. */
+    double most_empty_s;  /* What empty requests take without an answer. 0: unknown. */
     struct timing_rest usual;
-    bool flushed;          /* GPU: its cache is empty, nothing has run since */
-    int ref_slots;         /* of the reference's lane, that inputs have been written to */
-    int staged;            /* rounds of large inputs */
-    int rounds;            /* of long requests, once empty ones are known */
-    int turns, moved[2];   /* the answer's with calls; those in front of which the reference, it, had not stood still */
-    double first_s;        /* what the first call of a request costs beyond an empty one and beyond the others */
-    int asked;             /* requests with calls that the reference has been asked for */
-    double begun_waited_s; /* how long the answer had let us wait before it was timed */
-    double settling[TIMING_USUAL]; /* CPU: the reference's last: processor time it took to come to rest */
-    int n_settling;                /* so far */
+    bool flushed;          /* GPU, true: its cache is empty, and nothing has run since. */
+    int ref_slots;         /* How many slots of the reference's lane have inputs. */
+    int staged;            /* How many rounds of large inputs there have been. */
+    int rounds;            /* How many rounds of long requests there have been since empty ones are known. */
+    int turns;             /* How many turns with calls the answer has had. */
+    int moved[2];          /* How many turns there were in front of which a side had not stood still: [0] the
+                            * reference's, [1] the answer's. */
+    double first_s;        /* What the first call of a request costs beyond an empty request and beyond what the other
+                            * calls cost. */
+    int asked;             /* How many requests with calls the reference has been sent. */
+    double begun_waited_s; /* How long the answer had let us wait before it was timed. */
+    double settling[TIMING_USUAL]; /* CPU: processor time that the reference took to come to rest, the last times. */
+    int n_settling;                /* CPU: how many such times there have been. */
 };
 
-/* What a request for no calls costs. Asked of the reference alone: an answer could be slow at this in order to have
- * more taken off. The lower quartile: what more there was may be somebody else's. */
+/* What a request for no calls costs. Only the reference's empty requests count, because an answer could be slow at them
+ * in order to have more taken off. It is their lower quartile, because what they take beyond that may be somebody
+ * else's doing. */
 static double empty_s(const struct timed_pair *d) {
     const struct samples *s = &d->empty;
     const double most_s = d->most_empty_s > 0 ? fmin(d->most_empty_s, most_empty_s) : most_empty_s;
     return s->n == 0 ? 0 : fmin(timing_quantile(s->eager, s->n, 0.25), most_s);
 }
 
-/* How long the answer has let us wait since it is timed: calls and whatever else it is asked, not the reference's. */
+/* How long the answer has let us wait since its timing began, for calls and for whatever else it was asked. The
+ * reference's requests do not count. */
 static double waited_s(const struct timed_pair *d) { return d->answer->process.run.waited_s - d->begun_waited_s; }
 
-/* What it may take of our time, in all. An honest one is asked for less when it is slow (warm_up(), take_turns()). */
+/* How long the answer may let us wait in all. An honest answer that is slow is asked for less (warm_up(),
+ * take_turns()). */
 static double budget_s(const struct timed_pair *d) {
     const struct verify_options *o = d->answer->j->o;
     return o->timing_budget_s + o->run_timeout_s;
 }
 
-/* Processor time of a process that was told to stand still, beyond what honest ones use: it is time of its request.
- * CPU: what it has used while it came to rest, measured by the reference's, and nearly all since; a GPU's: both
- * together. */
+/* Processor time that a process has used though it was told to stand still, beyond what honest ones use. It counts as
+ * time of its request. On a CPU this is what it has used while it came to rest, compared with the reference, and nearly
+ * all that it has used since. On a GPU it is both together. */
 static double moved_beyond_s(struct timed_pair *d, struct torch_answer *r) {
     const double moved_s = modrun_moved_s(&r->process.run), settled_s = modrun_settled_s(&r->process.run);
     if (!r->process.run.settles) return fmax(moved_s - most_moved_s, 0);
@@ -146,12 +165,12 @@ static double moved_beyond_s(struct timed_pair *d, struct torch_answer *r) {
     return fmax(moved_s - most_still_s, 0) + fmax(settled_s - slack_s, 0);
 }
 
-/* What the calls of a request take, in all: without what a request costs beside its calls. On a busy machine the two
- * costs may be found larger than they are; a quarter of what is no empty request stays.
- * An answer's (mine) may have cost less than the reference's, which is what is taken off: in requests of many calls
- * that is next to nothing. Where it may be the answer's doing that there are few, by outputs that lie in the same
- * memory or calls that were slow when their number was decided, no more is taken off than is of requests that are long
- * enough. */
+/* Seconds that the calls of one request take in all: the duration of the request, without what a request costs beside
+ * its calls (an empty request and first_s). On a busy machine these two costs may be found larger than they are. So a
+ * quarter of what exceeds an empty request always stays. What is taken off is what the reference's requests cost, and
+ * an answer's (mine) may cost less. In requests of many calls the difference is next to nothing. But it may be the
+ * answer's doing that its requests have few calls: its outputs lie in the same memory, or its calls were slow when
+ * their number was decided. Then no more is taken off than from requests that are long enough. */
 static double calls_s(const struct timed_pair *d, double request, double empty, bool mine) {
     static const double most_share = 1.0 / 12;
     if (d->plan.whole) return request;
@@ -163,8 +182,8 @@ static double calls_s(const struct timed_pair *d, double request, double empty, 
     return fmax(fmax(request - off, (request - empty) / 4), d->n * 1e-9);
 }
 
-/* Fresh sets for both sides. Of gigabytes the reference, which remembers nothing, gets fresh ones in one round of some;
- * an answer always. */
+/* Writes fresh sets of inputs for both sides. Where they have gigabytes, the reference, which remembers nothing, gets
+ * fresh ones in one of LARGE_ROUNDS rounds only. An answer always gets fresh ones. */
 static bool stage_both(struct timed_pair *d, int n) {
     enum { LARGE_ROUNDS = 8 };
     struct torch_answer *r = d->answer;
@@ -183,8 +202,8 @@ static bool stage_both(struct timed_pair *d, int n) {
     return st == ST_OK;
 }
 
-/* What the device still does after an answer's reply is seen from a process of our own: its next small piece of work
- * waits for it, or finds outputs that are not there. */
+/* What the device still does after an answer's reply is seen from a process of our own: the next small piece of work of
+ * that process waits for the device, or finds outputs that are not there. */
 static bool drain(struct torch_answer *r, double *seconds) {
     struct err e = {0};
     enum status st = modcase_drain(&r->j->cases, r->c, seconds, &e);
@@ -192,33 +211,35 @@ static bool drain(struct torch_answer *r, double *seconds) {
     return st == ST_OK;
 }
 
-/* One side's timed request: calls on the first n slots (all of them on slot 0 where there are fewer), whose inputs were
- * staged while the process stood still, which it does again afterwards. */
+/* One timed request of one side: calls on the first n slots. Where the lane has fewer slots, the calls beyond them are
+ * on slot 0. The inputs were staged while the process stood still, and it stands still again afterwards. */
 static bool timed_request(struct timed_pair *d, struct torch_answer *r, int n, json_t **reply, struct request_time *t) {
     int slots[MAX_CALLS];
     int64_t ns = 0;
     double one_s = 0;
     *t = (struct request_time){0, 0};
     for (int i = 0; i < n; i++) slots[i] = i < r->c->slots ? i : 0;
-    if (on_gpu(r->j) && !d->flushed && !drain(d->answer, &one_s)) return false; /* an empty cache for both */
+    if (on_gpu(r->j) && !d->flushed && !drain(d->answer, &one_s))
+        return false; /* Both sides begin with an empty cache. */
     d->flushed = on_gpu(r->j);
     double timeout_s = r->j->o->run_timeout_s;
     d->asked += r == d->ref && n > 0;
     if (r == d->answer) timeout_s = fmin(timeout_s, fmax(budget_s(d) - waited_s(d), 0.05));
     if (!run_call(r, slots, n, &d->sets[0], timeout_s, "in a timed call", reply, &ns)) return false;
-    /* Until the device has nothing left to do: it takes turns between processes, and what is left of an answer's work
-     * would slow the other side down. */
+    /* We wait until the device has nothing left to do. The device takes turns between processes, so what is left of an
+     * answer's work would slow the other side down. */
     const double replied = clock_now_s();
     for (int i = 0; on_gpu(r->j); i++) {
         if (!drain(d->answer, &one_s)) return false;
         t->rest_s = clock_now_s() - replied;
-        /* Behind a request with calls: the device comes over from a process that has really worked. */
+        /* The reference's requests with calls show what is usual: behind them the device comes over from a process that
+         * has really worked. */
         if (timing_at_rest(&d->usual, one_s, r == d->ref && n > 0 && i == 0, late_slack_s)) break;
         if (i == MOST_DRAINS)
             return run_reject(d->answer, "in a timed call", OUTCOME_HIDDEN_WORK, "the device does not come to rest");
     }
-    /* Who has worked while it should have stood still has had the inputs before the clock ran, or the processors in the
-     * other side's turn. */
+    /* A process that has worked while it should have stood still has had the inputs before the clock ran, or the
+     * processors in the other side's turn. */
     const double beyond_s = n > 0 ? moved_beyond_s(d, r) : 0;
     d->turns += r == d->answer && n > 0;
     d->moved[r == d->answer] += beyond_s > (r->process.run.settles ? most_moved_s : 0);
@@ -226,7 +247,7 @@ static bool timed_request(struct timed_pair *d, struct torch_answer *r, int n, j
     return true;
 }
 
-/* Whether any output of two calls lies in the same place. */
+/* Whether some output of calls a and b lies in the same place. */
 static bool same_memory(const struct torch_answer *r, const json_t *reply, int a, int b) {
     for (int k = 0; k < r->c->n_outputs; k++) {
         const uint64_t at = run_pointer(reply, a, k);
@@ -235,15 +256,18 @@ static bool same_memory(const struct torch_answer *r, const json_t *reply, int a
     return false;
 }
 
-/* Looks at the outputs of some of an answer's calls, chosen only now. *n_checked: of how many. */
+/* Looks at the outputs of some of the answer's calls, which are chosen only now. *n_checked: at those of how many
+ * calls. */
 static bool check_timed(struct torch_answer *r, const json_t *reply, const struct modset *sets, int n, int *n_checked) {
     int slots[MAX_CALLS];
     for (int i = 0; i < n; i++) slots[i] = i;
-    /* Two, and of many short ones more; on a GPU each look takes longer than they do. */
+    /* Two calls are looked at, and more where there are many short ones. On a GPU it stays at two, because each look
+     * takes longer than such calls. */
     int last_with[CHECKED_CALLS], most = on_gpu(r->j) || n < 12 ? 2 : n < 4 * CHECKED_CALLS ? n / 4 : CHECKED_CALLS;
     int checked = n < most ? n : most;
-    /* Looking at many bytes takes longer than making them: one call then, and on a GPU, where there are many requests,
-     * of one request in four, which is decided only now, or when there has been no look for long. */
+    /* Looking at many bytes takes longer than making them. So one call is looked at then. On a GPU, where there are
+     * many requests, this is done for one request in four, which is decided only now, and when there has been no look
+     * for long. */
     int64_t bytes = 0;
     for (int k = 0; k < r->c->n_outputs; k++) bytes += r->c->output_bytes[k];
     if (bytes > large_output_bytes) {
@@ -257,7 +281,7 @@ static bool check_timed(struct torch_answer *r, const json_t *reply, const struc
         int pick = n == checked ? i : (int)(rng_u64(r->random, 6, ++r->random_step) % (uint64_t)n);
         for (int later = n - 1; later > pick; later--)
             if (same_memory(r, reply, later, pick)) {
-                r->clock.one_at_a_time = true; /* seen only now: this round does not count */
+                r->clock.one_at_a_time = true; /* This is seen only now, so this round does not count. */
                 pick = later;
             }
         last_with[i] = pick;
@@ -274,8 +298,8 @@ static bool check_timed(struct torch_answer *r, const json_t *reply, const struc
     return true;
 }
 
-/* The reference is asked the same things about its outputs as an answer, so that it comes to its next turn in the same
- * state; what it says is not looked at. */
+/* Asks the reference the same things about its outputs as the answer was asked, so that it comes to its next turn in
+ * the same state. Nobody looks at what it says. */
 static bool describe_same(struct torch_answer *ref, int n, int checked) {
     CLEANUP_STR struct str q = STR_INIT;
     if (checked == 0) return true;
@@ -289,11 +313,12 @@ static bool describe_same(struct torch_answer *ref, int n, int checked) {
     return run_simple(ref, &q, -1, ref->j->o->run_timeout_s, "between calls");
 }
 
-/* A request for no calls to either side, as cold as the others. */
+/* Sends a request for no calls to either side, which is as cold as the others. */
 static bool empty_requests(struct timed_pair *d) {
     struct torch_answer *sides[2] = {d->ref, d->answer};
     struct request_time t[2];
-    /* Both first: what the answer does beside the reference's request would be taken off its own time. */
+    /* Both are stopped first. What the answer did beside the reference's request would be taken off the answer's own
+     * time. */
     for (int i = 0; i < 2; i++) modrun_pause(&sides[i]->process.run);
     for (int i = 0; i < 2; i++) {
         CLEANUP_JSON json_t *reply = NULL;
@@ -303,20 +328,22 @@ static bool empty_requests(struct timed_pair *d) {
     return true;
 }
 
-/* What an empty request costs is a small part of long ones, and known by now: one in so many rounds. */
+/* true: this round needs no empty requests. In long requests the cost of an empty one is a small part, and it is known
+ * by now. So only one round in ONE_IN has them. */
 static bool few_are_enough(struct timed_pair *d, const struct request_time t[2]) {
     enum { KNOWN = 8, ONE_IN = 4 };
     return on_gpu(d->ref->j) && d->empty.n >= KNOWN && fmin(t[0].reply_s, t[1].reply_s) > long_enough_s &&
            ++d->rounds % ONE_IN != 0;
 }
 
-/* Both sides' turns, one after the other, on the same fresh inputs. Neither sees them before its clock runs: tensor
- * objects are made first, then both processes are stopped, then the inputs are written. Nothing but a turn happens
- * between the turns: threads that spin or sleep in the other process, and checks, would fall on one side. recorded: the
- * answer's kernels are listed, as its process is told in front of the round; its times are no times. */
+/* One round: both sides' turns, one after the other, on the same fresh inputs. Neither side sees the inputs before its
+ * clock runs: tensor objects are made first, then both processes are stopped, then the inputs are written. Nothing
+ * happens between the turns, because threads that spin or sleep in the other process, and checks, would fall on one
+ * side. recorded: the answer's kernels are listed, and its process is told so in front of the round. The times of such
+ * a round do not count. */
 static bool round_of(struct timed_pair *d, bool answer_first, bool recorded, struct request_time t[2]) {
     int slots[MAX_CALLS];
-    json_t *replies[2] = {NULL, NULL}; /* eager's, the answer's */
+    json_t *replies[2] = {NULL, NULL}; /* Of the reference, of the answer. */
     struct torch_answer *sides[2] = {d->ref, d->answer};
     for (int i = 0; i < d->n; i++) slots[i] = i;
     if (recorded && !run_record(d->answer, true, NULL)) return false;
@@ -360,7 +387,7 @@ static void stats_of(const double *seconds, int n, int calls, struct run_stats *
     out->std_ms = n > 1 ? sqrt(square / (n - 1)) : 0;
 }
 
-/* A request for one call of the reference whose kernels are listed. The caller json_decref's *recorded. */
+/* A request for one call of the reference, whose kernels are listed. The caller json_decref's *recorded. */
 static bool record_reference(struct timed_pair *d, json_t **recorded) {
     CLEANUP_JSON json_t *reply = NULL;
     int64_t ns = 0;
@@ -369,8 +396,8 @@ static bool record_reference(struct timed_pair *d, json_t **recorded) {
            run_record(d->ref, false, recorded);
 }
 
-/* Once CUPTI has looked at a process, its launches take longer. It has looked at the answer (account_kernels), so it
- * looks at a new reference too. */
+/* Once CUPTI has looked at a process, the launches of that process take longer. CUPTI has looked at the answer
+ * (account_kernels in judge.c), so this has it look at a new reference, too. */
 static bool same_tools(struct timed_pair *d) {
     CLEANUP_JSON json_t *ignored = NULL;
     if (!on_gpu(d->ref->j) || !is_hardened(d->ref->j)) return true;
@@ -378,7 +405,8 @@ static bool same_tools(struct timed_pair *d) {
            record_reference(d, &ignored);
 }
 
-/* So many that the faster side's requests are long enough, and the slower side's not much too long. */
+/* How many calls a request gets: so many that the faster side's requests are long enough, and the slower side's not
+ * much too long. */
 static int calls_for(const struct timed_pair *d, const double seconds_per_call[2]) {
     const double request_s = on_gpu(d->ref->j) ? gpu_request_s : cpu_request_s;
     const double least = fmax(fmin(seconds_per_call[0], seconds_per_call[1]), 1e-7);
@@ -386,25 +414,27 @@ static int calls_for(const struct timed_pair *d, const double seconds_per_call[2
     return (int)fmax(1, fmin(d->limit, fmin(ceil(request_s / least), ceil(long_request_s / most))));
 }
 
-/* No call can take less time than its output takes to be written. Inputs are not counted: what of them has to be read
- * is not known. 8 TB/s is more than any single GPU has; 400 GB/s more than two threads of a processor get. */
+/* Whether a call took less time than writing its outputs takes, which no call can. The verdict says so then. Inputs are
+ * not counted, because it is not known how much of them has to be read. 8 TB/s is more than any single GPU has, and 400
+ * GB/s is more than two threads of a processor get. */
 static bool below_floor(struct torch_answer *r, double seconds) {
     const double bytes_per_s = on_gpu(r->j) ? 8e12 : 4e11;
     double bytes = 0;
     for (int k = 0; k < r->c->n_outputs; k++) bytes += (double)r->c->output_bytes[k];
-    if (bytes < 64e6 || seconds >= bytes / bytes_per_s) return false; /* small outputs may stay in a cache */
+    if (bytes < 64e6 || seconds >= bytes / bytes_per_s) return false; /* Small outputs may stay in a cache. */
     r->out->outcome = OUTCOME_TOO_FAST;
     VERDICT_SAY(r->out, "%.4g ms for a call that writes %.4g MB", seconds * 1e3, bytes * 1e-6);
     return true;
 }
 
-/* A request's first call finds everything cold: code, caches, a device that another process has used. That is a part of
- * requests, not of calls: requests of one call and of more lie on a line, and the line begins there. Asked of the
- * reference alone, like empty requests: whatever an answer does about its own first calls, no more is taken off. The
- * least of three findings, and not much more than the smallest times of all show, for the same reason. *call_s: what
- * its calls take; about_s: what they seem to take. */
+/* Finds first_s. The first call of a request finds everything cold: code, caches, a device that another process has
+ * used. This cost belongs to the request, not to its calls. Requests of one call and of more calls lie on a line, and
+ * the line shows the cost where it begins. Only the reference is asked, as with empty requests: so whatever an answer
+ * does about its own first calls, no more is taken off. For the same reason it is the least of three findings, and not
+ * much more than the smallest times of all show. about_s: what the reference's calls seem to take. *call_s: what they
+ * take. */
 static bool measure_first(struct timed_pair *d, double about_s, double *call_s) {
-    double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* requests of one call, of more */
+    double took[2][GROUPS][MOST_PAIRS], begun = clock_now_s(); /* [0]: requests of one call, [1]: of more. */
     const int more = (int)fmax(2, fmin(LONG_CALLS, long_of_pair_s / fmax(about_s, 1e-6)));
     const int distinct = more < d->ref->c->slots ? more : d->ref->c->slots;
     double least[2] = {INFINITY, INFINITY};
@@ -431,7 +461,8 @@ static bool measure_first(struct timed_pair *d, double about_s, double *call_s) 
         d->first_s = fmin(d->first_s, fmax(one_s - slope_s - empty_s(d), 0));
         *call_s = g == 0 ? slope_s : fmin(*call_s, slope_s);
     }
-    /* It is the same process as beside other answers, which could have slowed it down then, too. */
+    /* The reference is the same process as beside other answers. They could have slowed it down, too, so the least
+     * finding of all counts. */
     static const double least_factor = 1.25, least_slack_s = 30e-6;
     double *least_first_s = &d->answer->c->control.first_s;
     if (*least_first_s > 0) d->first_s = fmin(d->first_s, least_factor * *least_first_s + least_slack_s);
@@ -439,16 +470,16 @@ static bool measure_first(struct timed_pair *d, double about_s, double *call_s) 
     return true;
 }
 
-/* Whether what a request's first call costs is more than noise in these: in the faster side's, and the slower one's do
- * not take too long to find out. */
+/* Whether the cost of a first call is more than noise in these requests. It has to be so for the faster side, and the
+ * slower side must not take too long to find out. */
 static bool first_matters(const struct timed_pair *d, const struct request_time t[2]) {
     if (d->plan.whole) return false;
     if (!on_gpu(d->ref->j)) return t[0].reply_s < slow_call_s;
     return t[0].reply_s < gpu_slow_reference_s && fmin(t[0].reply_s, t[1].reply_s) < gpu_slow_call_s;
 }
 
-/* Warm-up, and with it how many calls go into a request: as long as calls get faster, and their number grows by more
- * than a quarter, for some more rounds. False: trouble, or a verdict. */
+/* Warms both sides up, and finds how many calls go into a request. While calls get faster, and their number grows by
+ * more than a quarter, this goes on for some more rounds. False: there was trouble, or the verdict is there. */
 static bool warm_up(struct timed_pair *d) {
     enum { ROUNDS = 4, MOST_ROUNDS = 9 };
     struct request_time request[2] = {{0, 0}, {0, 0}};
@@ -460,8 +491,8 @@ static bool warm_up(struct timed_pair *d) {
          rounds++) {
         if (!round_of(d, rounds % 2 == 1, false, request)) return false;
         if (d->answer->clock.one_at_a_time) d->limit = 1;
-        if (rounds >= 1 && waited_s(d) > d->answer->j->o->run_timeout_s / 2) break; /* slow: it is warm */
-        /* Not in the first round: the first calls of all are slow ones. */
+        if (rounds >= 1 && waited_s(d) > d->answer->j->o->run_timeout_s / 2) break; /* A slow answer is warm by now. */
+        /* This is not done in the first round, because the first calls of all are slow ones. */
         if (rounds == 1 && first_matters(d, request) && !measure_first(d, request[0].reply_s - empty_s(d), &slope_s))
             return false;
         calls += d->n;
@@ -479,13 +510,14 @@ static bool warm_up(struct timed_pair *d) {
     return true;
 }
 
-/* Work that an answer leaves on the device behind each reply, in seconds a request: it is charged to all of them. */
+/* Seconds of work that the answer leaves on the device behind the reply to a request. They are charged to all of its
+ * requests. */
 static double hidden_s(const struct timed_pair *d) {
     const struct samples *s = &d->samples;
     return s->n == 0 ? 0 : timing_hidden(s->eager_rest, s->mine_rest, s->n, d->plan.trim, late_slack_s);
 }
 
-/* Seconds a call of all of the reference's samples, or of the answer's (caller frees). */
+/* Seconds that a call took, for each sample of the reference, or of the answer (mine). The caller frees it. */
 static double *calls_of(const struct timed_pair *d, bool mine) {
     double *out = xmalloc((size_t)(d->samples.n + 1) * sizeof *out), empty = empty_s(d);
     const double *requests = mine ? d->samples.mine : d->samples.eager, more_s = mine ? hidden_s(d) : 0;
@@ -493,9 +525,9 @@ static double *calls_of(const struct timed_pair *d, bool mine) {
     return out;
 }
 
-/* Whose kernels run in timed calls: in a round whose calls are asked for like all others. The request to list them goes
- * through the harness in the answer's own process: one that patches the harness, or sees CUPTI at work, can tell this
- * round from the others. Its times and its outputs are judged elsewhere. */
+/* Looks whose kernels run in timed calls, in a round whose calls are asked for like those of all others. The request to
+ * list kernels goes through the harness in the answer's own process. So an answer that patches the harness, or sees
+ * CUPTI at work, can tell this round from the others. The answer's times and outputs are judged in other rounds. */
 static bool recorded_round(struct timed_pair *d) {
     struct request_time ignored[2];
     struct torch_answer *r = d->answer;
@@ -503,7 +535,7 @@ static bool recorded_round(struct timed_pair *d) {
     return round_of(d, rng_u64(r->random, 12, ++r->random_step) % 2, true, ignored);
 }
 
-/* Requests in turns until the plan is fulfilled, the budget spent, or *good false. */
+/* Makes requests in turns until the plan is fulfilled, the budget is spent, or *good is false. */
 static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
     const struct verify_options *o = d->answer->j->o;
     struct samples *s = &d->samples;
@@ -522,9 +554,8 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
         *good = *good && round_of(d, s->n % 2 == 1, false, one);
         if (!*good) break;
         const bool single = d->answer->clock.one_at_a_time && d->n > 1;
-        if (single ||
-            apart !=
-                d->answer->process.own_streams) { /* found out only now: begin again, with single calls or waiting */
+        if (single || apart != d->answer->process.own_streams) { /* This was found out only now. So it begins again,
+                                                                    with single calls, or with waiting for each call. */
             if (single) d->n = d->limit = 1;
             s->n = 0;
             continue;
@@ -538,7 +569,7 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
         CLEANUP_FREE double *eager = calls_of(d, false), *mine = calls_of(d, true);
         ratio = timing_compare(eager, mine, s->n, d->plan.trim);
         if (d->answer->process.memory == MEMORY_CONFIRM && s->n < MAX_REQUESTS)
-            continue; /* a wrong output has not been explained */
+            continue; /* A wrong output has not been explained yet. */
         if (late || d->plan.interval <= 0 || ratio.high - ratio.low <= d->plan.interval * ratio.ratio) break;
         if (enough_since <= 0) enough_since = clock_now_s();
         const double patience_s = timing_patience_s(&d->plan, &ratio, worked_s / (s->n * d->n));
@@ -547,10 +578,10 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
     return ratio;
 }
 
-/* Whether the answer gains more on the reference in requests of many calls than in those of one, in which nothing
- * overlaps: on streams or threads that it does not join, and of which the list of kernels says nothing, or by working
- * on the inputs of all calls at once, for which weights are read once. Such a request's time counts until the device is
- * at rest, whatever the reply says. */
+/* Whether the answer gains more on the reference in requests of many calls than in requests of one call, in which
+ * nothing can overlap. An answer can gain so on streams or threads that it does not join, and of which the list of
+ * kernels says nothing. Or it works on the inputs of all calls at once, and reads weights once for all of them. The
+ * time of a request of one call counts until the device is at rest, whatever the reply says. */
 static bool overlaps(struct timed_pair *d, double ratio, bool *good) {
     double took[2][LONE_PAIRS], empty[LONE_PAIRS], lone_s[2];
     const int n = d->n, known = d->empty.n < LONE_PAIRS ? d->empty.n : LONE_PAIRS;
@@ -581,12 +612,13 @@ static bool overlaps(struct timed_pair *d, double ratio, bool *good) {
     return found;
 }
 
-/* The ratio, of calls that do not overlap. Those that have been found to are made one a request; who hides streams may
- * hide work behind replies, too, so that nothing is taken off for what a request costs. */
+/* Measures the ratio, of calls that do not overlap. If calls have been found to overlap, each request has one call. An
+ * answer that hides streams may hide work behind replies, too. So on a GPU nothing is then taken off for what a request
+ * costs. */
 static struct timing_ratio take_all_turns(struct timed_pair *d, bool *good) {
     struct timing_ratio ratio = {0};
     bool apart;
-    do { /* once more where streams are seen only behind them */
+    do { /* This is done once more where the answer's streams are seen only after the turns. */
         apart = d->answer->process.own_streams;
         ratio = take_turns(d, good);
         *good = *good && recorded_round(d);
@@ -602,7 +634,7 @@ static struct timing_ratio take_all_turns(struct timed_pair *d, bool *good) {
     return ratio;
 }
 
-/* Device time of a request in kernels, which CUPTI has seen; 0: none. */
+/* Device time that a request spent in kernels, in seconds, as CUPTI has seen it. 0: there were no kernels. */
 static double device_s(const json_t *recorded) {
     const json_t *kernels = json_object_get(recorded, "kernels");
     double ns = 0;
@@ -611,8 +643,8 @@ static double device_s(const json_t *recorded) {
     return ns * 1e-9;
 }
 
-/* The plan's `device`: what both sides' kernels take. Listed by the processes themselves, so that the clock's ratio
- * stays the upper bound in hardened scoring. */
+/* Times by the plan's `device`: what the kernels of both sides take. The processes themselves list their kernels. So in
+ * hardened scoring the clock's ratio stays the upper bound. */
 static bool time_kernels(struct timed_pair *d, struct timing_ratio *ratio) {
     struct samples s = {0};
     const struct timing_ratio wall = *ratio;
@@ -642,7 +674,7 @@ static bool time_kernels(struct timed_pair *d, struct timing_ratio *ratio) {
             samples_free(&d->samples);
             d->samples = s;
             d->n = 1;
-            d->plan.whole = true; /* nothing is to be taken off these */
+            d->plan.whole = true; /* Nothing is to be taken off these times. */
             return true;
         }
     }
@@ -650,7 +682,7 @@ static bool time_kernels(struct timed_pair *d, struct timing_ratio *ratio) {
     return good;
 }
 
-/* What was measured, before anything is taken off: for whoever doubts the clock. */
+/* Logs what was measured, before anything is taken off, for whoever doubts the clock. */
 static void tell(const struct timed_pair *d) {
     CLEANUP_STR struct str s = STR_INIT;
     str_addf(
@@ -667,16 +699,18 @@ static void tell(const struct timed_pair *d) {
 
 /* ---- the reference without an answer ---- */
 
-/* Memory to write to in the place of an answer's turn, more than most last caches have for one processor: the reference
- * is not to be quicker without an answer because its caches stayed warm. On a GPU the referee's draining does so. */
+/* In the place of an answer's turn, so much memory is written to. It is more than most last-level caches have for one
+ * processor. So the reference is not quicker without an answer just because its caches stayed warm. On a GPU the
+ * referee's draining has this effect. */
 enum { SWEEP_BYTES = 64 << 20 };
 static void sweep(volatile unsigned char *p) {
     enum { LINE = 64 };
     for (size_t i = 0; i < SWEEP_BYTES; i += LINE) p[i] = 1;
 }
 
-/* Requests of the reference as in turns, until they take as long as is explained by at least wanted_s a request, or
- * there have been enough. request_s, empty_s: the middle of what they took. False: the reference has failed. */
+/* Makes requests of the reference as in turns, but without the answer. It stops when they take so long that requests of
+ * wanted_s are explained, or when there have been enough. *request_s and *empty_request_s: the medians of what requests
+ * with calls and empty ones took. False: the reference has failed. */
 static bool run_control(struct timed_pair *d, double wanted_s, double *request_s, double *empty_request_s) {
     double took[MOST_CONTROLS], empty[MOST_CONTROLS];
     const double begun = clock_now_s();
@@ -703,7 +737,7 @@ static bool run_control(struct timed_pair *d, double wanted_s, double *request_s
     return true;
 }
 
-/* What is known of requests of so many calls, of the same process; NULL: nothing. */
+/* Seconds of a call, as known from requests with about so many calls of the same process. NULL: nothing is known. */
 static double *known_control(struct modcontrol *k, int calls) {
     double *best = NULL, least = alike_calls;
     for (size_t i = 0; i < ARRAY_LEN(k->of); i++) {
@@ -716,9 +750,10 @@ static double *known_control(struct modcontrol *k, int calls) {
     return best;
 }
 
-/* Whatever slows the reference down beside an answer that stands still, what counts is what it takes without one: asked
- * when its turns took longer than is known, and the first time, after the answer has ended. A machine that was busier
- * before looks the same: nobody is accused. False: the reference has failed. */
+/* Something may slow the reference down beside an answer that stands still. Whatever it is, what counts is what the
+ * reference takes without an answer. It is asked for that after the answer has ended: the first time, and whenever its
+ * turns took longer than is known. A machine that was busier during the turns looks the same, so nobody is accused.
+ * False: the reference has failed. */
 static bool control(struct timed_pair *d, struct timing_ratio *ratio, bool *slowed) {
     struct modcontrol *k = &d->answer->c->control;
     const int n = d->samples.n;
@@ -727,7 +762,8 @@ static bool control(struct timed_pair *d, struct timing_ratio *ratio, bool *slow
     CLEANUP_FREE double *eager = calls_of(d, false);
     const double turn_s = timing_centre(eager, n, d->plan.trim);
     if (known && turn_s <= much_slowed * *known) {
-        /* Nobody makes it faster than it is; but the quickest turns of all are luck. */
+        /* No answer makes the reference faster than it is. But the quickest turns of all are luck, so the known time
+         * follows them slowly. */
         if (turn_s < *known) *known += (turn_s - *known) / 4;
         return true;
     }
@@ -747,7 +783,8 @@ static bool control(struct timed_pair *d, struct timing_ratio *ratio, bool *slow
     }
     if (in_turns_s <= most_slowed * request_s) return true;
     *slowed = in_turns_s > much_slowed * request_s;
-    /* All of the turns by the same share; and no more is taken off for messages than they cost without it. */
+    /* All turns are made shorter by the same share. And no more is taken off for messages than they cost without the
+     * answer. */
     for (int i = 0; i < n; i++) d->samples.eager[i] *= request_s / in_turns_s;
     d->most_empty_s = alone_s;
     CLEANUP_FREE double *alone = calls_of(d, false), *mine = calls_of(d, true);
@@ -755,8 +792,8 @@ static bool control(struct timed_pair *d, struct timing_ratio *ratio, bool *slow
     return true;
 }
 
-/* Whether the answer's times are so far apart, and the reference's in the same turns are not, that the ratio says
- * nothing. */
+/* Whether the answer's times are so far apart that the ratio says nothing, while the reference's in the same turns are
+ * not. */
 static bool is_wild(const struct timed_pair *d, const struct timing_ratio *ratio) {
     const int n = d->samples.n;
     if (n < MIN_REQUESTS || ratio->high < wild_interval * ratio->low) return false;
@@ -767,11 +804,17 @@ static bool is_wild(const struct timed_pair *d, const struct timing_ratio *ratio
 
 /* ---- one measurement ---- */
 
-enum measured { MEASURED, REFERENCE_FAILED, WILD, SLOWED };
+enum measured {
+    MEASURED,         /* The verdict has the times, or another outcome. */
+    REFERENCE_FAILED, /* The reference has failed beside the answer. */
+    WILD,             /* The answer's times are too far apart (is_wild). */
+    SLOWED            /* The reference was slower beside the answer than without it. */
+};
 
-/* A reference that failed: what it had been asked for until then, and how it did. */
+/* How the reference failed, and what it had been asked for until then. */
 struct failure {
-    int requests, calls; /* with calls, and of how many the last ones were; 0: it could not be brought up */
+    int requests; /* How many requests with calls it had been sent. 0: it could not be brought up. */
+    int calls;    /* How many calls the last requests had. */
     struct err e;
     enum status st;
 };
@@ -792,8 +835,9 @@ static void write_times(const struct timed_pair *d, const struct timing_ratio *r
     stats_of(mine, n, n * d->n, &v->kernel);
 }
 
-/* The times, or another outcome, go into the verdict; of WILD ones too, and those beside a SLOWED reference, whose own
- * are those without the answer. REFERENCE_FAILED: beside the answer; *f says how. */
+/* Measures once. The times, or another outcome, go into the verdict. This holds for WILD times, too, and for times
+ * beside a SLOWED reference, whose own times are then those without the answer. REFERENCE_FAILED: the reference failed
+ * beside the answer, and *f says how. */
 static enum measured measure(struct torch_answer *r, struct failure *f) {
     struct module_judge *j = r->j;
     struct verdict ignored = {.max_error = 0}, *v = r->out;
@@ -810,19 +854,19 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     if (!reference_up(r, &ref, &f->e, &f->st)) return REFERENCE_FAILED;
     if (r->c->control.process != (long)ref.process.run.pid)
         r->c->control = (struct modcontrol){.process = (long)ref.process.run.pid};
-    modrun_moved_s(&r->process.run); /* in its tests nobody's time was taken */
+    modrun_moved_s(&r->process.run); /* Nobody's time was taken during the trials, so these numbers begin here. */
     modrun_moved_s(&ref.process.run);
     modrun_settled_s(&r->process.run);
     modrun_settled_s(&ref.process.run);
-    /* On the same processor, in turns: the reference has it already where it is known. */
+    /* Both run on the same processor, in turns. A reference that ran before has that processor already. */
     if (j->place.cpu >= 0 && !(place_on(&j->place, r->process.run.pid) && place_on(&j->place, ref.process.run.pid)))
         log_debug("what is timed is not bound to a processor");
-    spares_renew(j); /* they get their contexts meanwhile; a reference that was missing has taken one */
+    spares_renew(j); /* Spares get their contexts meanwhile. A reference that was missing has taken one of them. */
     if (!d.plan.single) d.limit = r->c->slots < MAX_CALLS ? r->c->slots : MAX_CALLS;
     bool good = known || same_tools(&d);
     good = good && warm_up(&d);
     if (good) ratio = take_all_turns(&d, &good);
-    /* Where the reference does it as well, somebody else's work keeps processes from coming to rest. */
+    /* Where the reference moves as well, somebody else's work keeps processes from coming to rest. */
     if (good && is_hardened(j) && 2 * d.moved[1] > d.turns && 2 * d.moved[0] <= d.moved[1])
         good =
             run_reject(r, "in front of timed calls", OUTCOME_HIDDEN_WORK, "it worked while it should have stood still");
@@ -835,7 +879,7 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     j->reference = ref.process.run;
     if (ref.process.run.dead || ref.process.run.late || !ref.process.up || ignored.outcome != OUTCOME_CORRECT)
         reference_drop(j);
-    if (!good && v->outcome == OUTCOME_CORRECT) { /* the reference failed where it had worked before */
+    if (!good && v->outcome == OUTCOME_CORRECT) { /* The reference failed where it had worked before. */
         result = REFERENCE_FAILED;
         f->requests = d.asked;
         f->calls = d.n;
@@ -848,14 +892,14 @@ static enum measured measure(struct torch_answer *r, struct failure *f) {
     return result;
 }
 
-/* The answer from the start in a new process. False: a verdict is there. */
+/* Starts the answer anew in a new process. False: the verdict is there. */
 static bool start_again(struct torch_answer *r) {
     struct verdict *v = r->out;
     struct err e = {0};
     const double compile_s = v->compile_s;
     run_retire(r);
     r->clock.phase = PHASE_WARM_UP;
-    modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* what the first process wrote there */
+    modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER); /* The first process may have written there. */
     enum status st = modcase_open_lane(&r->j->cases, r->c, LANE_ANSWER, &e);
     if (st == ST_OK) st = run_fork(r, &e);
     if (st != ST_OK) {
@@ -867,7 +911,7 @@ static bool start_again(struct torch_answer *r) {
     return good;
 }
 
-/* Whether the reference works where no answer is alive, when it is asked for as much. */
+/* Whether the reference works while no answer is alive, when it is asked for as many calls. */
 static bool works_alone(struct torch_answer *r, const struct failure *f) {
     struct verdict ignored = {.max_error = 0};
     struct torch_answer ref = {.j = r->j, .c = r->c, .out = &ignored, .random = r->random};
@@ -892,16 +936,17 @@ static bool works_alone(struct torch_answer *r, const struct failure *f) {
     return good;
 }
 
-/* A measurement. A reference that fails beside the answer, works without it, and does both again beside a fresh process
- * of the answer's, fails by the answer's doing; else it is our trouble, or the problem's. */
+/* Measures, and finds out whose fault it is when the reference fails. It is the answer's doing if the reference fails
+ * beside the answer, works without it, and does both again with a fresh process of the answer. Else it is our trouble,
+ * or the problem's. */
 static enum measured measure_fairly(struct torch_answer *r) {
     struct failure f;
     enum measured result = measure(r, &f);
     for (int times = 1; result == REFERENCE_FAILED; times++) {
         run_retire(r);
-        if (r->out->outcome != OUTCOME_CORRECT) break; /* it is told already */
+        if (r->out->outcome != OUTCOME_CORRECT) break; /* The verdict is there already. */
         const bool works = works_alone(r, &f);
-        if (r->out->outcome != OUTCOME_CORRECT) break; /* the referee was lost */
+        if (r->out->outcome != OUTCOME_CORRECT) break; /* The referee was lost. */
         if (!works || (times > 1 && !is_hardened(r->j))) {
             verdict_of_trouble(r->out, f.st, &f.e);
             break;
@@ -917,7 +962,7 @@ static enum measured measure_fairly(struct torch_answer *r) {
     return result;
 }
 
-/* In a new process; the slower of both measurements counts, and none where both are wild. */
+/* Measures again in a new process. The slower of both measurements counts, and none of them where both are wild. */
 static void measure_again(struct torch_answer *r, bool wild) {
     struct verdict *v = r->out, before = *v;
     v->speedup = 0;
@@ -934,8 +979,9 @@ static void measure_again(struct torch_answer *r, bool wild) {
     v->remeasured = true;
 }
 
-/* In a new process, because the machine may have been busier during the turns than behind them; the better of both
- * counts: neither is more than what the reference takes without the answer allows. */
+/* Measures again in a new process, because the machine may have been busier during the turns than after them. The
+ * better of both measurements counts. Neither of them is more than what the reference takes without the answer allows.
+ */
 static enum measured measure_fresh(struct torch_answer *r) {
     struct verdict *v = r->out, before = *v;
     v->speedup = 0;

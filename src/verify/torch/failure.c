@@ -12,7 +12,6 @@ bool run_reject(struct torch_answer *r, const char *where, enum outcome o, const
     return false;
 }
 
-/* Our own trouble, as this process has seen it: the answer's is ended. Always false. */
 bool run_trouble(struct torch_answer *r, const char *what) {
     run_end(r);
     r->out->outcome = OUTCOME_INFRASTRUCTURE;
@@ -25,7 +24,6 @@ static void one_line(char *text) {
         if ((unsigned char)*p < 32) *p = ' ';
 }
 
-/* The answer's process has gone, or is taken away: how, as a verdict. */
 void run_lost(struct torch_answer *r, enum modrun_result result, const char *where, double waited_s) {
     int sig = 0, code = -1;
     char said[300] = "";
@@ -57,16 +55,16 @@ void run_lost(struct torch_answer *r, enum modrun_result result, const char *whe
     }
 }
 
-/* A request without content, whose reply says nothing. */
+/* Sends a request without content, whose reply says nothing. True: the process has done what it says. */
 static bool obeys(struct modrun *m, const char *text, double timeout_s) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    str_adds(&q, text); /* an open object: the call closes it */
+    str_adds(&q, text); /* The object is open: the call closes it. */
     return modrun_call(m, &q, -1, timeout_s, &reply, NULL) == MODRUN_OK;
 }
 
-/* The control of an answer whose kernels cannot be listed, as it says: whether those of a process can that has run
- * nothing of an answer's. The answer's own has ended. */
+/* The answer's process has said that its kernels cannot be listed, and has been ended. This is the control: whether
+ * kernels can be listed in a process that has run nothing of an answer's. */
 static bool lists_kernels(struct torch_answer *r) {
     struct module_judge *j = r->j;
     if (atomic_load(&j->lists_kernels)) return true;
@@ -82,8 +80,6 @@ static bool lists_kernels(struct torch_answer *r) {
     return good;
 }
 
-/* What a process says of its failure that has run an answer's code, and may say anything: nothing here makes it our
- * trouble but what a process without an answer says as well. */
 void run_failed(struct torch_answer *r, const json_t *reply, const char *where) {
     const char *kind = json_string_value(json_object_get(reply, "kind"));
     const char *error = json_string_value(json_object_get(reply, "error"));
@@ -95,11 +91,10 @@ void run_failed(struct torch_answer *r, const json_t *reply, const char *where) 
                                                 : OUTCOME_EXCEPTION;
     VERDICT_SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
     if (!kind || strcmp(kind, "trouble") != 0 || !on_gpu(r->j)) return;
-    run_end(r);
+    run_end(r); /* An answer may say this, too. It is our trouble only if a process without an answer has the same. */
     v->outcome = lists_kernels(r) ? OUTCOME_NO_KERNEL_RAN : OUTCOME_INFRASTRUCTURE;
 }
 
-/* What came of a request; false: a verdict is there. */
 bool run_conclude(struct torch_answer *r, enum modrun_result result, double timeout_s, const char *where,
                   json_t **reply) {
     if (result == MODRUN_OK) return true;

@@ -7,11 +7,11 @@
 #include "verify/torch/process.h"
 #include "verify/torch/request.h"
 
-/* Turns in front of which the device may have been busy: a cheat that gains in so few gains nothing. */
+/* The device may have been busy in front of this many turns. A cheat that gains in so few turns gains nothing. */
 static const int most_busy = 4;
 
-/* The device worked for somebody in front of one turn after another. When it comes to rest with the answer's end, it
- * was the answer. Always false. */
+/* The device has worked for somebody in front of one turn after another. This ends the answer's process: when the
+ * device comes to rest with that, it has worked for the answer. Always false. */
 static bool who_is_busy(struct torch_answer *r, const char *where) {
     struct err e = {0};
     bool busy = true;
@@ -25,8 +25,6 @@ static bool who_is_busy(struct torch_answer *r, const char *where) {
     return run_reject(r, where, OUTCOME_HIDDEN_WORK, "the device does not come to rest");
 }
 
-/* GPU: what stands still has not worked, by the device's own queues or through processes of its own, on inputs that it
- * is only now told to look at. */
 bool run_has_waited(struct torch_answer *r) {
     static const char where[] = "before a timed call";
     struct err e = {0};
@@ -37,7 +35,9 @@ bool run_has_waited(struct torch_answer *r) {
     if (r->c->busy && ++r->clock.busy_turns > most_busy) return who_is_busy(r, where);
     if (!r->c->watching) return true;
     enum status st = modcase_watched(&r->j->cases, r->c, &changed, &e);
-    if (st == ST_OK) st = modcase_drain(&r->j->cases, r->c, &ignored, &e); /* what was read leaves the cache */
+    if (st == ST_OK)
+        st = modcase_drain(&r->j->cases, r->c, &ignored,
+                           &e); /* This also empties the cache of the memory that was read. */
     if (st != ST_OK) verdict_of_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
     if (st != ST_OK) return false;
     return !changed || run_reject(r, where, OUTCOME_HIDDEN_WORK, "memory changed while the answer stood still");
@@ -56,8 +56,9 @@ bool run_record(struct torch_answer *r, bool on, json_t **reply) {
 bool run_account(struct torch_answer *r, const json_t *recorded) {
     static const double least_share = 0.01;
     const json_t *kernels = json_object_get(recorded, "kernels"),
-                 *theirs =
-                     json_object_get(r->c->loaded, "kernels"); /* what the reference launches is no answer's own */
+                 *theirs = json_object_get(
+                     r->c->loaded,
+                     "kernels"); /* A kernel that the reference launches, too, does not count as the answer's own. */
     double all = 0, mine = 0, times = 0;
     r->process.own_streams |= json_is_true(json_object_get(recorded, "elsewhere"));
     for (size_t i = 0; i < json_array_size(kernels); i++) {

@@ -11,9 +11,9 @@ bool run_has_waited(struct torch_answer *r);
  * former), which the caller json_decref's: "kernels": [[name, how often, ns], ...], "elsewhere": whether any work was
  * on another stream than the current one. */
 bool run_record(struct torch_answer *r, bool on, json_t **reply);
-/* What share of the device time of such a request was in kernels from the answer's own source. None, or next to none,
- * means that it has handed its work to somebody else. Work elsewhere: its calls are waited for one by one from now on.
- */
+/* Looks at what share of the device time of such a request was spent in kernels from the answer's own source. None, or
+ * next to none, means that the answer has handed its work to somebody else, and false is returned. If there was work on
+ * other streams, each call of the answer is waited for from now on. */
 bool run_account(struct torch_answer *r, const json_t *recorded);
 
 #endif

@@ -14,7 +14,7 @@
 
 static bool run_trial(struct torch_answer *r, int t) {
     struct modset set = r->c->trials[t];
-    /* Another look is one at other inputs: an output that comes a call late is no more right the second time. */
+    /* The second look is at other inputs. So an output that comes one call late is wrong the second time, too. */
     if (r->process.memory == MEMORY_CONFIRM) set.seed = hmac_u64(r->random, "again", ++r->random_step, NULL, 0) >> 11;
     run_note_confirmed(r);
     char where[48];
@@ -23,7 +23,8 @@ static bool run_trial(struct torch_answer *r, int t) {
     int64_t ns = 0;
     CLEANUP_JSON json_t *reply = NULL;
     snprintf(where, sizeof where, "test %d of %d", t + 1, r->c->n_trials);
-    /* The inputs come last, with the process standing still: a trial is no easier to tell from a timed call. */
+    /* The inputs are written last, while the process stands still, as in front of a timed call. So the answer cannot
+     * tell a trial from a timed call by this. */
     if (!run_poison(r, 1 + (int)(hmac_u64(r->random, "poison", ++r->random_step, NULL, 0) % 254)) ||
         !run_ready(r, &slot, 1, where))
         return false;
@@ -43,7 +44,8 @@ static bool run_trial(struct torch_answer *r, int t) {
     return true;
 }
 
-/* GPU backends: whose kernels run in a call like those before it. Again among the timed ones (torch/clock.c). */
+/* GPU: makes one more call like the trials', and looks whose kernels run in it. The clock does so again among the timed
+ * calls. */
 static bool account_kernels(struct torch_answer *r) {
     struct modset set = r->c->trials[0];
     int slot = 0;
@@ -61,8 +63,8 @@ static bool account_kernels(struct torch_answer *r) {
            run_record(r, false, &recorded) && run_account(r, recorded);
 }
 
-/* All trials, up to the first that fails; with `staged` off all of those that the answer's process lives to see, and
- * the first failure is told. */
+/* Runs the trials, up to the first that fails. With `staged` off it runs all trials that the answer's process lives to
+ * see, and the verdict tells of the first failure. */
 static bool run_trials(struct torch_answer *r) {
     struct verdict first = {.outcome = OUTCOME_CORRECT};
     for (int t = 0; t < r->c->n_trials; t++) {
@@ -88,7 +90,6 @@ static bool run_tests(struct torch_answer *r) {
     return good;
 }
 
-/* Trials, timing, end. */
 void run_judge(struct torch_answer *r) {
     struct module_judge *j = r->j;
     struct verdict *out = r->out;

@@ -19,8 +19,8 @@ static void put_load(struct str *q, const struct module_judge *j, const char *co
     js_put_i64(q, "seed", 42);
 }
 
-/* Whether there is what the backend needs: asked of this process before it runs anything of an answer's, until one has
- * said yes. False: a verdict is there. */
+/* Whether this machine has what the backend needs. A process is asked before it runs anything of an answer's, until one
+ * process has said yes. False: the verdict is there. */
 static bool is_available(struct torch_answer *r) {
     struct module_judge *j = r->j;
     CLEANUP_STR struct str q = STR_INIT;
@@ -40,7 +40,8 @@ static bool is_available(struct torch_answer *r) {
     return false;
 }
 
-/* A native answer's object, and what the harness has to know about it. False: a verdict is there. */
+/* Compiles a native answer into the object *fd, and adds to the request what the harness has to know about that object.
+ * False: the verdict is there. */
 static bool compile_native(struct torch_answer *r, const char *source, struct str *q, int *fd) {
     static const enum outcome outcomes[] = {[COMPILE_FAILED] = OUTCOME_COMPILE_ERROR,
                                             [COMPILE_SLOW] = OUTCOME_COMPILE_TIMEOUT,
@@ -74,7 +75,7 @@ static bool prepare_python(struct torch_answer *r, const char *code, struct str 
 
 static const char *const of_native[] = {"spec", "structure", NULL};
 static const char *const of_triton[] = {"inputs", "values", "init", NULL};
-/* A module in Python; one whose kernels Triton compiles on a GPU; native CUDA. */
+/* The three loaders: a module in Python, a module whose kernels Triton compiles on a GPU, and native CUDA. */
 static const struct answer_loader python_loader = {.prepare = prepare_python};
 static const struct answer_loader triton_loader = {
     .prepare = prepare_python, .interface = of_triton, .rehearsed = true};
@@ -85,7 +86,6 @@ const struct answer_loader *loader_of(const struct module_judge *j) {
     return backend_info(j->o->backend)->in_python && on_gpu(j) ? &triton_loader : &python_loader;
 }
 
-/* The answer's module in memory: its code has run, and compilers have done their part. */
 bool run_load(struct torch_answer *r, const char *code, bool is_answer) {
     CLEANUP_STR struct str q = STR_INIT;
     json_t *reply = NULL;
@@ -155,8 +155,6 @@ bool run_build(struct torch_answer *r, int param_set) {
 
 /* ---- ahead of its turn ---- */
 
-/* What an answer is compiled against: a copy, which threads may read while the problem itself is dropped or loaded
- * anew. */
 void run_note_interface(struct torch_answer *r) {
     const char *const *key = loader_of(r->j)->interface;
     if (r->interface || !key) return;
@@ -171,7 +169,6 @@ void run_fork_and_load(struct torch_answer *r, const char *source) {
     if (st == ST_OK && !run_load(r, source, !r->control)) run_end(r);
 }
 
-/* Its context, and Triton's first compilation, ahead of its turn. */
 void run_warm(struct torch_answer *r) {
     CLEANUP_STR struct str q = STR_INIT;
     run_open_request(&q, "warm");
@@ -179,8 +176,6 @@ void run_warm(struct torch_answer *r) {
     if (!run_starting(r, &q, -1)) run_end(r);
 }
 
-/* Its kernels are compiled while others are judged; what is wrong with it shows in its turn. A process that does not
- * come back from this is replaced by one that has not been asked. */
 void run_rehearse(struct torch_answer *r, const char *source) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;

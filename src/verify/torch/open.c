@@ -9,7 +9,7 @@
 #include "verify/torch/rest.h"
 #include "verify/torch/spares.h"
 
-/* Which GPU it is, from the referee. */
+/* Asks the referee which GPU this is. */
 static enum status ask_device(struct module_judge *j, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -25,17 +25,17 @@ static enum status ask_device(struct module_judge *j, struct err *e) {
     return ST_OK;
 }
 
-/* Where compilers look for what extensions include. The caller json_decref's *paths. */
+/* Asks the warm Python where compilers look for what extensions include. The caller json_decref's *paths. */
 static enum status ask_paths(struct module_judge *j, json_t **paths, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     str_addf(&q, "{\"op\":\"paths\",\"gpu\":%s}", on_gpu(j) ? "true" : "false");
     return refworker_call(&j->zygote.worker, &q, -1, 60, paths, e);
 }
 
-/* Triton without a GPU. */
+/* true: Triton's kernels are interpreted, because there is no GPU. */
 static bool interprets(const struct module_judge *j) { return backend_info(j->o->backend)->in_python && !on_gpu(j); }
 
-/* The referee, started beside the warm Python: importing PyTorch takes seconds. */
+/* What a thread needs to start the referee beside the warm Python. Both import PyTorch, which takes seconds. */
 struct opening {
     struct refworker *referee;
     const struct verify_options *o;
@@ -50,7 +50,7 @@ static void *open_referee(void *v) {
 }
 
 static void *prepare_main(void *v) {
-    static const struct timespec pause = {.tv_nsec = 50000000}; /* for who wants to fork */
+    static const struct timespec pause = {.tv_nsec = 50000000}; /* In the pause, others can fork. */
     struct module_judge *j = v;
     struct err e = {0};
     for (int step = 0; step < 2; step++) {
@@ -60,8 +60,8 @@ static void *prepare_main(void *v) {
     return NULL;
 }
 
-/* Both, and as soon as it can be the processes that wait for answers: a GPU's context takes a second. The caller
- * json_decref's *paths (ask_paths). */
+/* Starts the warm Python and the referee, and as soon as possible the processes that wait for answers, because a GPU's
+ * context takes a second. The caller json_decref's *paths (ask_paths). */
 static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
     struct opening other = {.referee = &j->referee, .o = j->o};
     pthread_t thread;
@@ -80,7 +80,8 @@ static enum status open_both(struct module_judge *j, struct jail *jail, json_t *
         open_referee(&other);
     j->referee_open = other.st == ST_OK;
     if (st != ST_OK) return st;
-    /* The same Python: a module built by one version and adopted by another would be a false rejection. */
+    /* Both must be the same Python. If one version built a module and another one adopted it, right answers would be
+     * refused. */
     if (!j->referee_open || strcmp(j->referee.python, j->zygote.worker.python) != 0) {
         if (j->referee_open) refworker_close(&j->referee);
         st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, WORKER_REFERENCE, e);

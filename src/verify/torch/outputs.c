@@ -13,19 +13,19 @@ enum { SHAPE_RANK = 12 };
 
 /* ---- as they were when the call returned ---- */
 
-/* What is read of an output beside twice its size, at most: pages that an answer has never touched cost it nothing, and
- * the verifier memory. */
+/* Where an output is spread over more memory than it needs, at most twice its size and this many bytes more are read.
+ * Pages that an answer has never touched cost the answer nothing, but they cost the verifier memory. */
 static const int64_t most_spread_bytes = 64 << 20;
 
-/* Bytes from the first to behind the last of its elements, when it is spread over more than it needs; that many more
- * than its size are read, and no more. 0: it is spread too far. */
+/* How many bytes of output k of call i are read: its size, or, where its elements are not dense, the bytes from its
+ * first element to behind its last one. 0: it is spread too far. */
 static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int k) {
     const json_t *shape = json_object_get(json_array_get(json_object_get(c->loaded, "outputs"), (size_t)k), "shape");
     int64_t span = json_integer_value(json_array_get(run_place(reply, i, k), 1)), elements = 1,
             bytes = c->output_bytes[k];
     for (size_t d = 0; d < json_array_size(shape); d++) elements *= json_integer_value(json_array_get(shape, d));
     if (elements == 0 || span <= 0 || span == elements) return bytes;
-    if (span < elements) return span * (bytes / elements); /* elements share memory: check_output() says so */
+    if (span < elements) return span * (bytes / elements); /* Elements share memory. check_output() refuses that. */
     if (span > 8 * elements + 16384) return 0;
     const int64_t spread = span * (bytes / elements);
     return spread > 2 * bytes + most_spread_bytes ? 0 : spread;
@@ -33,14 +33,15 @@ static int64_t bytes_of(const struct modcase *c, const json_t *reply, int i, int
 
 static const char shares_input[] = "an output shares its memory with an input";
 
-/* An output as it was when its call returned: where its bytes lie in the result memory (on a GPU: which of the
- * referee's copies it is). bytes 0: spread too far. */
+/* An output as it was when its call returned. */
 struct seen {
-    int64_t at, bytes;
-    bool read;
+    int64_t at;    /* Where its bytes lie in the result memory. On a GPU: which of the referee's copies it is. */
+    int64_t bytes; /* How many bytes were read. 0: it is spread too far. */
+    bool read;     /* true: these bytes were read. */
 };
 
-/* Puts the block of a GPU's memory that an address is in, and its place there. False: not known before the call. */
+/* Adds to q the block of a GPU's memory that address p lies in, and where in it. False: no block that was known before
+ * the call holds this address. */
 static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t bytes, bool dense) {
     for (size_t i = 0; i < json_array_size(segments); i++) {
         const json_t *s = json_array_get(segments, i);
@@ -59,14 +60,14 @@ static bool put_place(struct str *q, const json_t *segments, uint64_t p, int64_t
     return false;
 }
 
-/* A wrong output may have been one of an old mapping's. From then on, no mapping of an earlier call is used. */
+/* true: the referee closes all mappings of earlier calls before it looks at outputs. */
 static bool memory_is_reopened(const struct torch_answer *r) {
     return r->process.memory == MEMORY_CONFIRM || r->process.memory == MEMORY_REOPEN;
 }
 
-/* On a GPU the referee copies what is there, from blocks that were known before the call: whoever works only when he is
- * asked what his outputs are is too late. Memory that nobody knew of is opened later, as the answer says; not for long
- * in timed calls. */
+/* GPU: has the referee copy the outputs from blocks that were known before the call. So an answer that works only when
+ * it is asked what its outputs are is too late. An output in memory that nobody knew of is opened later, as the answer
+ * says. In timed calls this is accepted a few times only. */
 static bool snapshot_gpu(struct torch_answer *r, const json_t *reply, const int *calls, int n, uint64_t seed,
                          struct seen *out) {
     const struct modcase *c = r->c;
@@ -97,8 +98,8 @@ static bool snapshot_gpu(struct torch_answer *r, const json_t *reply, const int 
     return st == ST_OK;
 }
 
-/* Copies the outputs of some calls, out[i * n_outputs + k], into the result memory while the process stands still: what
- * is not there when a call returns does not count. */
+/* Copies the outputs of n calls into the result memory while the process stands still. out[i * n_outputs + k] then
+ * describes output k of calls[i]. What is not there when a call returns does not count. */
 static bool snapshot(struct torch_answer *r, const json_t *reply, const int *calls, int n, uint64_t seed,
                      const char *where, struct seen *out) {
     const struct modcase *c = r->c;
@@ -107,8 +108,9 @@ static bool snapshot(struct torch_answer *r, const json_t *reply, const int *cal
     struct modrun_block blocks[CHECKED_CALLS * MODCASE_MAX_OUTPUTS];
     if (on_gpu(r->j)) return snapshot_gpu(r, reply, calls, n, seed, out);
     modrun_pause(&r->process.run);
-    /* Whatever the answer says about it, and wherever it has mapped its inputs. On a GPU what is shared cannot be shown
-     * to others again. */
+    /* An output in the memory of the inputs is found here, whatever the answer says about it, and wherever the answer
+     * has mapped its inputs. A GPU needs no such check: memory that was shared with a process cannot be shown to others
+     * again by it. */
     for (int i = 0; i < n * c->n_outputs; i++) {
         const int call = calls[i / c->n_outputs], k = i % c->n_outputs;
         out[i] = (struct seen){.at = at, .bytes = bytes_of(c, reply, call, k)};
@@ -140,7 +142,7 @@ static void shape_text(const json_t *shape, char *text, size_t size) {
 
 static int64_t integer(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
 
-/* Sizes and strides that fit in memory: the list may say anything. */
+/* Whether something of these sizes and strides fits in memory. What the answer says may be anything. */
 static bool sane(const json_t *shape, const json_t *stride) {
     double span = 1;
     if (!json_is_array(shape) || !json_is_array(stride) || json_array_size(shape) != json_array_size(stride) ||
@@ -154,6 +156,7 @@ static bool sane(const json_t *shape, const json_t *stride) {
     return span < 1e12;
 }
 
+/* How many elements lie from the first to behind the last one. */
 static int64_t span_of(const json_t *shape, const json_t *stride) {
     int64_t span = 1;
     for (size_t d = 0; d < json_array_size(shape); d++) {
@@ -164,8 +167,8 @@ static int64_t span_of(const json_t *shape, const json_t *stride) {
     return span;
 }
 
-/* Checks what the answer says about one output against what is expected, and puts it in the form the referee wants.
- * seen: its bytes (CPU). */
+/* Checks what the answer says about output k against what is expected, and adds the output to `judged`, in the form
+ * that the referee wants. seen: the output as it was when its call returned. */
 static bool check_output(struct torch_answer *r, const json_t *said, int k, const struct seen *seen, json_t *judged,
                          const char *where) {
     const struct modcase *c = r->c;
@@ -225,6 +228,7 @@ static bool check_output(struct torch_answer *r, const json_t *said, int k, cons
 
 /* ---- what the referee says of them ---- */
 
+/* What messages call a family of inputs. */
 static const char *family_text(const char *family) {
     static const char *const texts[][2] = {
         {"shipped", "inputs as the problem makes them"},
@@ -249,7 +253,7 @@ static double number(const json_t *o, const char *key) {
     return json_number_value(v);
 }
 
-/* The referee's word on one call, as a verdict. True: equal. */
+/* Turns the referee's judgement of one call into a verdict. True: the outputs are equal to what is expected. */
 static bool note_judgement(struct torch_answer *r, const json_t *v, const struct modset *set, const char *where) {
     const char *word = json_string_value(json_object_get(v, "verdict"));
     struct verdict *out = r->out;
@@ -277,14 +281,13 @@ static bool note_judgement(struct torch_answer *r, const json_t *v, const struct
     return false;
 }
 
-/* Looks at the outputs of some of the calls just made. */
 bool run_check_calls(struct torch_answer *r, const json_t *reply, const int *calls, int n, const int *slots,
                      int n_slots, const struct modset *sets, const char *where) {
     struct modcase *c = r->c;
     struct seen seen[CHECKED_CALLS * MODCASE_MAX_OUTPUTS] = {{0}};
     struct err e = {0};
     enum status st;
-    /* Of what is large a part is looked at in timed calls, which part is decided only now. */
+    /* In timed calls only a part of a large output is looked at. Which part this is, is decided only now. */
     const bool in_part = is_timed(r) && is_hardened(r->j);
     const uint64_t seed = in_part ? (rng_u64(r->random, 10, ++r->random_step) >> 11) | 1 : 0;
     if (!snapshot(r, reply, calls, n, seed, where, seen)) return false;

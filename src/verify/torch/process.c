@@ -12,8 +12,8 @@ static uint64_t nonce_key(struct torch_answer *r) {
     return hmac_u64(r->random, "nonces", ++r->process.started, NULL, 0);
 }
 
-/* An answer that sends requests to compile and reads no reply fills its socket: what it is then sent fails after so
- * long, instead of waiting until it reads. */
+/* An answer that asks for objects to be compiled, and reads no reply, fills its socket. Sending to such an answer then
+ * fails after this time. Without the limit, sending would wait until the answer reads. */
 static void stop_waiting_for_room(const struct modrun *m, double seconds) {
     const struct timeval most = {.tv_sec = (time_t)ceil(seconds)};
     if (setsockopt(m->socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) != 0) log_debug("SO_SNDTIMEO is refused");
@@ -29,7 +29,8 @@ enum status run_fork(struct torch_answer *r, struct err *e) {
     }
     r->process.up = st == ST_OK;
     if (r->process.up) stop_waiting_for_room(&r->process.run, r->j->o->run_timeout_s);
-    /* Where there are processors enough that neither the answer nor the system misses this one. */
+    /* We wait for replies without sleeping only where there are so many processors that neither the answer nor the
+     * system misses the one that this takes. */
     r->process.run.spin = module_cpus(r->j) >= (on_gpu(r->j) ? GPU_CPUS : r->j->o->threads + 3);
     return st;
 }
@@ -50,6 +51,7 @@ void run_finish(struct torch_answer *r) {
     json_decref(r->process.segments);
     json_decref(r->interface);
     r->process.segments = r->interface = NULL;
-    /* Its memory goes with it: an answer can write there, parameters and what it wants to tell the next one. */
+    /* The lane's memory goes, too. An answer can write there: other parameters, or what it wants to tell the next
+     * answer. */
     if (r->c) modcase_close_lane(&r->j->cases, r->c, LANE_ANSWER);
 }

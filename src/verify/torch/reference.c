@@ -10,7 +10,6 @@ void reference_drop(struct module_judge *j) {
     j->current = NULL;
 }
 
-/* The process that runs eager calls of the problem. The answer stands still while it is brought up. */
 bool reference_up(struct torch_answer *answer, struct torch_answer *ref, struct err *e, enum status *st) {
     struct module_judge *j = answer->j;
     *st = ST_OK;
@@ -24,7 +23,7 @@ bool reference_up(struct torch_answer *answer, struct torch_answer *ref, struct 
     *st = modcase_open_lane(&j->cases, answer->c, LANE_REFERENCE, e);
     if (*st == ST_OK) *st = run_fork(ref, e);
     if (*st != ST_OK) return false;
-    /* Module in training mode, parameters as initialised, as KernelBench times it. */
+    /* The module is in training mode, and its parameters are as initialised, because KernelBench times it so. */
     if (!run_load(ref, answer->c->code, false) || !run_attach(ref, LANE_REFERENCE) || !run_build(ref, 0)) {
         *st = FAIL(e, ST_INVALID, "the reference: %s", ref->out->message);
         run_end(ref);

@@ -6,7 +6,8 @@
 #include "base/clock.h"
 #include "verify/torch/failure.h"
 
-/* Of the kernels of an answer's own, and of a source that they are looked for in. */
+/* Bytes that the names of an answer's own kernels may take, and bytes of a source in which such names are looked for,
+ * at most. */
 enum { MOST_NAMES_BYTES = 64 << 10, MOST_SOURCE_BYTES = 1 << 20 };
 
 void run_open_request(struct str *q, const char *op) {
@@ -14,8 +15,6 @@ void run_open_request(struct str *q, const char *op) {
     js_put_str(q, "op", op);
 }
 
-/* Compiles what an answer asks for, and hands it the object. False: the answer has gone; where that is for our own
- * trouble, which it does not get to hear of, the verdict is there and r->process.up is false. */
 bool run_serve_build(struct torch_answer *r, const json_t *wanted, double timeout_s) {
     struct compile_job job;
     bool standin;
@@ -23,7 +22,7 @@ bool run_serve_build(struct torch_answer *r, const json_t *wanted, double timeou
     CLEANUP_STR struct str q = STR_INIT;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++) {
         const char *text = json_string_value(json_object_get(wanted, sources[i]));
-        /* Each kernel that ran is looked for in all of them. */
+        /* The names are limited, because each kernel that ran is looked for in all of them. */
         if (text && r->kernels.list.len < MOST_NAMES_BYTES && strlen(text) < MOST_SOURCE_BYTES)
             kernel_names_note(&r->kernels, text);
     }
@@ -40,8 +39,6 @@ bool run_serve_build(struct torch_answer *r, const json_t *wanted, double timeou
     return modrun_send(&r->process.run, &q, fd);
 }
 
-/* One request to the answer; false: a verdict is there. What it compiles in __init__() or in its first calls takes no
- * time of theirs. */
 bool run_request(struct torch_answer *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
                  int64_t *ns) {
     enum modrun_result result = modrun_call(&r->process.run, q, fd, timeout_s, reply, ns);

@@ -7,7 +7,7 @@
 #include "verify/torch/reference.h"
 #include "verify/torch/request.h"
 
-/* A lane above this does not outlive the batch that it was made for. */
+/* A lane that is larger than this does not outlive the batch that it was made for. */
 static const int64_t most_lane_bytes = (int64_t)8 << 30;
 
 static void give_back(struct module_judge *j) {
@@ -39,7 +39,7 @@ void module_rested(struct module_judge *j) {
     j->rest.last = NULL;
 }
 
-/* A driver takes a tenth of a second to end a process. Nobody waits for it who has the verdict. */
+/* A driver takes a tenth of a second to end a process. Whoever has the verdict does not wait for that. */
 void module_begin_rest(struct module_judge *j) {
     if (on_gpu(j)) j->rest.is_running = pthread_create(&j->rest.thread, NULL, rest_main, j) == 0;
     if (j->rest.is_running) return;

@@ -5,11 +5,12 @@
 #include "verify/jail/time_account.h"
 #include "verify/torch/state.h"
 
-/* Starts those that are missing, on a GPU; they go on warming up by themselves. */
 void spares_prepare(struct module_judge *j) {
     static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
     if (!on_gpu(j)) return;
-    const int requests = backend_info(j->o->backend)->in_python ? 2 : 1; /* the context, then the compiler */
+    const int requests = backend_info(j->o->backend)->in_python
+                             ? 2
+                             : 1; /* The first request is for the context, the second one for the compiler. */
     pthread_mutex_lock(&j->spares.lock);
     for (int i = 0; i < MODULE_SPARES; i++) {
         struct module_spare *s = &j->spares.of[i];
@@ -18,7 +19,8 @@ void spares_prepare(struct module_judge *j) {
         struct modrun_options mo = module_process_options(j, NULL);
         s->due = 0;
         if (modrun_start(&s->r, &j->zygote, &mo, 0, &e) != ST_OK) {
-            log_debug("%s", e.msg); /* the answer that would have had it starts one and says why */
+            log_debug("%s", e.msg); /* The answer that would have taken this spare starts a process itself, and says why
+                                       that fails. */
             continue;
         }
         while (s->r.outer > 0 && s->due < requests) {
@@ -54,7 +56,8 @@ void spares_close(struct module_judge *j) {
     pthread_mutex_destroy(&j->spares.lock);
 }
 
-/* With the lock held: the replies to `warm`. One that fails is ended. */
+/* Reads the replies to "warm" that are due. A process that does not reply, or has failed, is ended. The caller holds
+ * the lock. */
 static void settle(struct module_spare *s) {
     while (s->r.outer > 0 && s->due > 0) {
         json_t *reply = NULL;
@@ -64,8 +67,9 @@ static void settle(struct module_spare *s) {
     }
 }
 
-/* Where there are many processors, a process that gets its context and compiles disturbs neither the device nor the
- * one that gives it its work; answers that are loaded ahead do no less. */
+/* With MANY_CPUS processors or more, spares may go on starting up during measurements. A process that gets its context
+ * and compiles then disturbs neither the device nor the process that gives the device its work. Answers that are loaded
+ * ahead do as much at such times. */
 void spares_settle(struct module_judge *j) {
     enum { MANY_CPUS = 8 };
     const double t0 = clock_now_s();
@@ -81,7 +85,7 @@ bool spares_take(struct module_judge *j, struct modrun *out, uint64_t nonce_seed
     bool found = false;
     const double t0 = clock_now_s();
     pthread_mutex_lock(&j->spares.lock);
-    /* One that is warm, else the first that gets so. */
+    /* The first round looks for a spare that is warm. The second round takes the first spare that gets warm. */
     for (int i = 0; i < 2 * MODULE_SPARES && !found; i++) {
         struct module_spare *s = &j->spares.of[i % MODULE_SPARES];
         if (i < MODULE_SPARES && s->due > 0) continue;

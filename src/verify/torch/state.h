@@ -16,8 +16,8 @@
 #include "verify/torch/rest.h"
 #include "verify/torch/spares.h"
 
-/* Processors from which on those that take part in a GPU's timing (this process, which waits without sleeping, the
- * referee, what is timed) have one each. */
+/* With this many processors, each of those that take part in a GPU's timing has one: this process, which waits without
+ * sleeping, the referee, and what is timed. */
 enum { GPU_CPUS = 4 };
 
 struct module_judge {
