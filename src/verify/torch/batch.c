@@ -1,11 +1,12 @@
 /* Judges a batch of answers in order. While one is judged, those behind it are made ready. */
+#include "verify/torch/batch.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "verify/torch/batch.h"
 #include "verify/torch/judge.h"
 #include "verify/torch/load.h"
 #include "verify/torch/process.h"
@@ -24,7 +25,7 @@ static enum status prepare_case(struct torch_answer *r, const struct problem *p,
     struct module_judge *j = r->j;
     struct modcase *c;
     enum status st = modcase_get(&j->cases, p->code, &c, e);
-    if (r->c != c) r->c = c; /* Only then, because a thread may be reading it. */
+    if (r->c != c) r->c = c; /* It is not written needlessly, because a thread may be reading it. */
     if (st == ST_OK && r->c != j->current) {
         reference_drop(j);
         r->c->ahead = false;
@@ -58,15 +59,16 @@ struct loading {
     struct torch_answer *runs; /* One for each item. */
     size_t n;                  /* How many items there are. */
     size_t next;               /* The first item that no thread has begun to load. */
-    size_t judged;        /* How many items have their verdicts, which is also the number of the one that is judged. */
-    size_t ahead;         /* Threads load the items below judged + ahead. */
-    bool *known;          /* [i] true: what item i is compiled against is known, or it needs nothing, or its problem cannot be loaded. */
-    bool *loaded;         /* [i] true: a thread is through with loading item i, with or without success. */
-    bool *dropped;        /* [i] true: item i was loaded ahead and ended again. It is loaded in its turn. */
-    bool stop;            /* true: the batch is over, and the threads return. */
-    bool blind;           /* true: no more problems are loaded ahead of their turn, because the referee had no room
-                           * for one, or was lost over it. */
-    pthread_mutex_t lock; /* Protects next, judged, known, loaded, dropped and stop. */
+    size_t judged; /* How many items have their verdicts, which is also the number of the one that is judged. */
+    size_t ahead;  /* Threads load the items below judged + ahead. */
+    bool *known;   /* [i] true: what item i is compiled against is known, or it needs nothing, or its problem cannot be
+                      loaded. */
+    bool *loaded;  /* [i] true: a thread is through with loading item i, with or without success. */
+    bool *dropped; /* [i] true: item i was loaded ahead and ended again. It is loaded in its turn. */
+    bool stop;     /* true: the batch is over, and the threads return. */
+    bool blind;    /* true: no more problems are loaded ahead of their turn, because the referee had no room
+                    * for one, or was lost over it. */
+    pthread_mutex_t lock;   /* Protects next, judged, known, loaded, dropped and stop. */
     pthread_cond_t changed; /* One of them has changed. */
 };
 
@@ -152,7 +154,7 @@ static bool look_ahead(struct loading *l, size_t i) {
 
 /* ---- behind a verdict ---- */
 
-/* Without a passed test and a wrong output, nothing was compared that could have an error. */
+/* If no test has passed and no output was found wrong, nothing was compared that could have an error. */
 static void settle_error(struct verdict *v) {
     if (v->tests_passed == 0 && v->outcome != OUTCOME_WRONG_OUTPUT && v->outcome != OUTCOME_NOT_FINITE)
         v->max_error = (double)NAN;
@@ -292,9 +294,8 @@ static void judge_next(struct loading *l, size_t i, bool threads) {
         }
         pthread_mutex_unlock(&l->lock);
     }
-    if (ahead)
-        st = prepare_case(r, l->items[i].problem,
-                          &e); /* The referee may have been lost meanwhile. Then this loads the problem again. */
+    /* The referee may have been lost meanwhile. Then this loads the problem again. */
+    if (ahead) st = prepare_case(r, l->items[i].problem, &e);
     if (ahead) note_fault(l, i, r, st);
     const bool known = st == ST_OK;
     /* The answer could not be loaded ahead for want of memory. It is loaded once more in its turn, because memory may

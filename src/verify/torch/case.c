@@ -11,7 +11,9 @@
 #include "io/json.h"
 
 static const double load_timeout_s = 300, work_timeout_s = 300;
-/* Memory of a lane's slots. It is so much that a GPU's cache cannot hold what the calls of one request read, and up to a share of what is free on the GPU, so that requests have many calls even where inputs are large. The outputs of a request's calls are kept until they have been looked at. They may take OUTPUT_SHARE times as much. */
+/* Memory of a lane's slots. It is so much that a GPU's cache cannot hold what the calls of one request read, and up to
+ * a share of what is free on the GPU, so that requests have many calls even where inputs are large. The outputs of a
+ * request's calls are kept until they have been looked at. They may take OUTPUT_SHARE times as much. */
 static const int64_t cpu_slot_bytes = 16 << 20, gpu_slot_bytes = 256 << 20, gpu_most_slot_bytes = (int64_t)4 << 30;
 enum { CPU_SLOTS = 128, GPU_SLOTS = 128, FREE_SHARE = 32, OUTPUT_SHARE = 4 };
 
@@ -86,7 +88,8 @@ static void put_set(struct str *q, const struct modcase *c, const struct modset 
 /* ---- loading ---- */
 
 static uint64_t secret(const struct modcase *c, uint64_t stream, uint64_t i) {
-    /* An answer is told some of these numbers, and sees what is drawn from others. It must not be able to find the rest. They have 53 bits, so that they are positive, and exact for every JSON reader. */
+    /* An answer is told some of these numbers, and sees what is drawn from others. It must not be able to find the
+     * rest. They have 53 bits, so that they are positive, and exact for every JSON reader. */
     return hmac_u64(c->seed, "set", i, &stream, sizeof stream) >> 11;
 }
 
@@ -146,19 +149,26 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
     return ST_OK;
 }
 
-/* The families beyond `shipped`, the most telling ones first, each on one parameter set. An answer sees which parameter set it has. It could take short cuts on the first set if it met nothing but shipped inputs there. Scaled inputs on the first set are only for problems whose own inputs hardly change their outputs. For other problems the referee says that they are not usable. */
+/* The families beyond `shipped`, the most telling ones first, each on one parameter set. An answer sees which parameter
+ * set it has. It could take short cuts on the first set if it met nothing but shipped inputs there. Scaled inputs on
+ * the first set are only for problems whose own inputs hardly change their outputs. For other problems the referee says
+ * that they are not usable. */
 static const struct {
     const char *name;
     int param_set;
 } families[] = {{"scaled", 0}, {"signed", 1}, {"probe", 1}, {"offset", 1}, {"spikes", 0},
                 {"unit", 1},   {"scaled", 1}, {"small", 1}, {"negated", 1}};
-/* One of each OTHER_TIMED timed sets is of one of these families, where the reference stands it on parameters as initialised. Otherwise the distribution of their inputs would tell that calls are the clock's. */
+/* One of each OTHER_TIMED timed sets is of one of these families, where the reference stands it on parameters as
+ * initialised. Otherwise the distribution of their inputs would tell that calls are the clock's. */
 static const char *const timed_families[] = {"scaled", "spikes", "signed"};
-/* Half of the other timed sets are of this family, where one element can be made to show: they are as the problem makes them, but for one element of one input. An answer that looks at a part of the inputs, and sees that they are as usual, has not looked at that element. Such sets take as long as others. */
+/* Half of the other timed sets are of this family, where one element can be made to show: they are as the problem makes
+ * them, but for one element of one input. An answer that looks at a part of the inputs, and sees that they are as
+ * usual, has not looked at that element. Such sets take as long as others. */
 static const char touched_family[] = "touched";
 enum { OTHER_TIMED = 4 };
 
-/* Begins the question which families the reference itself stands. wanted: how many usable ones are enough. timed: the sets are for the clock, so that they have to take as long as shipped ones. */
+/* Begins the question which families the reference itself stands. wanted: how many usable ones are enough. timed: the
+ * sets are for the clock, so that they have to take as long as shipped ones. */
 static void begin_survey(struct str *q, const struct modcase *c, int wanted, bool timed) {
     begin(q, "module_survey", c);
     js_put_i64(q, "seed", (int64_t)secret(c, 6, 0));
@@ -201,7 +211,8 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     bool hardened = m->o->scoring == SCORING_HARDENED, families_too = hardened && !m->o->single_input;
     c->n_trials = 0;
     for (int i = 0; i < (families_too ? 1 : n); i++) {
-        /* KernelBench draws the seeds of its trials from 42 with the PyTorch at hand. The numbers depend on the version of PyTorch. */
+        /* KernelBench draws the seeds of its trials from 42 with the PyTorch at hand. The numbers depend on the version
+         * of PyTorch. */
         const json_t *public_seed = json_array_get(json_object_get(c->loaded, "compat_seeds"), (size_t)i);
         uint64_t seed =
             hardened ? secret(c, 3, i == 0 ? 0 : 100 + (uint64_t)i) : (uint64_t)json_integer_value(public_seed);

@@ -1,4 +1,6 @@
 /* Times ModelNew answers. Answer and reference take turns, on our clock. */
+#include "verify/torch/clock.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +9,6 @@
 #include "base/rng.h"
 #include "verify/timing.h"
 #include "verify/torch/calls.h"
-#include "verify/torch/clock.h"
 #include "verify/torch/failure.h"
 #include "verify/torch/gpu.h"
 #include "verify/torch/load.h"
@@ -48,9 +49,9 @@ static const double much_slowed = 1.1;
 /* The reference is asked so many times for that, at least and at most. Requests whose numbers of calls differ by no
  * more than the factor alike_calls are compared. */
 enum { LEAST_CONTROLS = 4, MOST_CONTROLS = 16 };
-static const double alike_calls = 1.5,
-                    long_control_s =
-                        0.5; /* When they have taken long_control_s, fewer than MOST_CONTROLS requests are made. */
+static const double alike_calls = 1.5;
+/* When they have taken this long, fewer than MOST_CONTROLS requests are made. */
+static const double long_control_s = 0.5;
 /* A ratio says nothing when the spread of the answer's requests, slow ones to quick ones, is this many times the spread
  * of the reference's in the same turns, and the upper end of the interval is this many times the lower one. */
 static const double wild_spread = 3, wild_interval = 2;
@@ -554,8 +555,8 @@ static struct timing_ratio take_turns(struct timed_pair *d, bool *good) {
         *good = *good && round_of(d, s->n % 2 == 1, false, one);
         if (!*good) break;
         const bool single = d->answer->clock.one_at_a_time && d->n > 1;
-        if (single || apart != d->answer->process.own_streams) { /* This was found out only now. So it begins again,
-                                                                    with single calls, or with waiting for each call. */
+        /* Either was found out only now. So the turns begin again, with single calls, or with waiting for each call. */
+        if (single || apart != d->answer->process.own_streams) {
             if (single) d->n = d->limit = 1;
             s->n = 0;
             continue;

@@ -35,9 +35,8 @@ bool run_has_waited(struct torch_answer *r) {
     if (r->c->busy && ++r->clock.busy_turns > most_busy) return who_is_busy(r, where);
     if (!r->c->watching) return true;
     enum status st = modcase_watched(&r->j->cases, r->c, &changed, &e);
-    if (st == ST_OK)
-        st = modcase_drain(&r->j->cases, r->c, &ignored,
-                           &e); /* This also empties the cache of the memory that was read. */
+    /* Draining empties the cache of the memory that was read. */
+    if (st == ST_OK) st = modcase_drain(&r->j->cases, r->c, &ignored, &e);
     if (st != ST_OK) verdict_of_trouble(r->out, st == ST_INVALID ? ST_WORKER : st, &e);
     if (st != ST_OK) return false;
     return !changed || run_reject(r, where, OUTCOME_HIDDEN_WORK, "memory changed while the answer stood still");
@@ -55,10 +54,9 @@ bool run_record(struct torch_answer *r, bool on, json_t **reply) {
 
 bool run_account(struct torch_answer *r, const json_t *recorded) {
     static const double least_share = 0.01;
-    const json_t *kernels = json_object_get(recorded, "kernels"),
-                 *theirs = json_object_get(
-                     r->c->loaded,
-                     "kernels"); /* A kernel that the reference launches, too, does not count as the answer's own. */
+    const json_t *kernels = json_object_get(recorded, "kernels");
+    /* A kernel that the reference launches, too, does not count as the answer's own. */
+    const json_t *theirs = json_object_get(r->c->loaded, "kernels");
     double all = 0, mine = 0, times = 0;
     r->process.own_streams |= json_is_true(json_object_get(recorded, "elsewhere"));
     for (size_t i = 0; i < json_array_size(kernels); i++) {

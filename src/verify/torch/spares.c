@@ -19,8 +19,8 @@ void spares_prepare(struct module_judge *j) {
         struct modrun_options mo = module_process_options(j, NULL);
         s->due = 0;
         if (modrun_start(&s->r, &j->zygote, &mo, 0, &e) != ST_OK) {
-            log_debug("%s", e.msg); /* The answer that would have taken this spare starts a process itself, and says why
-                                       that fails. */
+            /* The answer that would have taken this spare starts a process itself, and says why that fails. */
+            log_debug("%s", e.msg);
             continue;
         }
         while (s->r.outer > 0 && s->due < requests) {

@@ -1,6 +1,21 @@
 /* state: what the files of this room work on. struct module_judge is what all answers share, and struct torch_answer is
  * one answer on its way to its verdict. A function whose name begins with run_ works on one struct torch_answer; where
- * it returns bool, false means that the verdict is there (in r->out) or that the answer's process has gone. */
+ * it returns bool, false means that the verdict is there (in r->out) or that the answer's process has gone.
+ *
+ * The files of the room, from the top down. Each of them calls only files that stand in lines below its own:
+ *   open        starts and closes what judging stands on
+ *   batch       many answers
+ *   judge       one answer: trials, whose kernels run, times
+ *   clock       times of answer and reference          rest       what happens behind a batch
+ *   outputs     whether outputs are right              reference  the process of the reference
+ *   calls       calls in an answer's process           load       from source to a module in that process
+ *   gpu         what is checked on a GPU alone
+ *   request     one request to an answer's process
+ *   failure     what went wrong with it, as a verdict
+ *   process     its start and its end
+ *   spares      processes that wait for answers
+ *   state       this file
+ *   answer      one jailed Python                      case       a problem, through the referee */
 #ifndef KERNELRL_VERIFY_TORCH_STATE_H
 #define KERNELRL_VERIFY_TORCH_STATE_H
 
@@ -65,7 +80,7 @@ struct torch_process {
     uint64_t started;         /* How many times a process was asked for. The nonces of each depend on this number. */
     json_t *segments;         /* GPU: blocks of the answer's memory, and how another process opens them, as the last
                                * reply to "ready" has them. NULL: there was no such reply. */
-    enum memory_state memory; /* GPU. */
+    enum memory_state memory; /* GPU: how the referee looks at the memory of the answer. */
     bool own_streams;         /* GPU, true: the answer has worked on streams of its own, so that each of its calls is
                                * waited for. */
 };
@@ -92,17 +107,16 @@ struct clock_notes {
 
 struct torch_answer {
     struct module_judge *j;
-    struct modcase *c;   /* The problem. NULL: it is not known yet. */
-    struct verdict *out; /* The verdict. Its owner is the caller of module_verify(). */
-    const char *source;  /* The answer's source. Its owner is the caller of module_verify(). */
-    bool control;        /* true: this is the problem's own reference in the place of an answer. */
-    bool last_try;       /* true: earlier tries have ended in our own trouble, and there will be no further try. */
-    bool certain;        /* true: a fault that was found in the problem is one, because no answer had a part in it. */
-    json_t
-        *interface; /* What the answer is compiled against (struct answer_loader). NULL: nothing, or not known yet. */
-    double deadline_s;           /* When the trials have to be over, on the clock of clock_now_s(). */
-    uint64_t random;             /* Secret. What is checked, and when, is drawn from this. No two runs have the same. */
-    uint64_t random_step;        /* How many numbers have been drawn. */
+    struct modcase *c;    /* The problem. NULL: it is not known yet. */
+    struct verdict *out;  /* The verdict. Its owner is the caller of module_verify(). */
+    const char *source;   /* The answer's source. Its owner is the caller of module_verify(). */
+    bool control;         /* true: this is the problem's own reference in the place of an answer. */
+    bool last_try;        /* true: earlier tries have ended in our own trouble, and there will be no further try. */
+    bool certain;         /* true: a fault that was found in the problem is one, because no answer had a part in it. */
+    json_t *interface;    /* What the answer is compiled against. NULL: nothing, or it is not known yet. */
+    double deadline_s;    /* When the trials have to be over, on the clock of clock_now_s(). */
+    uint64_t random;      /* Secret. What is checked, and when, is drawn from this. No two runs have the same. */
+    uint64_t random_step; /* How many numbers have been drawn. */
     struct kernel_names kernels; /* The kernels in the answer's sources. */
     struct torch_process process;
     struct clock_notes clock;
