@@ -49,8 +49,8 @@ struct modcase {
     bool aliases; /* true: an output of its forward() shares memory with an input. */
     bool ahead;   /* true: it was loaded before its turn, and is kept until then. */
     struct arena arena;
-    struct spec
-        spec; /* What a native answer is called with. It has no arguments where the native ABI cannot take them. */
+    /* What a native answer is called with. It has no arguments where the native ABI cannot take them. */
+    struct spec spec;
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;

@@ -6,8 +6,8 @@
 
 /* One way in which answers are loaded. */
 struct answer_loader {
-    /* What of the problem's description an answer is prepared against: its keys, with NULL behind the last one. NULL:
-     * an answer can be loaded before its problem is known. */
+    /* What of the problem's description an answer is compiled against: the keys, with NULL behind the last one. NULL:
+     * nothing. */
     const char *const *interface;
     /* true: the answer is an object that our compilers make before it is loaded, against the problem's interface. So
      * nothing can be loaded before that is known. */
@@ -27,7 +27,8 @@ void run_note_interface(struct torch_answer *r);
 /* Executes `code` in the answer's process; compilers do their part. is_answer: the code has class ModelNew, or is what
  * the loader takes; else it has the problem's Model. */
 bool run_load(struct torch_answer *r, const char *code, bool is_answer);
-/* A process, and `source` loaded in it. Where it fails, the verdict is there and the process has been ended. */
+/* Starts a process for the answer, and loads `source` in it. Where that fails, the verdict is there and the process has
+ * been ended. */
 void run_fork_and_load(struct torch_answer *r, const char *source);
 /* Gives the process the memory of one lane: parameters and inputs. */
 bool run_attach(struct torch_answer *r, enum modcase_lane lane);

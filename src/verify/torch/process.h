@@ -4,14 +4,15 @@
 
 #include "verify/torch/state.h"
 
-/* A fresh jailed process for r: a spare one where r may take it, else a new one. */
+/* Gives r a jailed process that has run nothing of an answer's: a spare one where r may take it and there is one, else
+ * a new one. */
 enum status run_fork(struct torch_answer *r, struct err *e) MUST_USE;
 /* Ends the answer's process, if it runs. */
 void run_end(struct torch_answer *r);
 /* The same, but on a GPU the referee first closes what it has opened of the answer's memory. run_finish() frees the
  * rest of r. */
 void run_retire(struct torch_answer *r);
-/* Ends what is left of the answer; all that is in r but the verdict. */
+/* Ends the answer's process, and frees all that is in r but the verdict. */
 void run_finish(struct torch_answer *r);
 
 #endif

@@ -15,10 +15,10 @@ void run_open_request(struct str *q, const char *op);
  * time of theirs. */
 bool run_request(struct torch_answer *r, struct str *q, int fd, double timeout_s, const char *where, json_t **reply,
                  int64_t *ns);
-/* A request whose reply says nothing more. */
+/* Sends a request whose reply says nothing more. */
 bool run_simple(struct torch_answer *r, struct str *q, int fd, double timeout_s, const char *where);
-/* The same for what a process does before its answer is called. A busy machine may be late with it. So lateness is our
- * trouble, except in the last try. */
+/* Does the same for what a process has to do before its answer is called. A busy machine may be late with it. So
+ * lateness is our trouble, except in the last try. */
 bool run_starting(struct torch_answer *r, struct str *q, int fd);
 /* Compiles what an answer asks for (`wanted`, its message) within timeout_s, and hands it the object. False: the answer
  * has gone. Where our own trouble is the reason, the answer does not hear of it, the verdict is there, and the process

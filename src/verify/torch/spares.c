@@ -8,9 +8,8 @@
 void spares_prepare(struct module_judge *j) {
     static const char request[] = "{\"op\":\"warm\",\"triton\":%s}";
     if (!on_gpu(j)) return;
-    const int requests = backend_info(j->o->backend)->in_python
-                             ? 2
-                             : 1; /* The first request is for the context, the second one for the compiler. */
+    /* The first request is for the context, the second one for the compiler. */
+    const int requests = backend_info(j->o->backend)->in_python ? 2 : 1;
     pthread_mutex_lock(&j->spares.lock);
     for (int i = 0; i < MODULE_SPARES; i++) {
         struct module_spare *s = &j->spares.of[i];

@@ -132,7 +132,7 @@ int module_cpus(const struct module_judge *j);
 /* Leaves the processor of what is timed to it: this thread and what it starts, the referee, and processes to be forked
  * keep to the others. place_free() ends that for this thread. */
 void module_keep_clear(struct module_judge *j);
-/* Limits of a process for answers to problem c. c may be NULL on a GPU. */
+/* The device and the limits of a process for answers to problem c. c may be NULL on a GPU. */
 struct modrun_options module_process_options(const struct module_judge *j, const struct modcase *c);
 
 #endif
