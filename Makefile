@@ -7,7 +7,7 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-fo
 BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
              -Isrc -pthread $(WARN) $(OPT)
 ifneq ($(SAN),)
-  BUILD := build/san
+  BUILD := build/$(if $(filter thread,$(SAN)),tsan,san)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
   LDFLAGS += -fsanitize=$(SAN)
 endif

@@ -83,6 +83,10 @@ bool cpu_isa_force(const char *name) {
     return isa != NULL;
 }
 
+void logprob_ids(const float *logits, int64_t V, const int32_t *ids, int n, float *logp) {
+    cpu_isa_current()->k->logprob_ids(logits, V, ids, n, logp);
+}
+
 float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy) {
     ASSERT(target >= 0 && target < V);
     return cpu_isa_current()->k->logprob_row(logits, V, target, entropy);

@@ -133,6 +133,7 @@ struct cpu_kernels {
     pool_fn *gemm, *pack, *rmsnorm, *rmsnorm_grad, *rope, *rope_grad, *swiglu, *swiglu_grad, *attention,
         *attention_grad, *logprob, *logprob_grad;
     float (*logprob_row)(const float *x, int64_t V, int32_t target, float *entropy);
+    void (*logprob_ids)(const float *x, int64_t V, const int32_t *ids, int n, float *logp);
     void (*exp_f32)(float *y, const float *x, int64_t n);
 };
 extern const struct cpu_kernels cpu_kernels_reference;

@@ -29,5 +29,6 @@ const struct cpu_kernels KERNELS = {
     .logprob = logprob_rows,
     .logprob_grad = logprob_grad_rows,
     .logprob_row = logprob_row_isa,
+    .logprob_ids = logprob_ids_isa,
     .exp_f32 = exp_f32_isa,
 };

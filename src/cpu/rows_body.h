@@ -197,6 +197,12 @@ static float logprob_row_isa(const float *x, int64_t V, int32_t target, float *e
     return (float)((double)x[target] - (double)max - log_l);
 }
 
+static void logprob_ids_isa(const float *x, int64_t V, const int32_t *ids, int n, float *logp) {
+    float w, max = row_max(x, V);
+    const double log_l = log((double)row_sumexp(x, V, max, &w));
+    for (int i = 0; i < n; i++) logp[i] = (float)((double)x[ids[i]] - (double)max - log_l);
+}
+
 static void logprob_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct logprob_args *p = ctx;

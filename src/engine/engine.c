@@ -8,7 +8,7 @@
  * before it does, and the oldest never waits, so everything ends. What is drawn depends on the logits, whose bits do
  * not depend on batch, chunks or cache, and on (seed, request, sample, position): preemption cannot be seen in a
  * sample. */
-#include "engine/engine.h"
+#include "engine/internal.h"
 
 #include <limits.h>
 #include <math.h>
@@ -17,69 +17,8 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "base/str.h"
-#include "engine/sampler.h"
-#include "tensor/backend.h"
 
 int engine_batch_on(const char *device) { return strcmp(device, "cpu") == 0 ? ENGINE_BATCH_CPU : ENGINE_BATCH_GPU; }
-
-struct flight { /* a sequence in flight */
-    int req;
-    int sample; /* this one; of a prompt, the next to start */
-    int left;   /* samples to start from this prompt; 0: a sample */
-    int seq;    /* of the cache; -1: preempted */
-    int limit;  /* tokens to draw */
-    int n;      /* tokens drawn */
-    int feed;   /* tokens the step at hand feeds */
-    int row;    /* of the last step's logits, or -1 */
-    int next;   /* its place in the step that is under way behind that one, or -1 */
-    bool drawn; /* the device drew from it: en->drawn[row] */
-    uint64_t stream;
-    const int32_t *tokens; /* the prompt, or own_tokens */
-    int32_t *own_tokens;   /* [token_cap] prompt and drawn tokens */
-    float *logp, *entropy; /* [limit_cap] */
-    struct str tail;       /* last bytes, for stop strings */
-};
-struct engine {
-    struct model *m;
-    struct engine_options opt;
-    struct model_config cfg;
-    struct sampler sampler;
-    struct kv_cache *kv;
-    int64_t n_blocks, budget; /* of kv; bytes it may take */
-    struct engine_stats stats;
-    /* of the current run; the arrays are kept between runs */
-    int cap;                               /* sequences in flight at most */
-    struct flight *slot, **order, **spare; /* [cap]; order: oldest first */
-    int *free_seq, *step_seq, *step_n;
-    int n_order, n_spare, n_free;
-    int token_cap, limit_cap;
-    int32_t *token_slab;
-    float *logp_slab;
-    int32_t *step_ids;
-    float *logits, *kept_logits; /* [cap, V], [V] */
-    struct step_want *want;      /* [cap], where the device draws */
-    struct step_drawn *drawn;
-    struct draw *draw;            /* [cap], of a step that is not waited for */
-    struct flight **at_row;       /* [cap] */
-    const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
-};
-
-/* The state of engine_run that its helpers share. */
-struct engine_batch {
-    struct engine *en;
-    const struct request *req;
-    int n_req;
-    struct sample *out;
-    int *first_out; /* [n_req] index in out of a request's first sample */
-    int next_req;   /* not in flight yet */
-    int slots;      /* samples in flight at most */
-    int under_way;  /* sequences of the step that has begun and not ended; 0: there is none */
-    bool made_room; /* since waiting sequences were last let in */
-    int64_t tokens;
-    int done, total;
-    struct err *e;
-};
 
 const char *stop_reason_name(enum stop_reason r) {
     switch (r) {
@@ -95,12 +34,15 @@ void sample_free(struct sample *s) {
     free(s->ids);
     free(s->logp);
     free(s->entropy);
+    free(s->top_ids);
+    free(s->top_logp);
+    free(s->id_logp);
     *s = (struct sample){0};
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------*/
 
-static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
+int64_t kv_blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
 static void drop_kv(struct engine *en) {
     kv_free(en->kv);
@@ -108,9 +50,9 @@ static void drop_kv(struct engine *en) {
     en->n_blocks = 0;
 }
 
-/* Makes the cache hold `want` blocks, or as many as the budget allows, but at least `least`, those of request `longest`
- * alone. A cache that is big enough stays, with what it remembers. */
-static enum status reserve_kv(struct engine *en, int64_t want, int64_t least, int longest, struct err *e) {
+/* Makes the cache hold `want` blocks, or as many as the budget allows, but at least `least`, those of the request
+ * `label` alone. A cache that is big enough stays, with what it remembers. */
+static enum status reserve_kv(struct engine *en, int64_t want, int64_t least, int64_t label, struct err *e) {
     const int64_t bytes = kv_block_bytes(en->m);
     if (en->kv && en->n_blocks >= least && (en->n_blocks >= want || (en->n_blocks + 1) * bytes > en->budget))
         return ST_OK;
@@ -121,9 +63,9 @@ static enum status reserve_kv(struct engine *en, int64_t want, int64_t least, in
     if (fit < least)
         return FAIL(
             e, ST_MEMORY,
-            "request %d: the KV cache of its longest sample takes %lld bytes, the budget is %lld bytes; shorten "
+            "request %lld: the KV cache of its longest sample takes %lld bytes, the budget is %lld bytes; shorten "
             "the prompt or max_tokens, or raise the budget",
-            longest, (long long)(least * bytes), (long long)en->budget);
+            (long long)label, (long long)(least * bytes), (long long)en->budget);
     en->n_blocks = i64_min(want, fit);
     enum status st = kv_create(en->m, en->opt.max_batch + 1, en->cfg.max_positions, en->n_blocks, &en->kv, e);
     if (st != ST_OK) en->n_blocks = 0;
@@ -165,6 +107,35 @@ static void reserve_flights(struct engine *en, int cap, int tokens, int limit) {
     }
 }
 
+/* Empties the engine. What the cache remembers stays. */
+static void clear(struct engine *en) {
+    en->n_order = en->under_way = 0;
+    en->kept_by = NULL;
+    en->n_spare = en->n_free = en->cap;
+    for (int i = 0; i < en->cap; i++) {
+        en->slot[i].seq = -1;
+        en->spare[i] = &en->slot[i];
+        en->free_seq[i] = en->cap - 1 - i;
+    }
+    for (int i = 0; en->kv && i <= en->opt.max_batch; i++) kv_reset(en->kv, i);
+}
+
+/* Gives up what a failed step may have left. Nothing is in flight. */
+static void start_over(struct engine *en) {
+    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
+    clear(en);
+    drop_kv(en);
+}
+
+static enum status reserve(struct engine *en, int64_t want, int64_t least, int tokens, int limit, int64_t label,
+                           struct err *e) {
+    ASSERT(en->n_order == 0 && en->under_way == 0);
+    TRY(reserve_kv(en, want, least, label, e));
+    reserve_flights(en, en->opt.max_batch + 1, tokens, limit);
+    clear(en);
+    return ST_OK;
+}
+
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) {
     *out = NULL;
     const struct model_config *c = model_cfg(m);
@@ -180,12 +151,14 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
     if (en->opt.vocab_limit == 0 || en->opt.vocab_limit > c->V) en->opt.vocab_limit = c->V;
     sampler_init(&en->sampler, c->V, en->opt.vocab_limit);
     en->kept_logits = xmalloc((size_t)c->V * sizeof(float));
+    queue_init(en);
     *out = en;
     return ST_OK;
 }
 
 void engine_close(struct engine *en) {
     if (!en) return;
+    queue_free(en);
     drop_kv(en);
     for (int i = 0; i < en->cap; i++) str_free(&en->slot[i].tail);
     sampler_free(&en->sampler);
@@ -211,59 +184,6 @@ struct engine_stats engine_stats(const struct engine *en) {
     return en->stats;
 }
 
-/* ---- requests -----------------------------------------------------------------------------------------------------*/
-
-/* Tokens a sample may have: the last one is never fed back, so it needs no position. */
-static int token_limit(const struct engine *en, const struct request *r) {
-    return (int)i64_min(r->params.max_tokens, (int64_t)en->cfg.max_positions - r->n_prompt + 1);
-}
-
-/* Positions of a request's longest sample. */
-static int64_t positions(const struct engine *en, const struct request *r) {
-    return (int64_t)r->n_prompt + token_limit(en, r) - 1;
-}
-
-static enum status check_params(const struct engine *en, const struct sample_params *p, int index, struct err *e) {
-    if (p->max_tokens < 1)
-        return FAIL(e, ST_INVALID, "request %d: max_tokens is %d, expected >= 1", index, p->max_tokens);
-    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
-        return FAIL(e, ST_INVALID, "request %d: temperature is %g, expected a number >= 0", index,
-                    (double)p->temperature);
-    if (p->top_k < 0) return FAIL(e, ST_INVALID, "request %d: top_k is %d, expected >= 0 (0: off)", index, p->top_k);
-    if (!(p->top_p > 0 && p->top_p <= 1))
-        return FAIL(e, ST_INVALID, "request %d: top_p is %g, expected a number in (0,1]", index, (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return FAIL(e, ST_INVALID, "request %d: min_p is %g, expected a number in [0,1]", index, (double)p->min_p);
-    if (p->n_stop_ids < 0 || p->n_stop_strings < 0 || p->n_stop_strings > MAX_STOP_STRINGS)
-        return FAIL(e, ST_INVALID,
-                    "request %d: %d stop ids and %d stop strings, expected 0 or more, and at most %d strings", index,
-                    p->n_stop_ids, p->n_stop_strings, MAX_STOP_STRINGS);
-    for (int i = 0; i < p->n_stop_strings; i++) {
-        const size_t n = strlen(p->stop_strings[i]);
-        if (n < 1 || n > MAX_STOP_STRING_BYTES)
-            return FAIL(e, ST_INVALID, "request %d: stop string %d has %zu bytes, expected 1..%d", index, i, n,
-                        MAX_STOP_STRING_BYTES);
-    }
-    if (p->n_stop_strings > 0 && !en->opt.token_bytes)
-        return FAIL(e, ST_INVALID, "request %d: stop strings need the engine's token_bytes", index);
-    return ST_OK;
-}
-
-static enum status check_request(const struct engine *en, const struct request *r, int index, struct err *e) {
-    if (r->n_prompt < 1) return FAIL(e, ST_INVALID, "request %d: the prompt is empty", index);
-    if (r->n_prompt > en->cfg.max_positions)
-        return FAIL(e, ST_INVALID, "request %d: the prompt has %d tokens, the model's positions end at %d", index,
-                    r->n_prompt, en->cfg.max_positions);
-    for (int i = 0; i < r->n_prompt; i++)
-        if (r->prompt[i] < 0 || r->prompt[i] >= en->cfg.V)
-            return FAIL(e, ST_INVALID, "request %d: prompt token %d is %d, expected 0..%d", index, i, r->prompt[i],
-                        en->cfg.V - 1);
-    if (!model_adapter_there(en->m, r->adapter))
-        return FAIL(e, ST_INVALID, "request %d: there is no adapter %d", index, r->adapter);
-    if (r->n_samples < 1) return FAIL(e, ST_INVALID, "request %d: n_samples is %d, expected >= 1", index, r->n_samples);
-    return check_params(en, &r->params, index, e);
-}
-
 /* ---- drawing and stopping -----------------------------------------------------------------------------------------*/
 
 /* Adds the token's bytes and says whether a stop string is complete. It may have begun in an earlier token, so as many
@@ -285,68 +205,108 @@ static bool stop_string_hit(const struct engine *en, struct flight *f, const str
     return false;
 }
 
-static struct sample *out_of(const struct engine_batch *r, const struct flight *f) {
-    return &r->out[r->first_out[f->req] + f->sample];
+static struct sample *sample_of(const struct flight *f) {
+    return &f->t->samples[f->sample];
 }
 
-/* Adds a drawn token to its sample; *finished when it was the last. */
-static enum status accept_token(struct engine_batch *r, struct flight *f, int32_t id, float logp, float entropy,
-                                bool *finished) {
-    struct engine *en = r->en;
-    const struct request *q = &r->req[f->req];
-    const struct sample_params *p = &q->params;
-    if (id < 0 || !isfinite(logp))
-        return FAIL(r->e, ST_FAILED,
-                    "request %d (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
-                    f->req, (unsigned long long)q->id, f->sample, q->n_prompt + f->n);
+/* A request of its own has failed: its sequences are taken out at the end of the step. */
+static void fail_request(struct engine *en, struct ticket *t, enum status st) {
+    if (t->status == ST_OK) t->status = st;
+    en->failing = true;
+}
+
+/* Why a sample ends with the token it has drawn last; false: it does not. */
+static bool stops(const struct engine *en, struct flight *f, int32_t id, enum stop_reason *why) {
+    const struct sample_params *p = &f->t->req.params;
+    for (int i = 0; i < p->n_stop_ids; i++) {
+        if (id != p->stop_ids[i]) continue;
+        *why = STOP_TOKEN;
+        return true;
+    }
+    if (p->n_stop_strings > 0 && stop_string_hit(en, f, p, id)) {
+        *why = STOP_STRING;
+        return true;
+    }
+    *why = STOP_LENGTH;
+    return f->n == f->limit;
+}
+
+/* Gives a token to the request's sink. */
+static void tell(const struct engine *en, const struct flight *f, bool last) {
+    const struct request *q = &f->t->req;
+    if (!q->sink) return;
+    const struct engine_token t = {.ticket = f->t->number,
+                                   .sample = f->sample,
+                                   .at = f->n - 1,
+                                   .id = f->own_tokens[q->n_prompt + f->n - 1],
+                                   .logp = f->logp[f->n - 1],
+                                   .entropy = f->entropy[f->n - 1],
+                                   .top_ids = en->top_ids,
+                                   .top_logp = en->top_logp,
+                                   .id_logp = en->id_logp,
+                                   .last = last,
+                                   .stop = sample_of(f)->stop};
+    q->sink(q->sink_ctx, &t);
+}
+
+/* Adds a drawn token to its sample. True: the sample has ended, or its request has failed. */
+static bool accept_token(struct engine *en, struct flight *f, int32_t id, float logp, float entropy) {
+    const struct request *q = &f->t->req;
+    struct sample *s = sample_of(f);
+    if (id < 0 || !isfinite(logp)) {
+        fail_request(en, f->t,
+                     FAIL(&f->t->err, ST_FAILED,
+                          "request %lld (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
+                          (long long)f->t->label, (unsigned long long)q->id, f->sample, q->n_prompt + f->n));
+        return true;
+    }
     f->own_tokens[q->n_prompt + f->n] = id;
     f->logp[f->n] = logp;
     f->entropy[f->n] = entropy;
+    const size_t at = (size_t)f->n, k = (size_t)q->top_logprobs, m = (size_t)q->n_logprob_ids;
+    if (k > 0) {
+        memcpy(s->top_ids + at * k, en->top_ids, k * sizeof *s->top_ids);
+        memcpy(s->top_logp + at * k, en->top_logp, k * sizeof *s->top_logp);
+    }
+    if (m > 0) memcpy(s->id_logp + at * m, en->id_logp, m * sizeof *s->id_logp);
     f->n++;
-    r->tokens++;
-    *finished = true;
-    for (int i = 0; i < p->n_stop_ids; i++) {
-        if (id != p->stop_ids[i]) continue;
-        out_of(r, f)->stop = STOP_TOKEN;
-        return ST_OK;
-    }
-    if (p->n_stop_strings > 0 && stop_string_hit(en, f, p, id)) {
-        out_of(r, f)->stop = STOP_STRING;
-        return ST_OK;
-    }
-    out_of(r, f)->stop = STOP_LENGTH;
-    *finished = f->n == f->limit;
-    return ST_OK;
+    en->tokens++;
+    const bool last = stops(en, f, id, &s->stop);
+    tell(en, f, last);
+    return last;
 }
 
 /* For the token behind n drawn ones. */
-static double random_at(const struct engine_batch *r, const struct flight *f, int n) {
-    return rng_f64(r->req[f->req].params.seed, f->stream, (uint64_t)n);
+static double random_at(const struct flight *f, int n) {
+    return rng_f64(f->t->req.params.seed, f->stream, (uint64_t)n);
 }
-static double random_of(const struct engine_batch *r, const struct flight *f) { return random_at(r, f, f->n); }
+static double random_of(const struct flight *f) { return random_at(f, f->n); }
 
 /* Draws the next token of a sample from its row of logits. */
-static enum status take_token(struct engine_batch *r, struct flight *f, const float *logits, bool *finished) {
-    struct engine *en = r->en;
+static bool take_token(struct engine *en, struct flight *f, const float *logits) {
     float entropy = 0;
-    const int32_t id = sampler_draw(&en->sampler, logits, &r->req[f->req].params, random_of(r, f));
+    const int32_t id = sampler_draw(&en->sampler, logits, &f->t->req.params, random_of(f));
     const float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &entropy);
-    return accept_token(r, f, id, logp, entropy, finished);
+    if (isfinite(logp)) logprobs_of_row(en, &f->t->req, logits);
+    return accept_token(en, f, id, logp, entropy);
 }
 
 /* What a step is to do with the last row of f, which feeds all it has or a part. The device draws for samples, unless
- * top-k or top-p ask for an order; the first tokens of a prompt's samples are all drawn from one row, here. */
-static struct step_want want_of(const struct engine_batch *r, const struct flight *f, bool all) {
-    const struct sample_params *p = &r->req[f->req].params;
+ * top-k or top-p ask for an order, or the request for further log-probabilities; the first tokens of a prompt's samples
+ * are all drawn from one row, here. */
+static struct step_want want_of(const struct flight *f, bool all) {
+    const struct request *q = &f->t->req;
+    const struct sample_params *p = &q->params;
     if (!all) return (struct step_want){.what = STEP_NOTHING};
-    if (f->left > 0 || (p->top_k > 0 && p->temperature > 0) || (p->top_p < 1 && p->temperature > 0))
+    if (f->left > 0 || (p->top_k > 0 && p->temperature > 0) || (p->top_p < 1 && p->temperature > 0) ||
+        q->top_logprobs > 0 || q->n_logprob_ids > 0)
         return (struct step_want){.what = STEP_LOGITS};
-    return (struct step_want){STEP_DRAW, {p->temperature, p->min_p, p->temperature > 0 ? random_of(r, f) : 0}};
+    return (struct step_want){STEP_DRAW, {p->temperature, p->min_p, p->temperature > 0 ? random_of(f) : 0}};
 }
 
 /* ---- sequences in flight ------------------------------------------------------------------------------------------*/
 
-static int known_tokens(const struct engine_batch *r, const struct flight *f) { return r->req[f->req].n_prompt + f->n; }
+static int known_tokens(const struct flight *f) { return f->t->req.n_prompt + f->n; }
 
 static struct flight *insert_flight(struct engine *en, int at) {
     ASSERT(en->n_spare > 0);
@@ -378,62 +338,86 @@ static void preempt_from(struct engine *en, int at) {
 }
 
 /* Skips what the cache remembers; the last token is always fed, for its logits. */
-static void skip_cached(struct engine_batch *r, struct flight *f) {
-    struct engine *en = r->en;
+static void skip_cached(struct engine *en, struct flight *f) {
     if (en->opt.no_prefix_cache) return;
     const int64_t len = kv_len(en->kv, f->seq);
-    en->stats.cached_tokens += kv_match(en->kv, f->seq, f->tokens + len, known_tokens(r, f) - 1 - len);
+    en->stats.cached_tokens += kv_match(en->kv, f->seq, f->tokens + len, known_tokens(f) - 1 - len);
 }
 
 /* Gives a sequence without blocks a place in the cache, when there is memory for the tokens it has and for one more
  * block of everyone else; alone it always gets it. */
-static bool enter(struct engine_batch *r, struct flight *f, int running) {
-    struct engine *en = r->en;
+static bool enter(struct engine *en, struct flight *f, int running) {
     ASSERT(en->n_free > 0);
     f->seq = en->free_seq[--en->n_free];
-    kv_set_adapter(en->kv, f->seq, r->req[f->req].adapter);
-    skip_cached(r, f);
-    const int64_t need = blocks_of(known_tokens(r, f)) - kv_len(en->kv, f->seq) / KV_BLOCK;
+    kv_set_adapter(en->kv, f->seq, f->t->req.adapter);
+    skip_cached(en, f);
+    const int64_t need = kv_blocks_of(known_tokens(f)) - kv_len(en->kv, f->seq) / KV_BLOCK;
     if (running == 0 || need + running <= kv_available(en->kv)) return true;
     en->stats.cached_tokens -= kv_len(en->kv, f->seq);
     give_back_seq(en, f);
     return false;
 }
 
+/* True: the arrays and the cache hold the longest sample of a request, or it has failed for want of memory. They grow
+ * when nothing is in flight, to what the model's longest samples take in all slots, as far as the budget goes. */
+static bool made_for(struct engine *en, struct ticket *t) {
+    const int64_t need = request_positions(en, &t->req), most = en->cfg.max_positions;
+    if (en->kv && en->n_blocks >= kv_blocks_of(need) && en->token_cap > need &&
+        en->limit_cap >= request_limit(en, &t->req))
+        return true;
+    if (en->n_order > 0) return false;
+    t->status = reserve(en, en->opt.max_batch * kv_blocks_of(most), kv_blocks_of(need), (int)most + 1, (int)most,
+                               t->label, &t->err);
+    return true;
+}
+
+/* Begins a request: its prompt gets a place in the cache. False: there is no room, and the request waits on. */
+static bool begin_prompt(struct engine *en, struct ticket *t, int running) {
+    struct flight *f = insert_flight(en, en->n_order);
+    f->t = t;
+    f->sample = 0;
+    f->left = t->req.n_samples;
+    f->tokens = t->req.prompt;
+    if (enter(en, f, running)) return true;
+    en->spare[en->n_spare++] = en->order[--en->n_order];
+    return false;
+}
+
 /* Lets preempted sequences in again, then new prompts, oldest first. A prompt starts while there is a slot for one of
  * its samples at least, so only the youngest prompt can have more samples than slots. */
-static void enter_all(struct engine_batch *r) {
-    struct engine *en = r->en;
-    int running = 0, room = r->slots;
-    r->made_room = false;
+static void enter_all(struct engine *en) {
+    int running = 0, room = en->opt.max_batch;
+    en->made_room = false;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
-        if (f->seq < 0 && !enter(r, f, running)) return;
+        if (f->seq < 0 && !enter(en, f, running)) return;
         running++;
         room -= f->left > 0 ? f->left : 1;
     }
-    for (; room > 0 && r->next_req < r->n_req; r->next_req++) {
-        const struct request *q = &r->req[r->next_req];
-        struct flight *f = insert_flight(en, en->n_order);
-        f->req = r->next_req;
-        f->sample = 0;
-        f->left = q->n_samples;
-        f->tokens = q->prompt;
-        if (!enter(r, f, running)) {
-            en->spare[en->n_spare++] = en->order[--en->n_order];
-            return;
+    for (struct ticket *t; room > 0 && (t = queue_next(en));) {
+        if (!made_for(en, t)) return;
+        if (t->status == ST_OK && !model_adapter_there(en->m, t->req.adapter))
+            t->status = FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label,
+                             t->req.adapter);
+        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp)
+            t->status = logprobs_of_prompt(en, t, &t->err);
+        if (t->status != ST_OK || t->req.params.max_tokens == 0) {
+            ticket_end(en, t, &en->waiting);
+            continue;
         }
+        if (!begin_prompt(en, t, running)) return;
+        queue_start(en, t);
         running++;
-        room -= f->left;
+        room -= t->req.n_samples;
     }
 }
 
 /* Turns a flight whose cache ends with the prompt into the sample `sample` of its request. */
-static void begin_sample(struct engine_batch *r, struct flight *f, int sample) {
-    const struct request *q = &r->req[f->req];
+static void begin_sample(const struct engine *en, struct flight *f, int sample) {
+    const struct request *q = &f->t->req;
     f->sample = sample;
     f->left = 0;
-    f->limit = token_limit(r->en, q);
+    f->limit = request_limit(en, q);
     const uint64_t key[2] = {q->id, (uint64_t)sample};
     f->stream = hash_bytes(key, sizeof key, 0);
     memcpy(f->own_tokens, q->prompt, (size_t)q->n_prompt * sizeof *q->prompt);
@@ -441,36 +425,62 @@ static void begin_sample(struct engine_batch *r, struct flight *f, int sample) {
 }
 
 /* The arrays of a sample that has ended, as long as it is. */
-static void deliver(const struct engine_batch *r, const struct flight *f) {
-    struct sample *s = out_of(r, f);
+static void deliver(const struct flight *f) {
+    struct sample *s = sample_of(f);
     const size_t n = (size_t)f->n;
     s->n = f->n;
     s->ids = xmalloc((n + 1) * sizeof *s->ids);
     s->logp = xmalloc((n + 1) * sizeof *s->logp);
     s->entropy = xmalloc((n + 1) * sizeof *s->entropy);
-    memcpy(s->ids, f->own_tokens + r->req[f->req].n_prompt, n * sizeof *s->ids);
+    memcpy(s->ids, f->own_tokens + f->t->req.n_prompt, n * sizeof *s->ids);
     memcpy(s->logp, f->logp, n * sizeof *s->logp);
     memcpy(s->entropy, f->entropy, n * sizeof *s->entropy);
 }
 
-static void finish(struct engine_batch *r, int at) {
-    struct engine *en = r->en;
+static void take_out(struct engine *en, int at) {
     struct flight *f = en->order[at];
-    deliver(r, f);
     give_back_seq(en, f);
-    r->made_room = true;
+    en->made_room = true;
     en->n_order--;
     memmove(en->order + at, en->order + at + 1, (size_t)(en->n_order - at) * sizeof(struct flight *));
     en->spare[en->n_spare++] = f;
-    r->done++;
+}
+
+/* A sample has ended with its last token, or its request has failed: then the sequence stays for the sweep. */
+static bool finish(struct engine *en, int at) {
+    struct ticket *t = en->order[at]->t;
+    if (t->status != ST_OK) return false;
+    deliver(en->order[at]);
+    take_out(en, at);
+    en->samples_ended++;
+    if (++t->n_ended == t->req.n_samples) ticket_end(en, t, &en->running);
+    return true;
+}
+
+/* Takes out what belongs to requests that have failed or were cancelled, and ends these. */
+static void sweep(struct engine *en) {
+    if (!en->failing && atomic_load(&en->n_cancelled) == 0) return;
+    en->failing = false;
+    atomic_store(&en->n_cancelled, 0);
+    for (int i = en->n_order; i-- > 0;) {
+        struct flight *f = en->order[i];
+        if (f->t->status == ST_OK && !atomic_load(&f->t->cancelled)) continue;
+        if (f->t->status == ST_OK && f->left == 0) {
+            deliver(f);
+            sample_of(f)->stop = STOP_CANCELLED;
+        }
+        take_out(en, i);
+    }
+    struct ticket_list *const lists[] = {&en->running, &en->waiting};
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++)
+        for (struct ticket *t; (t = queue_to_end(en, lists[l]));) ticket_end(en, t, lists[l]);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------*/
 
 /* Decides what each sequence feeds and takes the blocks for it, oldest first; the youngest are preempted when blocks
  * run out. */
-static enum status plan(struct engine_batch *r) {
-    struct engine *en = r->en;
+static void plan(struct engine *en) {
     int budget = en->opt.prefill_tokens;
     for (int i = 0; i < en->n_order; i++) {
         en->order[i]->row = -1;
@@ -479,16 +489,15 @@ static enum status plan(struct engine_batch *r) {
     for (int i = 0; i < en->n_order && en->order[i]->seq >= 0; i++) {
         struct flight *f = en->order[i];
         if (en->kept_by == f) continue; /* has its logits */
-        const bool decode = f->left == 0 && known_tokens(r, f) - kv_len(en->kv, f->seq) == 1;
-        if (!decode) skip_cached(r, f); /* what others have computed since */
-        const int64_t pending = known_tokens(r, f) - kv_len(en->kv, f->seq);
+        const bool decode = f->left == 0 && known_tokens(f) - kv_len(en->kv, f->seq) == 1;
+        if (!decode) skip_cached(en, f); /* what others have computed since */
+        const int64_t pending = known_tokens(f) - kv_len(en->kv, f->seq);
         const int n = decode ? 1 : (int)i64_min(pending, budget);
         if (n == 0) continue;
         while (f->seq >= 0 && !kv_reserve(en->kv, f->seq, n)) {
             int youngest = en->n_order - 1;
             while (en->order[youngest]->seq < 0) youngest--;
-            if (youngest == 0)
-                return FAIL(r->e, ST_MEMORY, "request %d: the KV cache is too small for one sequence", f->req);
+            ASSERT(youngest > 0); /* made_for: one alone has room */
             preempt_from(en, youngest);
         }
         if (f->seq < 0) break; /* it was the youngest itself */
@@ -499,33 +508,30 @@ static enum status plan(struct engine_batch *r) {
             en->stats.prefilled_tokens += n;
         budget -= decode ? 0 : n;
     }
-    return ST_OK;
 }
 
 /* The smallest adapter above `last` that feeds; INT_MAX: none. */
-static int next_adapter(const struct engine_batch *r, int last) {
-    const struct engine *en = r->en;
+static int next_adapter(const struct engine *en, int last) {
     int next = INT_MAX;
     for (int i = 0; i < en->n_order; i++) {
-        const int a = r->req[en->order[i]->req].adapter;
+        const int a = en->order[i]->t->req.adapter;
         if (en->order[i]->feed > 0 && a > last && a < next) next = a;
     }
     return next;
 }
 
 /* Fills step_* with what is fed, each adapter's rows together; returns the number of sequences. */
-static int lay_out(struct engine_batch *r) {
-    struct engine *en = r->en;
+static int lay_out(struct engine *en) {
     int count = 0, n_ids = 0;
-    for (int a = INT_MIN; (a = next_adapter(r, a)) < INT_MAX;)
+    for (int a = INT_MIN; (a = next_adapter(en, a)) < INT_MAX;)
         for (int i = 0; i < en->n_order; i++) {
             struct flight *f = en->order[i];
-            if (f->feed == 0 || r->req[f->req].adapter != a) continue;
+            if (f->feed == 0 || f->t->req.adapter != a) continue;
             const int64_t len = kv_len(en->kv, f->seq);
             memcpy(en->step_ids + n_ids, f->tokens + len, (size_t)f->feed * sizeof *en->step_ids);
             en->step_seq[count] = f->seq;
             en->step_n[count] = f->feed;
-            en->want[count] = want_of(r, f, f->feed == known_tokens(r, f) - len);
+            en->want[count] = want_of(f, f->feed == known_tokens(f) - len);
             f->drawn = model_can_draw(en->m) && en->want[count].what == STEP_DRAW;
             f->row = count++;
             n_ids += f->feed;
@@ -535,16 +541,15 @@ static int lay_out(struct engine_batch *r) {
 
 /* Starts samples of the prompt at `at`, whose logits are there, while there are slots and blocks for them: each will
  * soon need one. *at moves on behind what is left of it. */
-static enum status start_samples(struct engine_batch *r, int *at, int *samples, const float *logits) {
-    struct engine *en = r->en;
+static void start_samples(struct engine *en, int *at, int *samples, const float *logits) {
     struct flight *p = en->order[*at];
-    while (p->left > 0 && *samples < r->slots && (*at == 0 || kv_available(en->kv) > *samples)) {
+    while (p->left > 0 && *samples < en->opt.max_batch && (*at == 0 || kv_available(en->kv) > *samples)) {
         struct flight *f = p;
         const int sample = p->sample;
         const bool last = p->left == 1;
         if (!last) {
             f = insert_flight(en, *at);
-            f->req = p->req;
+            f->t = p->t;
             f->seq = en->free_seq[--en->n_free];
             kv_share(en->kv, f->seq, p->seq);
             p->sample++;
@@ -552,35 +557,29 @@ static enum status start_samples(struct engine_batch *r, int *at, int *samples, 
         } else if (en->kept_by == p) {
             en->kept_by = NULL;
         }
-        begin_sample(r, f, sample);
-        bool finished;
-        TRY(take_token(r, f, logits, &finished));
-        if (finished) {
-            finish(r, *at);
+        begin_sample(en, f, sample);
+        if (take_token(en, f, logits) && finish(en, *at)) {
             if (last) --*at;
         } else {
             ++*samples;
             if (!last) ++*at;
         }
-        if (last) return ST_OK;
+        if (last || p->t->status != ST_OK) return;
     }
-    return ST_OK;
 }
 
 /* Draws from the logits of a step: the next token of samples, the first of new ones. */
-static enum status draw(struct engine_batch *r) {
-    struct engine *en = r->en;
+static void draw(struct engine *en) {
     int samples = 0;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
         if (f->left > 0) continue;
-        if (f->row >= 0 && kv_len(en->kv, f->seq) == known_tokens(r, f)) {
-            bool finished;
+        if (f->row >= 0 && kv_len(en->kv, f->seq) == known_tokens(f)) {
             const struct step_drawn *d = &en->drawn[f->row];
-            TRY(f->drawn ? accept_token(r, f, d->id, d->logp, d->entropy, &finished)
-                         : take_token(r, f, en->logits + (int64_t)f->row * en->cfg.V, &finished));
-            if (finished) {
-                finish(r, i--);
+            const bool ended = f->drawn ? accept_token(en, f, d->id, d->logp, d->entropy)
+                                        : take_token(en, f, en->logits + (int64_t)f->row * en->cfg.V);
+            if (ended && finish(en, i)) {
+                i--;
                 continue;
             }
         }
@@ -589,10 +588,9 @@ static enum status draw(struct engine_batch *r) {
     for (int i = 0; i < en->n_order; i++) {
         struct flight *p = en->order[i];
         const bool kept = en->kept_by == p;
-        if (p->left == 0 || p->seq < 0 || (!kept && (p->row < 0 || kv_len(en->kv, p->seq) < known_tokens(r, p))))
-            continue;
+        if (p->left == 0 || p->seq < 0 || (!kept && (p->row < 0 || kv_len(en->kv, p->seq) < known_tokens(p)))) continue;
         const float *logits = kept ? en->kept_logits : en->logits + (int64_t)p->row * en->cfg.V;
-        TRY(start_samples(r, &i, &samples, logits));
+        start_samples(en, &i, &samples, logits);
         if (i < 0 || en->order[i] != p || p->left == 0 || kept) continue;
         if (!en->kept_by) { /* waits for slots or blocks */
             memcpy(en->kept_logits, logits, (size_t)en->cfg.V * sizeof(float));
@@ -601,7 +599,6 @@ static enum status draw(struct engine_batch *r) {
             preempt_from(en, i); /* an older prompt waits for blocks already */
         }
     }
-    return ST_OK;
 }
 
 /* ---- steps ahead --------------------------------------------------------------------------------------------------*/
@@ -611,8 +608,7 @@ static enum status draw(struct engine_batch *r) {
  * its token leaves a row behind that nobody reads. New sequences come in when no step is under way. */
 
 /* Whether the step laid out feeds one token of each of its sequences, which the device then draws for. */
-static bool only_decodes(const struct engine_batch *r, int count) {
-    const struct engine *en = r->en;
+static bool only_decodes(const struct engine *en, int count) {
     if (!model_can_begin(en->m, count)) return false;
     for (int i = 0; i < en->n_order; i++)
         if (en->order[i]->row >= 0 && !(en->order[i]->drawn && en->order[i]->feed == 1)) return false;
@@ -621,24 +617,22 @@ static bool only_decodes(const struct engine_batch *r, int count) {
 
 /* Whether somebody is left out of the step under way who has a token to feed, or waits for the room that sequences have
  * made which have ended. */
-static bool must_let_in(const struct engine_batch *r) {
-    const struct engine *en = r->en;
-    bool waiting = r->next_req < r->n_req;
+static bool must_let_in(struct engine *en) {
+    bool waiting = queue_next(en) != NULL;
     for (int i = 0; i < en->n_order; i++) {
         const struct flight *f = en->order[i];
         if (f->left == 0 && f->seq >= 0 && f->row < 0) return true;
         waiting |= f->left > 0 || f->seq < 0;
     }
-    return waiting && r->made_room;
+    return waiting && en->made_room;
 }
 
 /* Begins the step behind the one under way, of `rows` sequences, with those whose next token is not their last; *count
  * is their number, 0 where it cannot be. */
-static enum status begin_next(struct engine_batch *r, int rows, int *count) {
-    struct engine *en = r->en;
+static enum status begin_next(struct engine *en, int rows, int *count, struct err *e) {
     int n = 0;
     *count = 0;
-    if (must_let_in(r)) return ST_OK;
+    if (must_let_in(en) || queue_paused(en)) return ST_OK;
     for (int i = 0; i < rows; i++) en->at_row[i] = NULL;
     for (int i = 0; i < en->n_order; i++)
         if (en->order[i]->row >= 0) en->at_row[en->order[i]->row] = en->order[i];
@@ -646,13 +640,13 @@ static enum status begin_next(struct engine_batch *r, int rows, int *count) {
         struct flight *f = en->at_row[i];
         if (!f || f->n + 1 >= f->limit) continue;
         if (!kv_reserve(en->kv, f->seq, 1)) return ST_OK;
-        const struct sample_params *p = &r->req[f->req].params;
+        const struct sample_params *p = &f->t->req.params;
         en->step_seq[n] = f->seq;
         en->step_ids[n] = -1 - i;
-        en->draw[n++] = (struct draw){p->temperature, p->min_p, p->temperature > 0 ? random_at(r, f, f->n + 1) : 0};
+        en->draw[n++] = (struct draw){p->temperature, p->min_p, p->temperature > 0 ? random_at(f, f->n + 1) : 0};
     }
     if (n == 0 || !model_can_begin(en->m, n)) return ST_OK;
-    TRY(model_step_begin(en->m, en->kv, n, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, r->e));
+    TRY(model_step_begin(en->m, en->kv, n, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, e));
     for (int i = 0, at = 0; i < rows; i++) {
         struct flight *f = en->at_row[i];
         if (f && f->n + 1 < f->limit) f->next = at++;
@@ -664,117 +658,167 @@ static enum status begin_next(struct engine_batch *r, int rows, int *count) {
 }
 
 /* Ends the step under way, when the next one has begun, and draws. */
-static enum status go_on(struct engine_batch *r) {
-    struct engine *en = r->en;
+static enum status go_on(struct engine *en, struct err *e) {
     int next;
-    TRY(begin_next(r, r->under_way, &next));
-    TRY(model_step_end(en->m, en->drawn, r->e));
-    TRY(draw(r));
+    TRY(begin_next(en, en->under_way, &next, e));
+    TRY(model_step_end(en->m, en->drawn, e));
+    draw(en);
     for (int i = 0; i < en->n_order; i++) {
         en->order[i]->row = en->order[i]->next;
         en->order[i]->next = -1;
     }
-    r->under_way = next;
+    en->under_way = next;
     return ST_OK;
 }
 
-static enum status step(struct engine_batch *r) {
-    struct engine *en = r->en;
-    if (r->under_way > 0) return go_on(r);
-    enter_all(r);
-    TRY(plan(r));
-    const int count = lay_out(r);
-    if (count > 0 && only_decodes(r, count)) {
+/* One step of the model, or the end of the one under way. *working: something was done. */
+static enum status step(struct engine *en, bool *working, struct err *e) {
+    *working = en->under_way > 0;
+    if (en->under_way > 0) return go_on(en, e);
+    if (queue_paused(en)) return ST_OK;
+    const int64_t ended = en->n_ended;
+    enter_all(en);
+    *working = en->n_order > 0 || en->n_ended > ended;
+    if (en->n_order == 0) return ST_OK;
+    plan(en);
+    const int count = lay_out(en);
+    if (count > 0 && only_decodes(en, count)) {
         for (int i = 0; i < count; i++) en->draw[i] = en->want[i].draw;
-        TRY(model_step_begin(en->m, en->kv, count, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, r->e));
+        TRY(model_step_begin(en->m, en->kv, count, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, e));
         en->stats.steps++;
-        r->under_way = count;
-        return go_on(r);
+        en->under_way = count;
+        return go_on(en, e);
     }
     if (count > 0) {
         TRY(model_can_draw(en->m)
                 ? model_step_draw(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->want,
-                                  en->opt.vocab_limit, en->drawn, en->logits, r->e)
-                : model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, r->e));
+                                  en->opt.vocab_limit, en->drawn, en->logits, e)
+                : model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, e));
         en->stats.steps++;
     }
-    const int done = r->done, started = en->n_order;
-    TRY(draw(r));
-    ASSERT(count > 0 || r->done > done || en->n_order > started);
+    const int started = en->n_order;
+    const int64_t samples = en->samples_ended;
+    draw(en);
+    ASSERT(count > 0 || en->samples_ended > samples || en->n_order > started || en->failing);
     return ST_OK;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------*/
+/* Every request in flight fails with the model's error. */
+static void fail_all(struct engine *en, enum status st, const struct err *e) {
+    for (int i = 0; i < en->n_order; i++) {
+        struct ticket *t = en->order[i]->t;
+        if (t->status != ST_OK) continue;
+        t->status = st;
+        t->err = *e;
+    }
+    en->failing = true;
+    sweep(en);
+    start_over(en);
+}
 
-static enum status run_all(struct engine_batch *r, engine_progress_fn *progress, void *ctx) {
-    struct engine *en = r->en;
-    while (r->done < r->total) {
-        TRY(step(r));
-        if (progress && !progress(ctx, r->tokens, r->done, r->total)) {
-            for (int i = 0; i < en->n_order; i++)
-                if (en->order[i]->left == 0) deliver(r, en->order[i]);
-            for (int i = 0; i < r->total; i++) /* those in flight, and those that never began */
-                if (!r->out[i].ids) r->out[i].stop = STOP_CANCELLED;
-            for (int i = 0; i < en->n_order; i++)
-                if (en->order[i]->left == 0) out_of(r, en->order[i])->stop = STOP_CANCELLED;
+enum status engine_step(struct engine *en, bool *working, struct err *e) {
+    queue_step_begins(en);
+    sweep(en);
+    if (en->under_way == 0) queue_drop_adapters(en);
+    const enum status st = step(en, working, e);
+    sweep(en);
+    if (st != ST_OK) fail_all(en, st, e);
+    if (en->kv) en->stats.kv_bytes = en->n_blocks * kv_block_bytes(en->m);
+    queue_step_ends(en);
+    return st;
+}
+
+enum status engine_forget(struct engine *en, struct err *e) {
+    while (en->under_way > 0) TRY(go_on(en, e));
+    if (en->n_order > 0) preempt_from(en, 0);
+    return ST_OK;
+}
+
+/* ---- a batch ------------------------------------------------------------------------------------------------------*/
+
+/* What engine_run asks the engine for: the room that all its requests take, and the places of their samples. */
+struct batch {
+    int64_t longest, longest_at, prompts, total;
+    int limit;
+};
+
+static enum status measure(const struct engine *en, const struct request *req, int n_req, struct batch *b,
+                           struct err *e) {
+    *b = (struct batch){0};
+    for (int i = 0; i < n_req; i++) {
+        TRY(request_check(en, &req[i], i, e));
+        if (!model_adapter_there(en->m, req[i].adapter))
+            return FAIL(e, ST_INVALID, "request %d: there is no adapter %d", i, req[i].adapter);
+        if (req[i].prompt_logprobs)
+            return FAIL(e, ST_INVALID, "request %d: prompt_logprobs are for engine_submit() and engine_poll()", i);
+        const int64_t len = request_positions(en, &req[i]);
+        if (len > b->longest) {
+            b->longest = len;
+            b->longest_at = i;
+        }
+        b->limit = (int)i64_max(b->limit, request_limit(en, &req[i]));
+        b->prompts += kv_blocks_of(req[i].n_prompt);
+        b->total += req[i].n_samples;
+    }
+    if (b->total > INT32_MAX / 2)
+        return FAIL(e, ST_INVALID, "%lld samples in one run are too many", (long long)b->total);
+    return ST_OK;
+}
+
+/* Ends all that is in flight or waits, as cancelled. */
+static void cancel_all(struct engine *en) {
+    queue_cancel_all(en);
+    sweep(en);
+    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
+    clear(en);
+}
+
+/* Steps until all n tickets have ended; the error is that of the first request that failed. */
+static enum status run_all(struct engine *en, struct ticket *const *tickets, int n, int64_t total,
+                           engine_progress_fn *progress, void *ctx, struct err *e) {
+    const int64_t tokens = en->tokens, ended = en->samples_ended, failed = en->n_failed;
+    while (en->samples_ended - ended < total) {
+        bool working;
+        const enum status st = engine_step(en, &working, e);
+        for (int i = 0; i < n && en->n_failed > failed; i++)
+            if (tickets[i]->status != ST_OK) {
+                *e = tickets[i]->err;
+                return tickets[i]->status;
+            }
+        TRY(st);
+        ASSERT(working);
+        if (progress && !progress(ctx, en->tokens - tokens, (int)(en->samples_ended - ended), (int)total)) {
+            cancel_all(en);
             break;
         }
     }
     return ST_OK;
 }
 
-/* Empties the engine, before a run and behind it. What the cache remembers stays. */
-static void clear(struct engine *en) {
-    en->n_order = 0;
-    en->kept_by = NULL;
-    en->n_spare = en->n_free = en->cap;
-    for (int i = 0; i < en->cap; i++) {
-        en->slot[i].seq = -1;
-        en->spare[i] = &en->slot[i];
-        en->free_seq[i] = en->cap - 1 - i;
-    }
-    for (int i = 0; en->kv && i <= en->opt.max_batch; i++) kv_reset(en->kv, i);
-}
-
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) {
-    struct engine_batch r = {.en = en, .req = req, .n_req = n_req, .out = out, .e = e};
-    int64_t longest = 0, total = 0, prompts = 0;
-    int limit = 0, longest_req = 0;
-    for (int i = 0; i < n_req; i++) {
-        TRY(check_request(en, &req[i], i, e));
-        const int64_t len = positions(en, &req[i]);
-        if (len > longest) {
-            longest = len;
-            longest_req = i;
-        }
-        limit = (int)i64_max(limit, token_limit(en, &req[i]));
-        prompts += blocks_of(req[i].n_prompt);
-        total += req[i].n_samples;
-    }
-    if (total == 0) return ST_OK;
-    if (total > INT32_MAX / 2) return FAIL(e, ST_INVALID, "%lld samples in one run are too many", (long long)total);
-    r.total = (int)total;
-    memset(out, 0, (size_t)total * sizeof *out);
-    r.slots = (int)i64_min(total, en->opt.max_batch);
+    struct batch b;
+    if (queue_busy(en)) return FAIL(e, ST_INVALID, "engine_run: requests that were submitted are in the queue");
+    TRY(measure(en, req, n_req, &b, e));
+    if (b.total == 0) return ST_OK;
+    memset(out, 0, (size_t)b.total * sizeof *out);
     /* All slots at their longest, and the prompts beside them for those that meet them again. */
-    const int64_t least = blocks_of(longest);
-    TRY(reserve_kv(en, r.slots * least + prompts, least, longest_req, e));
-    reserve_flights(en, r.slots + 1, (int)longest + 1, limit);
+    const int64_t least = kv_blocks_of(b.longest);
+    TRY(reserve(en, i64_min(b.total, en->opt.max_batch) * least + b.prompts, least, (int)b.longest + 1, b.limit,
+                       b.longest_at, e));
     en->stats = (struct engine_stats){.kv_bytes = en->n_blocks * kv_block_bytes(en->m)};
-    CLEANUP_FREE int *first_out = xmalloc((size_t)n_req * sizeof(int));
-    r.first_out = first_out;
-    for (int i = 0, at = 0; i < n_req; i++) {
-        first_out[i] = at;
-        at += req[i].n_samples;
+    CLEANUP_FREE struct ticket **tickets = xmalloc((size_t)n_req * sizeof *tickets);
+    for (int i = 0, at = 0; i < n_req; at += req[i++].n_samples) {
+        tickets[i] = ticket_new(en, &req[i], i, out + at);
+        queue_put(en, tickets[i]);
     }
-    clear(en);
-    enum status st = run_all(&r, progress, ctx);
-    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
-    clear(en);
+    enum status st = run_all(en, tickets, n_req, b.total, progress, ctx, e);
+    if (st != ST_OK) cancel_all(en);
+    for (int i = 0; i < n_req; i++) queue_take(en, tickets[i]->number);
+    for (int i = 0; i < n_req; i++) ticket_free(tickets[i]);
     if (st != ST_OK) {
-        for (int i = 0; i < r.total; i++) sample_free(&out[i]);
-        drop_kv(en); /* nothing a failed step may have left is remembered */
+        for (int i = 0; i < b.total; i++) sample_free(&out[i]);
+        start_over(en);
     }
     return st;
 }

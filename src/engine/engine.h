@@ -1,7 +1,8 @@
-/* engine: sampling. Owns KV blocks, batching, the sampler and stopping. May include model. Never sees text: stop
- * strings go through a token-to-bytes callback. A sample is a function of (weights, prompt, seed, request id,
- * parameters) and never of the batch around it, of the memory there is or of what was sampled before. Start here, then
- * engine.c. */
+/* engine: sampling. Owns the queue of requests, KV blocks, batching, the sampler and stopping. May include model. Never
+ * sees text: stop strings go through a token-to-bytes callback. A sample is a function of (weights, prompt, seed,
+ * request id, parameters) and never of the batch around it, of the memory there is, of what was sampled before or of
+ * when it was submitted. engine_run() samples a batch; the queue below it takes single requests while others run. Start
+ * here, then engine.c. */
 #ifndef KERNELRL_ENGINE_H
 #define KERNELRL_ENGINE_H
 
@@ -26,13 +27,39 @@ struct sample_params {
 enum stop_reason { STOP_TOKEN, STOP_STRING, STOP_LENGTH, STOP_CANCELLED };
 const char *stop_reason_name(enum stop_reason r);
 
+enum { MAX_LOGPROBS = 128 };
+
+/* What came of a token: given to a sink, whose pointers are good until it returns. */
+struct engine_token {
+    int64_t ticket;
+    int sample;          /* of the request */
+    int at;              /* how many tokens the sample had before */
+    int32_t id;
+    float logp, entropy; /* as in struct sample */
+    const int32_t *top_ids; /* [top_logprobs] */
+    const float *top_logp;  /* [top_logprobs] */
+    const float *id_logp;   /* [n_logprob_ids] */
+    bool last;
+    enum stop_reason stop; /* of the last one */
+};
+/* Called by the stepping thread for every token of a request. It must only append: it may not call the engine, use the
+ * model, write or wait. */
+typedef void engine_sink_fn(void *ctx, const struct engine_token *t);
+
 struct request {
     const int32_t *prompt;
     int n_prompt;
     int n_samples; /* share one prefill */
-    uint64_t id;   /* keys the random stream; sample i uses stream (id, i) */
+    uint64_t id;   /* keys the random stream; sample i uses stream (id, i), so 0 makes it one of seed and i alone */
     int adapter;   /* as in struct segment (model.h): 0 the model's own */
     struct sample_params params;
+    /* Log-probabilities beside those of the tokens drawn, at temperature 1 over the full vocabulary, too. */
+    int top_logprobs;           /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */
+    const int32_t *logprob_ids; /* [n_logprob_ids] of these ids at each place */
+    int n_logprob_ids;          /* 0..MAX_LOGPROBS */
+    bool prompt_logprobs;       /* and all of this for the prompt's tokens; params.max_tokens may be 0 then */
+    engine_sink_fn *sink;       /* NULL: none */
+    void *sink_ctx;
 };
 
 struct sample {     /* arrays owned by the caller through sample_free */
@@ -41,6 +68,10 @@ struct sample {     /* arrays owned by the caller through sample_free */
     float *entropy; /* of each distribution, nats */
     int n;
     enum stop_reason stop;
+    /* What the request asked for; else NULL. */
+    int32_t *top_ids; /* [n, top_logprobs] most probable first */
+    float *top_logp;  /* [n, top_logprobs] */
+    float *id_logp;   /* [n, n_logprob_ids] */
 };
 void sample_free(struct sample *s);
 
@@ -65,14 +96,73 @@ void engine_close(struct engine *en); /* NULL is fine */
 
 /* Runs all requests; out[] receives n_samples samples per request, in request order. progress (may be NULL) is called
  * after each step with tokens so far and sequences finished, and must not use the model; returning false cancels:
- * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run; ST_MEMORY: one whose
- * longest sample alone is over the budget; ST_FAILED: logits that are not finite. The message names the request, by its
- * place in req and its id. After an error out[] holds nothing. */
+ * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run, or requests that were
+ * submitted and are not polled yet; ST_MEMORY: one whose longest sample alone is over the budget; ST_FAILED: logits that
+ * are not finite. The message names the request, by its place in req and its id. After an error out[] holds nothing.
+ * What prompts give (prompt_logprobs) is only had from engine_poll(). */
 typedef bool engine_progress_fn(void *ctx, int64_t tokens, int done, int total);
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
 
-struct engine_stats { /* of the last run */
+/* ---- the queue ----------------------------------------------------------------------------------------------------
+ * One thread, the stepping one, calls engine_step(), engine_run(), engine_adapter_*() and whatever uses the model.
+ * engine_submit(), engine_cancel(), engine_poll(), engine_pause(), engine_resume(), engine_stop_waiting() and
+ * engine_load() may be called by any thread at any time. Requests begin in the order in which they were submitted. The
+ * first step of a queue makes a cache of the whole budget, or of what all slots can fill. */
+
+/* Checks and copies a request, all that it points to, and puts it at the end of the queue. *ticket is its number, from
+ * 1. ST_INVALID: it cannot be run, and the message names the parameter. */
+enum status engine_submit(struct engine *en, const struct request *r, int64_t *ticket, struct err *e) MUST_USE;
+/* Ends a request before the next step: its samples come back with what they have and STOP_CANCELLED. Nothing happens
+ * when it has ended. */
+void engine_cancel(struct engine *en, int64_t ticket);
+
+/* What has become of a request. */
+struct engine_result {
+    int64_t ticket;
+    enum status status;     /* ST_OK, or why it failed; other requests go on */
+    struct err err;         /* its message then */
+    struct sample *samples; /* [n_samples]; none when it failed */
+    int n_samples;
+    struct sample prompt; /* with prompt_logprobs: n prompt tokens; the first has no log-probability, which is NaN */
+};
+/* Takes a result that is there, of `ticket` or, 0, the oldest. False: there is none yet. The caller gives it to
+ * engine_result_free. */
+bool engine_poll(struct engine *en, int64_t ticket, struct engine_result *out);
+void engine_result_free(struct engine_result *r);
+
+/* Runs one step of the model for all that is in flight, letting in what waits. *working is false when there was nothing
+ * to do. An error is the model's own (a device that failed): every request in flight fails with it, those that wait
+ * stay. What concerns one request alone fails that one. */
+enum status engine_step(struct engine *en, bool *working, struct err *e) MUST_USE;
+/* Waits until there is something for engine_step to do, or timeout_s have passed, or engine_stop_waiting() was called.
+ * True: there is something. */
+bool engine_wait(struct engine *en, double timeout_s);
+void engine_stop_waiting(struct engine *en);
+
+/* After engine_pause() returns and the step that runs has ended, no step touches the model until engine_resume(): what is
+ * in flight stays. Calls add up. Weights may be changed meanwhile; what is in flight then goes on over its old keys and
+ * values, unless engine_forget() makes it compute them anew. */
+void engine_pause(struct engine *en);
+void engine_resume(struct engine *en);
+bool engine_paused(struct engine *en); /* and no step is under way */
+/* Takes the blocks of all that is in flight, between steps. What comes next is computed from the first token on. */
+enum status engine_forget(struct engine *en, struct err *e) MUST_USE;
+
+/* Adapters, between steps. A request keeps the adapter that it was submitted with: one that is dropped is refused to new
+ * requests at once, and given up when the last request with it has ended. To replace one, load the new one, drop the old
+ * one, and submit with the new index. */
+enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) MUST_USE;
+enum status engine_adapter_drop(struct engine *en, int index, struct err *e) MUST_USE;
+
+struct engine_load { /* of this moment */
+    int waiting, running; /* requests */
+    int samples;          /* sequences in flight */
+    int64_t blocks, blocks_free;
+};
+struct engine_load engine_load(struct engine *en);
+
+struct engine_stats { /* since the last engine_run began, or since the engine was opened */
     int64_t steps;
     int64_t decoded_tokens;   /* fed one by one; on a device also those behind a stop, which nobody reads */
     int64_t prefilled_tokens; /* fed in chunks: prompts, and what preempted samples had already */

@@ -151,6 +151,11 @@ struct train_batch {
  * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
+/* model_forward of a batch with targets, forward_only, that also calls on_logits with the logits of each wanted row in
+ * turn, [V] in host memory until it returns; row is its place in b->rows. */
+typedef void model_logits_fn(void *ctx, int64_t row, const float *logits);
+enum status model_forward_rows(struct model *m, const struct train_batch *b, float *logp, float *entropy,
+                               model_logits_fn *on_logits, void *ctx, struct err *e) MUST_USE;
 /* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the
  * last forward. */
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;

@@ -85,6 +85,8 @@ enum { ROW_BLOCK = 128, KV_BLOCK = 64, SUM_BLOCK = 1024, LOGIT_CHUNK = 4096 };
  * bits are those of model_forward's logp for the same logits, so a sampler that calls this records exactly what the
  * trainer computes. */
 float logprob_row(const float *logits, int64_t V, int32_t target, float *entropy);
+/* logp[i] is logprob_row of ids[i], for n ids of one row. */
+void logprob_ids(const float *logits, int64_t V, const int32_t *ids, int n, float *logp);
 
 /* exp(x) within 2 ulp: 0 below -87.3, clamped above 88.3, NaN stays NaN. Same bits on every CPU. x and y may alias. */
 void exp_f32(float *y, const float *x, int64_t n);

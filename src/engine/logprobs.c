@@ -1,0 +1,90 @@
+/* Log-probabilities beside those of the tokens drawn: of the most probable ids, of named ids, and of a prompt. They have
+ * the bits that the token's own would have had, at temperature 1 over the full vocabulary. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+/* Whether logit a of id i comes before logit b of id j. */
+static bool before(float a, int32_t i, float b, int32_t j) { return a > b || (a == b && i < j); }
+
+/* The k ids with the largest logits, largest first, smaller ids first among equals. */
+static void top_of_row(const float *logits, int64_t V, int k, int32_t *ids) {
+    int n = 0;
+    for (int32_t v = 0; v < V; v++) {
+        if (n == k && !before(logits[v], v, logits[ids[n - 1]], ids[n - 1])) continue;
+        int at = n < k ? n++ : n - 1;
+        for (; at > 0 && before(logits[v], v, logits[ids[at - 1]], ids[at - 1]); at--) ids[at] = ids[at - 1];
+        ids[at] = v;
+    }
+}
+
+void logprobs_of_row(struct engine *en, const struct request *r, const float *logits) {
+    if (r->top_logprobs > 0) {
+        top_of_row(logits, en->cfg.V, r->top_logprobs, en->top_ids);
+        logprob_ids(logits, en->cfg.V, en->top_ids, r->top_logprobs, en->top_logp);
+    }
+    if (r->n_logprob_ids > 0) logprob_ids(logits, en->cfg.V, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+}
+
+/* Of a prompt's place: row i of the pass predicts token i + 1. */
+struct prompt_places {
+    struct engine *en;
+    struct ticket *t;
+};
+
+static void take_place(void *ctx, int64_t row, const float *logits) {
+    const struct prompt_places *p = ctx;
+    const struct request *r = &p->t->req;
+    struct sample *s = &p->t->prompt;
+    const size_t at = (size_t)row + 1, k = (size_t)r->top_logprobs, m = (size_t)r->n_logprob_ids;
+    logprobs_of_row(p->en, r, logits);
+    if (k > 0) {
+        memcpy(s->top_ids + at * k, p->en->top_ids, k * sizeof *s->top_ids);
+        memcpy(s->top_logp + at * k, p->en->top_logp, k * sizeof *s->top_logp);
+    }
+    if (m > 0) memcpy(s->id_logp + at * m, p->en->id_logp, m * sizeof *s->id_logp);
+}
+
+/* The first token follows nothing. */
+static void first_place(struct sample *s, const struct request *r) {
+    s->logp[0] = s->entropy[0] = NAN;
+    for (int i = 0; i < r->top_logprobs; i++) {
+        s->top_ids[i] = -1;
+        s->top_logp[i] = NAN;
+    }
+    for (int i = 0; i < r->n_logprob_ids; i++) s->id_logp[i] = NAN;
+}
+
+enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *e) {
+    const struct request *r = &t->req;
+    struct sample *s = &t->prompt;
+    const size_t n = (size_t)r->n_prompt;
+    s->n = r->n_prompt;
+    s->ids = xmalloc(n * sizeof *s->ids);
+    s->logp = xmalloc(n * sizeof *s->logp);
+    s->entropy = xmalloc(n * sizeof *s->entropy);
+    memcpy(s->ids, r->prompt, n * sizeof *s->ids);
+    sample_logprobs_make(s, r, r->n_prompt);
+    first_place(s, r);
+    if (n == 1) return ST_OK;
+    CLEANUP_FREE int32_t *rows = xmalloc(n * sizeof *rows);
+    for (int i = 0; i < r->n_prompt; i++) rows[i] = i;
+    const struct segment segment = {.len = r->n_prompt, .prefix = -1, .adapter = r->adapter};
+    struct prompt_places places = {en, t};
+    const bool more = r->top_logprobs > 0 || r->n_logprob_ids > 0;
+    const struct train_batch batch = {.ids = r->prompt,
+                                      .T = r->n_prompt,
+                                      .seg = &segment,
+                                      .n_seg = 1,
+                                      .rows = rows,
+                                      .targets = r->prompt + 1,
+                                      .N = r->n_prompt - 1,
+                                      .forward_only = true};
+    const enum status st =
+        more ? model_forward_rows(en->m, &batch, s->logp + 1, s->entropy + 1, take_place, &places, e)
+             : model_forward(en->m, &batch, s->logp + 1, s->entropy + 1, NULL, e);
+    if (st != ST_OK) err_note(e, "request %lld: its prompt", (long long)t->label);
+    return st;
+}

@@ -1,0 +1,451 @@
+/* The queue: requests from submission to result. Any thread submits, cancels and takes results; the stepping thread
+ * (engine.c) begins and ends requests. All lists lie under one lock, which nobody holds for longer than a walk over
+ * them. A running ticket's request, samples and status are the stepping thread's alone until the ticket is in `ended`;
+ * `cancelled` is atomic. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/internal.h"
+
+/* ---- what can be run ----------------------------------------------------------------------------------------------*/
+
+/* The last token is never fed back, so it needs no position. */
+int request_limit(const struct engine *en, const struct request *r) {
+    return (int)i64_min(r->params.max_tokens, (int64_t)en->cfg.max_positions - r->n_prompt + 1);
+}
+
+int64_t request_positions(const struct engine *en, const struct request *r) {
+    return i64_max(r->n_prompt, (int64_t)r->n_prompt + request_limit(en, r) - 1);
+}
+
+static enum status check_stops(const struct engine *en, const struct sample_params *p, struct err *e) {
+    if (p->n_stop_ids < 0 || p->n_stop_strings < 0 || p->n_stop_strings > MAX_STOP_STRINGS)
+        return FAIL(e, ST_INVALID, "%d stop ids and %d stop strings, expected 0 or more, and at most %d strings",
+                    p->n_stop_ids, p->n_stop_strings, MAX_STOP_STRINGS);
+    for (int i = 0; i < p->n_stop_strings; i++) {
+        const size_t n = strlen(p->stop_strings[i]);
+        if (n < 1 || n > MAX_STOP_STRING_BYTES)
+            return FAIL(e, ST_INVALID, "stop string %d has %zu bytes, expected 1..%d", i, n, MAX_STOP_STRING_BYTES);
+    }
+    if (p->n_stop_strings > 0 && !en->opt.token_bytes)
+        return FAIL(e, ST_INVALID, "stop strings need the engine's token_bytes");
+    return ST_OK;
+}
+
+static enum status check_params(const struct engine *en, const struct request *r, struct err *e) {
+    const struct sample_params *p = &r->params;
+    const int least = r->prompt_logprobs ? 0 : 1;
+    if (p->max_tokens < least)
+        return FAIL(e, ST_INVALID, "max_tokens is %d, expected >= %d", p->max_tokens, least);
+    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
+        return FAIL(e, ST_INVALID, "temperature is %g, expected a number >= 0", (double)p->temperature);
+    if (p->top_k < 0) return FAIL(e, ST_INVALID, "top_k is %d, expected >= 0 (0: off)", p->top_k);
+    if (!(p->top_p > 0 && p->top_p <= 1))
+        return FAIL(e, ST_INVALID, "top_p is %g, expected a number in (0,1]", (double)p->top_p);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return FAIL(e, ST_INVALID, "min_p is %g, expected a number in [0,1]", (double)p->min_p);
+    return check_stops(en, p, e);
+}
+
+static enum status check_ids(const struct engine *en, const char *what, const int32_t *ids, int n, struct err *e) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= en->cfg.V)
+            return FAIL(e, ST_INVALID, "%s %d is %d, expected 0..%d", what, i, ids[i], en->cfg.V - 1);
+    return ST_OK;
+}
+
+static enum status check(const struct engine *en, const struct request *r, struct err *e) {
+    if (r->n_prompt < 1) return FAIL(e, ST_INVALID, "the prompt is empty");
+    if (r->n_prompt > en->cfg.max_positions)
+        return FAIL(e, ST_INVALID, "the prompt has %d tokens, the model's positions end at %d", r->n_prompt,
+                    en->cfg.max_positions);
+    TRY(check_ids(en, "prompt token", r->prompt, r->n_prompt, e));
+    if (r->n_samples < 1) return FAIL(e, ST_INVALID, "n_samples is %d, expected >= 1", r->n_samples);
+    if (r->top_logprobs < 0 || r->top_logprobs > MAX_LOGPROBS || r->top_logprobs > en->cfg.V)
+        return FAIL(e, ST_INVALID, "top_logprobs is %d, expected 0..%lld", r->top_logprobs,
+                    (long long)i64_min(MAX_LOGPROBS, en->cfg.V));
+    if (r->n_logprob_ids < 0 || r->n_logprob_ids > MAX_LOGPROBS)
+        return FAIL(e, ST_INVALID, "%d logprob_ids, expected 0..%d", r->n_logprob_ids, MAX_LOGPROBS);
+    TRY(check_ids(en, "logprob_ids", r->logprob_ids, r->n_logprob_ids, e));
+    return check_params(en, r, e);
+}
+
+enum status request_check(const struct engine *en, const struct request *r, int64_t label, struct err *e) {
+    const enum status st = check(en, r, e);
+    if (st != ST_OK) err_note(e, "request %lld", (long long)label);
+    return st;
+}
+
+/* ---- tickets ------------------------------------------------------------------------------------------------------*/
+
+void sample_logprobs_make(struct sample *s, const struct request *r, int n) {
+    const size_t tops = (size_t)n * (size_t)r->top_logprobs, ids = (size_t)n * (size_t)r->n_logprob_ids;
+    if (tops > 0) {
+        s->top_ids = xmalloc(tops * sizeof *s->top_ids);
+        s->top_logp = xmalloc(tops * sizeof *s->top_logp);
+    }
+    if (ids > 0) s->id_logp = xmalloc(ids * sizeof *s->id_logp);
+}
+
+struct ticket *ticket_new(const struct engine *en, const struct request *r, int64_t label, struct sample *samples) {
+    struct ticket *t = xcalloc(1, sizeof *t);
+    t->req = *r;
+    t->label = label;
+    t->samples = samples;
+    if (r->params.max_tokens > 0)
+        for (int i = 0; i < r->n_samples; i++) sample_logprobs_make(&samples[i], r, request_limit(en, r));
+    return t;
+}
+
+void ticket_free(struct ticket *t) {
+    if (!t) return;
+    sample_free(&t->prompt);
+    free(t->copies);
+    free(t);
+}
+
+/* Copies n bytes to *at, which moves on, and returns where they are now. */
+static void *copy_to(char **at, const void *from, size_t n) {
+    void *to = *at;
+    if (n > 0) memcpy(to, from, n);
+    *at += n;
+    return to;
+}
+
+/* Makes the ticket the owner of all that its request points to. Arrays of pointers come first, then numbers, then text:
+ * each begins where its type may. */
+static void own_copies(struct ticket *t) {
+    struct request *r = &t->req;
+    struct sample_params *p = &r->params;
+    size_t strings = 0;
+    for (int i = 0; i < p->n_stop_strings; i++) strings += strlen(p->stop_strings[i]) + 1;
+    const size_t pointers = (size_t)p->n_stop_strings * sizeof *p->stop_strings,
+                 prompt = (size_t)r->n_prompt * sizeof *r->prompt, stops = (size_t)p->n_stop_ids * sizeof *p->stop_ids,
+                 named = (size_t)r->n_logprob_ids * sizeof *r->logprob_ids;
+    char *at = t->copies = xmalloc(pointers + prompt + stops + named + strings + 1);
+    const char **texts = copy_to(&at, p->stop_strings, pointers);
+    r->prompt = copy_to(&at, r->prompt, prompt);
+    p->stop_ids = copy_to(&at, p->stop_ids, stops);
+    r->logprob_ids = copy_to(&at, r->logprob_ids, named);
+    for (int i = 0; i < p->n_stop_strings; i++)
+        texts[i] = copy_to(&at, p->stop_strings[i], strlen(p->stop_strings[i]) + 1);
+    p->stop_strings = texts;
+}
+
+static void append(struct ticket_list *l, struct ticket *t) {
+    t->next = NULL;
+    if (l->last)
+        l->last->next = t;
+    else
+        l->first = t;
+    l->last = t;
+}
+
+static void take_from(struct ticket_list *l, struct ticket *t) {
+    struct ticket *before = NULL;
+    for (struct ticket *i = l->first; i != t; i = i->next) before = i;
+    if (before)
+        before->next = t->next;
+    else
+        l->first = t->next;
+    if (l->last == t) l->last = before;
+}
+
+void ticket_end(struct engine *en, struct ticket *t, struct ticket_list *from) {
+    for (int i = 0; i < t->req.n_samples; i++) {
+        struct sample *s = &t->samples[i];
+        if (t->status != ST_OK)
+            sample_free(s);
+        else if (!s->ids && t->req.params.max_tokens > 0)
+            s->stop = STOP_CANCELLED; /* never begun */
+    }
+    pthread_mutex_lock(&en->lock);
+    take_from(from, t);
+    append(&en->ended, t);
+    en->n_waiting -= from == &en->waiting;
+    en->n_running -= from == &en->running;
+    en->n_ended++;
+    en->n_failed += t->status != ST_OK;
+    pthread_mutex_unlock(&en->lock);
+}
+
+/* ---- the queue, from within ---------------------------------------------------------------------------------------*/
+
+void queue_init(struct engine *en) {
+    pthread_condattr_t attr;
+    pthread_mutex_init(&en->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&en->wake, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* A ticket of engine_submit(), with the samples that it made. */
+static void free_submitted(struct ticket *t) {
+    for (int i = 0; i < t->req.n_samples; i++) sample_free(&t->samples[i]);
+    free(t->samples);
+    ticket_free(t);
+}
+
+void queue_free(struct engine *en) {
+    struct ticket_list *const lists[] = {&en->waiting, &en->running, &en->ended};
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++)
+        for (struct ticket *t = lists[l]->first, *next; t; t = next) {
+            next = t->next;
+            free_submitted(t);
+        }
+    free(en->dropped);
+    pthread_cond_destroy(&en->wake);
+    pthread_mutex_destroy(&en->lock);
+}
+
+bool queue_busy(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    const bool busy = en->n_waiting + en->n_running > 0;
+    pthread_mutex_unlock(&en->lock);
+    return busy;
+}
+
+bool queue_paused(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    const bool paused = en->paused > 0;
+    pthread_mutex_unlock(&en->lock);
+    return paused;
+}
+
+static bool is_dropped(const struct engine *en, int adapter) {
+    for (int i = 0; i < en->n_dropped; i++)
+        if (en->dropped[i] == adapter) return true;
+    return false;
+}
+
+/* Under the lock. */
+static void put(struct engine *en, struct ticket *t) {
+    t->number = ++en->last_ticket;
+    append(&en->waiting, t);
+    en->n_waiting++;
+    pthread_cond_broadcast(&en->wake);
+}
+
+void queue_put(struct engine *en, struct ticket *t) {
+    pthread_mutex_lock(&en->lock);
+    put(en, t);
+    pthread_mutex_unlock(&en->lock);
+}
+
+void queue_start(struct engine *en, struct ticket *t) {
+    pthread_mutex_lock(&en->lock);
+    take_from(&en->waiting, t);
+    append(&en->running, t);
+    en->n_waiting--;
+    en->n_running++;
+    pthread_mutex_unlock(&en->lock);
+}
+
+struct ticket *queue_next(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    struct ticket *t = en->waiting.first;
+    pthread_mutex_unlock(&en->lock);
+    return t;
+}
+
+struct ticket *queue_to_end(struct engine *en, const struct ticket_list *l) {
+    pthread_mutex_lock(&en->lock);
+    struct ticket *t = l->first;
+    while (t && t->status == ST_OK && !atomic_load(&t->cancelled)) t = t->next;
+    pthread_mutex_unlock(&en->lock);
+    return t;
+}
+
+/* Under the lock. */
+static void cancel(struct engine *en, struct ticket *t) {
+    if (!atomic_exchange(&t->cancelled, true)) atomic_fetch_add(&en->n_cancelled, 1);
+}
+
+void queue_cancel_all(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    for (struct ticket *t = en->running.first; t; t = t->next) cancel(en, t);
+    for (struct ticket *t = en->waiting.first; t; t = t->next) cancel(en, t);
+    pthread_mutex_unlock(&en->lock);
+}
+
+struct ticket *queue_take(struct engine *en, int64_t number) {
+    pthread_mutex_lock(&en->lock);
+    struct ticket *t = en->ended.first;
+    while (t && number != 0 && t->number != number) t = t->next;
+    if (t) take_from(&en->ended, t);
+    pthread_mutex_unlock(&en->lock);
+    return t;
+}
+
+void queue_step_begins(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    en->stepping = true;
+    pthread_mutex_unlock(&en->lock);
+}
+
+void queue_step_ends(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    en->stepping = false;
+    en->under_way_too = en->under_way > 0;
+    en->load = (struct engine_load){.samples = en->n_order};
+    if (en->kv) {
+        en->load.blocks = en->n_blocks;
+        en->load.blocks_free = kv_available(en->kv);
+    }
+    pthread_mutex_unlock(&en->lock);
+}
+
+/* Under the lock. */
+static bool has_requests(const struct engine *en, int adapter) {
+    for (const struct ticket *t = en->waiting.first; t; t = t->next)
+        if (t->req.adapter == adapter) return true;
+    for (const struct ticket *t = en->running.first; t; t = t->next)
+        if (t->req.adapter == adapter) return true;
+    return false;
+}
+
+void queue_drop_adapters(struct engine *en) {
+    for (int i = 0; i < en->n_dropped; i++) {
+        const int adapter = en->dropped[i];
+        pthread_mutex_lock(&en->lock);
+        const bool in_use = has_requests(en, adapter);
+        if (!in_use) en->dropped[i--] = en->dropped[--en->n_dropped];
+        pthread_mutex_unlock(&en->lock);
+        if (!in_use) model_adapter_drop(en->m, adapter);
+    }
+}
+
+/* ---- the queue, from without --------------------------------------------------------------------------------------*/
+
+enum status engine_submit(struct engine *en, const struct request *r, int64_t *ticket, struct err *e) {
+    *ticket = 0;
+    TRY(check(en, r, e));
+    struct ticket *t = ticket_new(en, r, 0, xcalloc((size_t)r->n_samples, sizeof(struct sample)));
+    own_copies(t);
+    pthread_mutex_lock(&en->lock);
+    const bool gone = is_dropped(en, r->adapter);
+    if (!gone) put(en, t);
+    *ticket = t->label = t->number;
+    pthread_mutex_unlock(&en->lock);
+    if (!gone) return ST_OK;
+    free_submitted(t);
+    return FAIL(e, ST_INVALID, "adapter %d has been dropped", r->adapter);
+}
+
+void engine_cancel(struct engine *en, int64_t ticket) {
+    pthread_mutex_lock(&en->lock);
+    struct ticket *t = en->running.first;
+    while (t && t->number != ticket) t = t->next;
+    if (!t)
+        for (t = en->waiting.first; t && t->number != ticket;) t = t->next;
+    if (t) cancel(en, t);
+    pthread_cond_broadcast(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+}
+
+bool engine_poll(struct engine *en, int64_t ticket, struct engine_result *out) {
+    *out = (struct engine_result){0};
+    struct ticket *t = queue_take(en, ticket);
+    if (!t) return false;
+    *out = (struct engine_result){.ticket = t->number,
+                                  .status = t->status,
+                                  .err = t->err,
+                                  .samples = t->samples,
+                                  .n_samples = t->status == ST_OK ? t->req.n_samples : 0,
+                                  .prompt = t->prompt};
+    t->prompt = (struct sample){0};
+    ticket_free(t);
+    return true;
+}
+
+void engine_result_free(struct engine_result *r) {
+    for (int i = 0; i < r->n_samples; i++) sample_free(&r->samples[i]);
+    free(r->samples);
+    sample_free(&r->prompt);
+    *r = (struct engine_result){0};
+}
+
+/* Under the lock: whether a step has something to do. */
+static bool has_work(const struct engine *en) {
+    if (en->under_way_too || atomic_load(&en->n_cancelled) > 0) return true;
+    return en->paused == 0 && en->n_waiting + en->n_running > 0;
+}
+
+bool engine_wait(struct engine *en, double timeout_s) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const double seconds = fmin(fmax(timeout_s, 0), 1e6);
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - floor(seconds)) * 1e9);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&en->lock);
+    int late = 0;
+    while (!has_work(en) && !en->stop_waiting && late == 0)
+        late = pthread_cond_timedwait(&en->wake, &en->lock, &until);
+    en->stop_waiting = false;
+    const bool work = has_work(en);
+    pthread_mutex_unlock(&en->lock);
+    return work;
+}
+
+void engine_stop_waiting(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    en->stop_waiting = true;
+    pthread_cond_broadcast(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_pause(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    en->paused++;
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_resume(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    ASSERT(en->paused > 0);
+    en->paused--;
+    pthread_cond_broadcast(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+}
+
+bool engine_paused(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    const bool at_rest = en->paused > 0 && !en->stepping && !en->under_way_too;
+    pthread_mutex_unlock(&en->lock);
+    return at_rest;
+}
+
+struct engine_load engine_load(struct engine *en) {
+    pthread_mutex_lock(&en->lock);
+    struct engine_load now = en->load;
+    now.waiting = en->n_waiting;
+    now.running = en->n_running;
+    pthread_mutex_unlock(&en->lock);
+    return now;
+}
+
+enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) {
+    if (en->under_way > 0) return FAIL(e, ST_INVALID, "engine_adapter_load: a step is under way; pause first");
+    return model_adapter_load(en->m, peft_dir, index, e);
+}
+
+enum status engine_adapter_drop(struct engine *en, int index, struct err *e) {
+    if (index <= ADAPTER_OWN || !model_adapter_there(en->m, index))
+        return FAIL(e, ST_INVALID, "there is no adapter %d to drop", index);
+    pthread_mutex_lock(&en->lock);
+    const bool twice = is_dropped(en, index);
+    if (!twice) {
+        en->dropped = xrealloc(en->dropped, (size_t)(en->n_dropped + 1) * sizeof *en->dropped);
+        en->dropped[en->n_dropped++] = index;
+    }
+    pthread_cond_broadcast(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+    return ST_OK;
+}
