@@ -205,9 +205,7 @@ static bool stop_string_hit(const struct engine *en, struct flight *f, const str
     return false;
 }
 
-static struct sample *sample_of(const struct flight *f) {
-    return &f->t->samples[f->sample];
-}
+static struct sample *sample_of(const struct flight *f) { return &f->t->samples[f->sample]; }
 
 /* A request of its own has failed: its sequences are taken out at the end of the step. */
 static void fail_request(struct engine *en, struct ticket *t, enum status st) {
@@ -254,10 +252,11 @@ static bool accept_token(struct engine *en, struct flight *f, int32_t id, float 
     const struct request *q = &f->t->req;
     struct sample *s = sample_of(f);
     if (id < 0 || !isfinite(logp)) {
-        fail_request(en, f->t,
-                     FAIL(&f->t->err, ST_FAILED,
-                          "request %lld (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
-                          (long long)f->t->label, (unsigned long long)q->id, f->sample, q->n_prompt + f->n));
+        fail_request(
+            en, f->t,
+            FAIL(&f->t->err, ST_FAILED,
+                 "request %lld (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
+                 (long long)f->t->label, (unsigned long long)q->id, f->sample, q->n_prompt + f->n));
         return true;
     }
     f->own_tokens[q->n_prompt + f->n] = id;
@@ -367,7 +366,7 @@ static bool made_for(struct engine *en, struct ticket *t) {
         return true;
     if (en->n_order > 0) return false;
     t->status = reserve(en, en->opt.max_batch * kv_blocks_of(most), kv_blocks_of(need), (int)most + 1, (int)most,
-                               t->label, &t->err);
+                        t->label, &t->err);
     return true;
 }
 
@@ -397,8 +396,8 @@ static void enter_all(struct engine *en) {
     for (struct ticket *t; room > 0 && (t = queue_next(en));) {
         if (!made_for(en, t)) return;
         if (t->status == ST_OK && !model_adapter_there(en->m, t->req.adapter))
-            t->status = FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label,
-                             t->req.adapter);
+            t->status =
+                FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label, t->req.adapter);
         if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp)
             t->status = logprobs_of_prompt(en, t, &t->err);
         if (t->status != ST_OK || t->req.params.max_tokens == 0) {
@@ -737,14 +736,14 @@ enum status engine_forget(struct engine *en, struct err *e) {
 /* ---- a batch ------------------------------------------------------------------------------------------------------*/
 
 /* What engine_run asks the engine for: the room that all its requests take, and the places of their samples. */
-struct batch {
+struct engine_batch {
     int64_t longest, longest_at, prompts, total;
     int limit;
 };
 
-static enum status measure(const struct engine *en, const struct request *req, int n_req, struct batch *b,
+static enum status measure(const struct engine *en, const struct request *req, int n_req, struct engine_batch *b,
                            struct err *e) {
-    *b = (struct batch){0};
+    *b = (struct engine_batch){0};
     for (int i = 0; i < n_req; i++) {
         TRY(request_check(en, &req[i], i, e));
         if (!model_adapter_there(en->m, req[i].adapter))
@@ -797,7 +796,7 @@ static enum status run_all(struct engine *en, struct ticket *const *tickets, int
 
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) {
-    struct batch b;
+    struct engine_batch b;
     if (queue_busy(en)) return FAIL(e, ST_INVALID, "engine_run: requests that were submitted are in the queue");
     TRY(measure(en, req, n_req, &b, e));
     if (b.total == 0) return ST_OK;
@@ -805,7 +804,7 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
     /* All slots at their longest, and the prompts beside them for those that meet them again. */
     const int64_t least = kv_blocks_of(b.longest);
     TRY(reserve(en, i64_min(b.total, en->opt.max_batch) * least + b.prompts, least, (int)b.longest + 1, b.limit,
-                       b.longest_at, e));
+                b.longest_at, e));
     en->stats = (struct engine_stats){.kv_bytes = en->n_blocks * kv_block_bytes(en->m)};
     CLEANUP_FREE struct ticket **tickets = xmalloc((size_t)n_req * sizeof *tickets);
     for (int i = 0, at = 0; i < n_req; at += req[i++].n_samples) {

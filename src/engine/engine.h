@@ -32,10 +32,10 @@ enum { MAX_LOGPROBS = 128 };
 /* What came of a token: given to a sink, whose pointers are good until it returns. */
 struct engine_token {
     int64_t ticket;
-    int sample;          /* of the request */
-    int at;              /* how many tokens the sample had before */
+    int sample; /* of the request */
+    int at;     /* how many tokens the sample had before */
     int32_t id;
-    float logp, entropy; /* as in struct sample */
+    float logp, entropy;    /* as in struct sample */
     const int32_t *top_ids; /* [top_logprobs] */
     const float *top_logp;  /* [top_logprobs] */
     const float *id_logp;   /* [n_logprob_ids] */
@@ -54,7 +54,7 @@ struct request {
     int adapter;   /* as in struct segment (model.h): 0 the model's own */
     struct sample_params params;
     /* Log-probabilities beside those of the tokens drawn, at temperature 1 over the full vocabulary, too. */
-    int top_logprobs;           /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */
+    int top_logprobs; /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */
     const int32_t *logprob_ids; /* [n_logprob_ids] of these ids at each place */
     int n_logprob_ids;          /* 0..MAX_LOGPROBS */
     bool prompt_logprobs;       /* and all of this for the prompt's tokens; params.max_tokens may be 0 then */
@@ -97,9 +97,9 @@ void engine_close(struct engine *en); /* NULL is fine */
 /* Runs all requests; out[] receives n_samples samples per request, in request order. progress (may be NULL) is called
  * after each step with tokens so far and sequences finished, and must not use the model; returning false cancels:
  * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run, or requests that were
- * submitted and are not polled yet; ST_MEMORY: one whose longest sample alone is over the budget; ST_FAILED: logits that
- * are not finite. The message names the request, by its place in req and its id. After an error out[] holds nothing.
- * What prompts give (prompt_logprobs) is only had from engine_poll(). */
+ * submitted and are not polled yet; ST_MEMORY: one whose longest sample alone is over the budget; ST_FAILED: logits
+ * that are not finite. The message names the request, by its place in req and its id. After an error out[] holds
+ * nothing. What prompts give (prompt_logprobs) is only had from engine_poll(). */
 typedef bool engine_progress_fn(void *ctx, int64_t tokens, int done, int total);
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
@@ -140,22 +140,22 @@ enum status engine_step(struct engine *en, bool *working, struct err *e) MUST_US
 bool engine_wait(struct engine *en, double timeout_s);
 void engine_stop_waiting(struct engine *en);
 
-/* After engine_pause() returns and the step that runs has ended, no step touches the model until engine_resume(): what is
- * in flight stays. Calls add up. Weights may be changed meanwhile; what is in flight then goes on over its old keys and
- * values, unless engine_forget() makes it compute them anew. */
+/* After engine_pause() returns and the step that runs has ended, no step touches the model until engine_resume(): what
+ * is in flight stays. Calls add up. Weights may be changed meanwhile; what is in flight then goes on over its old keys
+ * and values, unless engine_forget() makes it compute them anew. */
 void engine_pause(struct engine *en);
 void engine_resume(struct engine *en);
 bool engine_paused(struct engine *en); /* and no step is under way */
 /* Takes the blocks of all that is in flight, between steps. What comes next is computed from the first token on. */
 enum status engine_forget(struct engine *en, struct err *e) MUST_USE;
 
-/* Adapters, between steps. A request keeps the adapter that it was submitted with: one that is dropped is refused to new
- * requests at once, and given up when the last request with it has ended. To replace one, load the new one, drop the old
- * one, and submit with the new index. */
+/* Adapters, between steps. A request keeps the adapter that it was submitted with: one that is dropped is refused to
+ * new requests at once, and given up when the last request with it has ended. To replace one, load the new one, drop
+ * the old one, and submit with the new index. */
 enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) MUST_USE;
 enum status engine_adapter_drop(struct engine *en, int index, struct err *e) MUST_USE;
 
-struct engine_load { /* of this moment */
+struct engine_load {      /* of this moment */
     int waiting, running; /* requests */
     int samples;          /* sequences in flight */
     int64_t blocks, blocks_free;

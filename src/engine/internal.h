@@ -13,7 +13,7 @@
 /* A request from its submission until its result is taken. It lies in one list at a time: waiting, running, ended. */
 struct ticket {
     struct ticket *next;
-    int64_t number;         /* from 1 */
+    int64_t number;     /* from 1 */
     struct request req; /* its pointers lead to `copies`, or to the caller's memory during engine_run() */
     void *copies;
     int64_t label;          /* what messages call the request */
@@ -67,12 +67,12 @@ struct engine {
     float *logits, *kept_logits; /* [cap, V], [V] */
     struct step_want *want;      /* [cap], where the device draws */
     struct step_drawn *drawn;
-    struct draw *draw;            /* [cap], of a step that is not waited for */
-    struct flight **at_row;       /* [cap] */
-    const struct flight *kept_by; /* the prompt that waits with its logits in kept_logits, or NULL */
-    int under_way;                /* sequences of the step that has begun and not ended; 0: there is none */
-    bool made_room;               /* true: since waiting sequences were last let in, something has changed for them */
-    bool failing;                 /* true: a request in flight has failed since the last sweep */
+    struct draw *draw;             /* [cap], of a step that is not waited for */
+    struct flight **at_row;        /* [cap] */
+    const struct flight *kept_by;  /* the prompt that waits with its logits in kept_logits, or NULL */
+    int under_way;                 /* sequences of the step that has begun and not ended; 0: there is none */
+    bool made_room;                /* true: since waiting sequences were last let in, something has changed for them */
+    bool failing;                  /* true: a request in flight has failed since the last sweep */
     int64_t tokens, samples_ended; /* drawn, and ended, since the engine was opened */
     int64_t n_ended, n_failed;     /* requests */
     int32_t top_ids[MAX_LOGPROBS]; /* of the token at hand */
@@ -113,12 +113,12 @@ void queue_init(struct engine *en);
 void queue_free(struct engine *en);
 bool queue_busy(struct engine *en); /* requests wait or run */
 bool queue_paused(struct engine *en);
-void queue_put(struct engine *en, struct ticket *t); /* at the end; gives it its number */
+void queue_put(struct engine *en, struct ticket *t);   /* at the end; gives it its number */
 void queue_start(struct engine *en, struct ticket *t); /* from waiting to running */
 void queue_cancel_all(struct engine *en);
 /* Takes a ticket out of those that have ended; NULL: it is not there. 0: the oldest. */
 struct ticket *queue_take(struct engine *en, int64_t number);
-struct ticket *queue_next(struct engine *en);                           /* the oldest that waits, or NULL */
+struct ticket *queue_next(struct engine *en);                                /* the oldest that waits, or NULL */
 struct ticket *queue_to_end(struct engine *en, const struct ticket_list *l); /* that has failed or was cancelled */
 void queue_step_begins(struct engine *en);
 void queue_step_ends(struct engine *en);

@@ -1,5 +1,5 @@
-/* Log-probabilities beside those of the tokens drawn: of the most probable ids, of named ids, and of a prompt. They have
- * the bits that the token's own would have had, at temperature 1 over the full vocabulary. */
+/* Log-probabilities beside those of the tokens drawn: of the most probable ids, of named ids, and of a prompt. They
+ * have the bits that the token's own would have had, at temperature 1 over the full vocabulary. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,9 +82,8 @@ enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *
                                       .targets = r->prompt + 1,
                                       .N = r->n_prompt - 1,
                                       .forward_only = true};
-    const enum status st =
-        more ? model_forward_rows(en->m, &batch, s->logp + 1, s->entropy + 1, take_place, &places, e)
-             : model_forward(en->m, &batch, s->logp + 1, s->entropy + 1, NULL, e);
+    const enum status st = more ? model_forward_rows(en->m, &batch, s->logp + 1, s->entropy + 1, take_place, &places, e)
+                                : model_forward(en->m, &batch, s->logp + 1, s->entropy + 1, NULL, e);
     if (st != ST_OK) err_note(e, "request %lld: its prompt", (long long)t->label);
     return st;
 }

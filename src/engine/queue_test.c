@@ -1,6 +1,7 @@
 /* The queue: whatever the order of submissions, cancellations, pauses, changes of adapters and steps, a finished sample
  * has the bits that engine_run() gives its request alone. KERNELRL_TEST_DEVICE (cpu) names another device. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -587,9 +587,9 @@ static void two_threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_schedule_f32), cmocka_unit_test(any_schedule_bf16),
-                                       cmocka_unit_test(sinks),            cmocka_unit_test(logprobs),
-                                       cmocka_unit_test(one_fails_alone),  cmocka_unit_test(bad_submissions),
-                                       cmocka_unit_test(two_threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_schedule_f32), cmocka_unit_test(any_schedule_bf16), cmocka_unit_test(sinks),
+        cmocka_unit_test(logprobs),         cmocka_unit_test(one_fails_alone),   cmocka_unit_test(bad_submissions),
+        cmocka_unit_test(two_threads)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -37,8 +37,7 @@ static enum status check_stops(const struct engine *en, const struct sample_para
 static enum status check_params(const struct engine *en, const struct request *r, struct err *e) {
     const struct sample_params *p = &r->params;
     const int least = r->prompt_logprobs ? 0 : 1;
-    if (p->max_tokens < least)
-        return FAIL(e, ST_INVALID, "max_tokens is %d, expected >= %d", p->max_tokens, least);
+    if (p->max_tokens < least) return FAIL(e, ST_INVALID, "max_tokens is %d, expected >= %d", p->max_tokens, least);
     if (!(p->temperature >= 0 && p->temperature <= 1e6f))
         return FAIL(e, ST_INVALID, "temperature is %g, expected a number >= 0", (double)p->temperature);
     if (p->top_k < 0) return FAIL(e, ST_INVALID, "top_k is %d, expected >= 0 (0: off)", p->top_k);
@@ -386,8 +385,7 @@ bool engine_wait(struct engine *en, double timeout_s) {
     }
     pthread_mutex_lock(&en->lock);
     int late = 0;
-    while (!has_work(en) && !en->stop_waiting && late == 0)
-        late = pthread_cond_timedwait(&en->wake, &en->lock, &until);
+    while (!has_work(en) && !en->stop_waiting && late == 0) late = pthread_cond_timedwait(&en->wake, &en->lock, &until);
     en->stop_waiting = false;
     const bool work = has_work(en);
     pthread_mutex_unlock(&en->lock);

@@ -423,7 +423,8 @@ static void get_hidden(struct model *m, float *hidden, const void *from, int64_t
 }
 
 /* The logits of n wanted rows from row i on, one by one. */
-static void hand_out(struct model *m, int64_t i, int64_t n, const float *logits, model_logits_fn *on_logits, void *ctx) {
+static void hand_out(struct model *m, int64_t i, int64_t n, const float *logits, model_logits_fn *on_logits,
+                     void *ctx) {
     const int64_t V = m->cfg.V;
     CLEANUP_FREE float *row = xmalloc((size_t)V * sizeof *row);
     for (int64_t k = 0; k < n; k++) {
