@@ -147,6 +147,7 @@ for r in rows:
     assert r["verify"] == ["--problem", r["key"], "--source", "builtin", "--backend", "triton"]
     assert r["code"] in r["prompt"][1]["content"]
 PY
+check "which is a source itself" test "$("${problems[@]}" list --source "$tmp/set.jsonl" --split test --json | wc -l)" = "$(count --level 1 --split test)"
 check "of a folder: its last problem is held out" sh -c "test \"\$('$KRL' problems export source='$tmp' backend=triton level=1 \
     --split test | grep -o '\"key\":\"[^\"]*')\" = '\"key\":\"level1/5_Small'"
 refuses "a file of another kind" 2 'output: expected a name that ends in .jsonl' "${problems[@]}" export --output "$tmp/set.csv"

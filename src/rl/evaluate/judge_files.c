@@ -390,14 +390,14 @@ static double baseline_ms(const json_t *baseline, int level, const struct proble
 }
 
 /* The numbers of a score table. */
-struct tally {
+struct score_table {
     size_t n, missing, compiled, correct, outcomes[MAX_OUTCOMES];
     double fast_p[ARRAY_LEN(fast_ps)], geomean, reward; /* geomean NaN: nothing was timed; reward: the mean */
 };
 
 /* Ratios are taken to the baseline, if there is one. */
-static struct tally tally_of(const struct part *x, const json_t *baseline) {
-    struct tally t = {0};
+static struct score_table table_of(const struct part *x, const json_t *baseline) {
+    struct score_table t = {0};
     CLEANUP_FREE struct scored *s = xcalloc(x->n + 1, sizeof *s);
     for (size_t i = 0; i < x->n; i++) {
         const struct judged_sample *one = &x->items[i];
@@ -426,7 +426,7 @@ static struct tally tally_of(const struct part *x, const json_t *baseline) {
 
 static double share(size_t n, size_t of) { return of ? (double)n / (double)of : 0; }
 
-static void print_tally(const struct verify_run *r, const struct tally *t) {
+static void print_table(const struct verify_run *r, const struct score_table *t) {
     printf("answers    %zu judged, %zu without a verdict\n", t->n, t->missing);
     printf("compiled   %zu (%.1f %%)\ncorrect    %zu (%.1f %%)\n", t->compiled, 100 * share(t->compiled, t->n),
            t->correct, 100 * share(t->correct, t->n));
@@ -443,7 +443,8 @@ static void print_tally(const struct verify_run *r, const struct tally *t) {
         if (t->outcomes[o]) printf("  %-20s %zu\n", outcome_name((enum outcome)o), t->outcomes[o]);
 }
 
-static void put_tally(const struct verify_run *r, const char *key, int level, const struct tally *t, struct str *out) {
+static void put_table(const struct verify_run *r, const char *key, int level, const struct score_table *t,
+                      struct str *out) {
     js_begin(out, key, '{');
     if (level > 0) js_put_i64(out, "level", level);
     js_put_i64(out, "answers", (int64_t)t->n);
@@ -501,23 +502,23 @@ static enum status summarise(const struct verify_run *r, const struct folder *f,
     }
     for (size_t i = 0; i < f->n;) {
         const struct part x = part_at(f, i);
-        const struct tally t = tally_of(&x, baseline);
+        const struct score_table t = table_of(&x, baseline);
         i += x.n;
-        if (r->json) put_tally(r, NULL, x.level, &t, r->json);
+        if (r->json) put_table(r, NULL, x.level, &t, r->json);
         if (r->json || !has_levels(f)) continue;
         printf("\nlevel %d\n", x.level);
-        print_tally(r, &t);
+        print_table(r, &t);
     }
     const struct part all = {.items = f->items, .n = f->n};
-    const struct tally t = tally_of(&all, baseline);
+    const struct score_table t = table_of(&all, baseline);
     if (r->json) {
         js_end(r->json, ']');
-        put_tally(r, "overall", 0, &t, r->json);
+        put_table(r, "overall", 0, &t, r->json);
         js_end(r->json, '}');
         return ST_OK;
     }
     if (has_levels(f)) printf("\nall levels\n");
-    print_tally(r, &t);
+    print_table(r, &t);
     return ST_OK;
 }
 

@@ -298,7 +298,7 @@ static enum status generate(const struct train_options *o, struct problem_set *o
     size_t n = (size_t)o->dataset_builder.generated_problems;
     out->items = arena_array(&out->arena, struct problem, n);
     out->count = n;
-    struct arena all = ARENA_INIT; /* of one problem: its answers take twenty times its own memory */
+    struct arena all = ARENA_INIT; /* of one problem: its answers take fifty times its own memory */
     for (size_t i = 0; i < n; i++) {
         struct gen_item item;
         arena_reset(&all);
