@@ -23,6 +23,7 @@ struct config_schema;
     X(cmd_build_rag_index, "build-rag-index", "index solved problems, for examples in prompts")  \
     X(cmd_query_rag_index, "query-rag-index", "what an index finds for a problem")               \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                      \
+    X(cmd_score, "score", "the reward that a configuration gives to verdicts")                   \
     X(cmd_plan, "plan", "what training would take of a GPU's memory")                            \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")               \
     X(cmd_doctor, "doctor", "what this machine can do, and what is missing")                     \
@@ -45,6 +46,7 @@ COMMAND_LIST(X)
     X("build-rag-index", build_rag_index_command) \
     X("query-rag-index", query_rag_index_command) \
     X("verify", verify_command)                   \
+    X("score", score_command)                     \
     X("plan", plan_command)                       \
     X("bench", bench_command)                     \
     X("doctor", doctor_command)

@@ -45,7 +45,8 @@ static const struct config_key keys[] = {
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
-static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct corpus_args), NULL, 0};
+static const struct config_schema schema = {
+    .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct corpus_args)};
 
 static enum status run(const struct corpus_args *a, struct err *e) {
     if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");

@@ -27,7 +27,9 @@ static const struct {
 
 /* Commands whose arguments are keys; evaluation's come with those of training. */
 static const struct config_schema *schema_of(const char *command) {
-    if (strcmp(command, "train") == 0) return &train_schema;
+    static const char *const like_train[] = {"train", "plan", "score"};
+    for (size_t i = 0; i < ARRAY_LEN(like_train); i++)
+        if (strcmp(command, like_train[i]) == 0) return &train_schema;
     if (strcmp(command, "sft") == 0) return &sft_schema;
     if (strcmp(command, "eval") == 0) return eval_schema();
     if (strcmp(command, "generate") == 0) return generate_schema();

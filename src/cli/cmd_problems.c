@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "cli/cli.h"
 #include "cli/problems.h"
+#include "generate/find.h"
 #include "generate/generator.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -89,7 +90,22 @@ static const struct args_flag problems_flags[] = {
 static const struct args_sub subs[] = {
     {.name = "list",
      .help = "Prints key, level, split, difficulty and operators of every problem, and its known defects."},
-    {.name = "show", .words = "KEY", .min = 1, .max = 1, .help = "Prints the PyTorch module of one problem."},
+    {.name = "show",
+     .words = "KEY",
+     .min = 1,
+     .max = 1,
+     .help = "Prints the PyTorch module of one problem: a key of the source, or a generated one by the key that runs "
+             "call it by, generated/SEED_INDEX."},
+    {.name = "prompt",
+     .words = "KEY [key=value]...",
+     .max = -1,
+     .help = "Prints the prompt of one problem as training shows it; its flags stand below.",
+     .rest = true},
+    {.name = "export",
+     .words = "[key=value]...",
+     .max = -1,
+     .help = "Writes problems with their prompts for another program; its flags stand below.",
+     .rest = true},
     {.name = "check",
      .words = "[KEY]...",
      .max = -1,
@@ -105,14 +121,18 @@ static const struct args_sub subs[] = {
              "problems.jsonl, difficulty_labels.jsonl and answers.jsonl."},
 };
 
+static const struct args_command *const more[] = {&problems_prompt_command, &problems_export_command, NULL};
+
 const struct args_command problems_command = {
     .name = "problems",
-    .usage = "list [FILTER]... [--json]\nshow KEY [--source SRC]\ncheck [KEY]... [FLAG]...\n"
+    .usage = "list [FILTER]... [--json]\nshow KEY [--source SRC]\nprompt KEY [key=value]...\n"
+             "export [--output FILE] [key=value]...\ncheck [KEY]... [FLAG]...\n"
              "label [KEY]... [--by HOW] [FLAG]...\ngenerate --count N | --recipe R [--out DIR] [FLAG]...",
     .flags = problems_flags,
     .n_flags = ARRAY_LEN(problems_flags),
     .subs = subs,
     .n_subs = ARRAY_LEN(subs),
+    .more = more,
 };
 
 /* Whether a blank-separated list holds a word. */
@@ -131,8 +151,7 @@ static bool passes(const struct problems_args *a, const struct problem *p) {
            (a->split < 0 || (int)p->split == a->split) && (!a->ops || has_word(p->ops, a->ops));
 }
 
-static void put_problem(struct str *s, const struct problem *p, bool code) {
-    js_begin(s, NULL, '{');
+void problems_put_columns(struct str *s, const struct problem *p, bool code) {
     js_put_str(s, "key", p->key);
     js_put_i64(s, "level", p->level);
     js_put_i64(s, "problem_id", p->problem_id);
@@ -144,6 +163,11 @@ static void put_problem(struct str *s, const struct problem *p, bool code) {
     problem_flags(p, &flags);
     if (flags.len) js_put_str(s, "flags", str_c(&flags));
     if (code) js_put_str(s, "code", p->code);
+}
+
+static void put_problem(struct str *s, const struct problem *p, bool code) {
+    js_begin(s, NULL, '{');
+    problems_put_columns(s, p, code);
     js_end(s, '}');
     str_addc(s, '\n');
 }
@@ -175,25 +199,11 @@ static enum status list(const struct problems_args *a, struct err *e) {
     return ST_OK;
 }
 
-/* The key that was not found, and the one it is nearest to. */
-static enum status no_problem(const struct problem_set *set, const char *key, struct err *e) {
-    const char *near = NULL;
-    size_t limit = str_near_limit(key);
-    for (size_t i = 0; i < set->count; i++)
-        if (str_nearer(key, set->items[i].key, &limit)) near = set->items[i].key;
-    if (near) return FAIL(e, ST_INVALID, "%s: no such problem; did you mean %s?", key, near);
-    return FAIL(e, ST_INVALID, "%s: no such problem; expected a key such as %s", key, set->items[0].key);
-}
-
 static enum status show(const struct problems_args *a, const char *key, struct err *e) {
-    struct problem_set set;
-    TRY(problem_set_load(a->source, &set, e));
-    const struct problem *p = problem_find(&set, key);
-    enum status st = ST_OK;
-    if (p)
-        fputs(p->code, stdout);
-    else
-        st = no_problem(&set, key, e);
+    struct problem_set set = {0};
+    const struct problem *p;
+    const enum status st = problem_named(&set, a->source, key, &p, e);
+    if (st == ST_OK) fputs(p->code, stdout);
     problem_set_free(&set);
     return st;
 }
@@ -207,10 +217,7 @@ static enum status look_at(const struct problems_args *a, bool label, char **key
     size_t n = 0;
     int findings = 0;
     enum status st = ST_OK;
-    for (int i = 0; i < n_keys && st == ST_OK; i++) {
-        chosen[n] = problem_find(&set, keys[i]);
-        if (!chosen[n++]) st = no_problem(&set, keys[i], e);
-    }
+    for (int i = 0; i < n_keys && st == ST_OK; i++) st = problem_named(&set, a->source, keys[i], &chosen[n++], e);
     for (size_t i = 0; i < set.count && n_keys == 0; i++)
         if (passes(a, &set.items[i])) chosen[n++] = &set.items[i];
     if (st == ST_OK && n == 0) st = FAIL(e, ST_INVALID, "no problem passes the filters");
@@ -490,8 +497,11 @@ int cmd_problems(int argc, char **argv) {
     struct args given;
     struct err e = {0};
     bool bad = false;
+    if (argc > 1 && strcmp(argv[1], "prompt") == 0) return problems_prompt(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "export") == 0) return problems_export(argc - 1, argv + 1);
     if (!args_parse(&problems_command, argc, argv, &a, &given)) return given.code;
     const char *what = given.sub->name;
+    if (given.sub->rest) return args_wrong(&problems_command, &given, "this word comes in front of its flags");
     const bool filtering = a.level || a.difficulty || a.split >= 0 || a.ops;
     if (given.n_words && filtering) return args_wrong(&problems_command, &given, "KEYs and filters exclude each other");
     (void)backend_from_name(a.written_in, &a.backend); /* the table has names of backends only */

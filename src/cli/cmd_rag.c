@@ -10,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "generate/find.h"
 #include "generate/generator.h"
 #include "io/json.h"
 #include "rag/rag.h"
@@ -272,13 +273,10 @@ static enum status query(const struct query_args *a, struct err *e) {
     struct rag_index *x = NULL;
     struct arena ar = ARENA_INIT;
     struct pool *pool = pool_create((int)a->threads);
-    const bool file = fs_is_file(a->problem);
-    enum status st;
-    TRY_GOTO(problem_set_load(file ? a->problem : a->source, &set, e), out);
-    const struct problem *p = file && set.count == 1 ? &set.items[0] : problem_find(&set, a->problem);
-    if (!p) {
-        st = FAIL(e, ST_INVALID, "--problem %s: no such file, and no such problem in %s", a->problem,
-                  a->source ? a->source : "the default source");
+    const struct problem *p;
+    enum status st = problem_named(&set, a->source, a->problem, &p, e);
+    if (st != ST_OK) {
+        err_note(e, "--problem");
         goto out;
     }
     TRY_GOTO(rag_index_open(a->index, pool, &x, e), out);
@@ -306,7 +304,8 @@ out:
 static const struct args_flag query_flags[] = {
     FLAG_SECTION("What is asked"),
     FLAG_TEXT(A, index, "index", "DIR", NULL, "The folder of build-rag-index.", .letter = 'i'),
-    FLAG_TEXT(A, problem, "problem", "P", NULL, "A .py file, or the key of a problem of the source (19_ReLU, 1/19).",
+    FLAG_TEXT(A, problem, "problem", "P", NULL,
+              "A .py file, or the key of a problem: one of the source (19_ReLU, 1/19) or generated/SEED_INDEX.",
               .letter = 'p'),
     FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
               "Problems come from there: builtin, a KernelBench folder, a .jsonl file and others."),

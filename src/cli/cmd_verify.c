@@ -7,16 +7,19 @@
 #include "base/choice.h"
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "policy/parse.h"
-#include "problem/problem.h"
+#include "generate/find.h"
+#include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/judge_files.h"
+#include "rl/learn/session.h"
 #include "verify/verify.h"
 
-enum { MAX_ANSWER_BYTES = 4 << 20 };
+enum { MAX_ANSWER_BYTES = 4 << 20, MAX_CONFIGS = 8 };
 
 struct verify_args {
     const char *problem, *solution, *source;
-    bool json, is_baseline;
+    const char *config[MAX_CONFIGS];
+    int n_configs;
+    bool json, is_baseline, all_levels;
     struct verify_run run;
     struct verify_options o;
 };
@@ -40,13 +43,48 @@ static enum status take_pass_k(void *values, const char *text, struct err *e) {
     return ST_OK;
 }
 
+/* Reads "1", "level1" or "level_1", as KernelBench's folders and data set are called. */
+static bool read_level(const char *text, int *out) {
+    int64_t n;
+    if (str_has_prefix(text, "level")) text += text[5] == '_' ? 6 : 5;
+    if (!parse_i64(text, &n) || n < 1 || n > VERIFY_LEVELS) return false;
+    *out = (int)n;
+    return true;
+}
+
+static enum status take_levels(void *values, const char *text, struct err *e) {
+    struct verify_args *a = values;
+    CLEANUP_FREE char *copy = xstrdup(text);
+    char *rest = copy;
+    a->run.n_levels = 0;
+    a->all_levels = strcmp(text, "all") == 0;
+    for (char *one; !a->all_levels && (one = strsep(&rest, ","));) {
+        int level;
+        if (!read_level(one, &level))
+            return FAIL(e, ST_USAGE, "expected all, or levels from 1 to %d such as 1,2 or level1, got \"%s\"",
+                        VERIFY_LEVELS, text);
+        for (int i = 0; i < a->run.n_levels; i++)
+            if (a->run.level[i] == level) return FAIL(e, ST_USAGE, "level %d is named twice in \"%s\"", level, text);
+        a->run.level[a->run.n_levels++] = level;
+    }
+    return ST_OK;
+}
+
+static enum status take_config(void *values, const char *text, struct err *e) {
+    struct verify_args *a = values;
+    if (a->n_configs == MAX_CONFIGS) return FAIL(e, ST_USAGE, "expected at most %d files", MAX_CONFIGS);
+    a->config[a->n_configs++] = text;
+    return ST_OK;
+}
+
 #define A struct verify_args
 #define COMPILE_MODES "default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"
 static const struct args_flag flags[] = {
     FLAG_SECTION("The answer"),
-    FLAG_TEXT(
-        A, problem, "problem", "P", NULL,
-        "A KernelBench .py file, or the key of a problem of the source (19_ReLU, 1/19), says what is to be done."),
+    FLAG_TEXT(A, problem, "problem", "P", NULL,
+              "A KernelBench .py file, or the key of a problem, says what is to be done: one of the source (19_ReLU, "
+              "1/19), or "
+              "generated/SEED_INDEX, as runs call problems of the generator."),
     FLAG_TEXT(A, solution, "solution", "S", NULL,
               "The answer: a .c, .cu or .py file, or a text that has it between <KERNEL> tags or in a code fence."),
     FLAG_CHOICE(A, o.backend, "backend", "B", CHOICE_TEXT(BACKEND_LIST), "c",
@@ -54,6 +92,10 @@ static const struct args_flag flags[] = {
                 "cuda_native a CUDA C++ unit with kernel(), and the others are KernelBench files with class ModelNew."),
     FLAG_TEXT(A, source, "source", "SRC", "KERNELBENCH_ROOT, else builtin",
               "Problems come from there: builtin, a KernelBench folder or a .jsonl file."),
+    FLAG_CALL(take_config, "config", "FILE", NULL,
+              "Answers are judged as a run with this configuration judges them (config.yaml of a run, too), unless "
+              "other flags say otherwise, and their rewards are printed.",
+              .repeats = true),
     FLAG_SECTION("Correctness"),
     FLAG_INT(A, o.trials, "trials", "N", 1, 100, "5", "That many correctness trials are made over all input families."),
     FLAG_CHOICE(A, o.precision, "precision", "P", "fp32|fp16|bf16", "fp32", "Floating-point tensors are cast to it."),
@@ -91,10 +133,13 @@ static const struct args_flag flags[] = {
               "Compiled objects are kept there; any number of runs may share it."),
     FLAG_BOOL(A, o.allow_weaker, "allow-weaker",
               "Without bubblewrap it goes on with seccomp and resource limits only."),
-    FLAG_BOOL(A, json, "json", "The verdict is printed as one JSON object."),
+    FLAG_BOOL(A, json, "json",
+              "The verdict is printed as one JSON object; with --run-dir all verdicts and the tables are."),
     FLAG_SECTION("Folders and baselines"),
     FLAG_TEXT(A, run.run_dir, "run-dir", "DIR", NULL, "This folder of KernelBench generations is judged."),
-    FLAG_INT(A, run.level, "level", "L", 1, 9, NULL, "The KernelBench level of the folder or baseline."),
+    FLAG_CALL(take_levels, "level", "L,L,...", NULL,
+              "These KernelBench levels of the folder or baseline are taken, such as 1,2 or level1, or all that there "
+              "are: all."),
     FLAG_TEXT(A, run.baseline, "baseline", "FILE", NULL,
               "Ratios are taken to the times in this file, instead of to eager times beside each answer."),
     FLAG_CALL(take_pass_k, "pass-k", "K,K,...", "1", "pass@k is computed for these k, such as 1,5."),
@@ -105,30 +150,52 @@ static const struct args_flag flags[] = {
 
 const struct args_command verify_command = {
     .name = "verify",
-    .usage = "--problem P --solution S [FLAG]...\n--run-dir DIR --level L [FLAG]...\n"
-             "baseline --level L --out FILE [FLAG]...",
+    .usage = "--problem P --solution S [FLAG]...\n--run-dir DIR --level L,L,... [FLAG]...\n"
+             "baseline --level L,L,... --out FILE [FLAG]...",
     .about =
         "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times "
         "it.\n"
         "With --run-dir: judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py (.c with "
-        "backend c, else .cu, too), into DIR/eval_results.json (KernelBench's layout) and DIR/verdicts.jsonl, and "
-        "goes on where it was stopped.\n"
-        "With the word baseline: times the references of a level in KernelBench's layout.",
+        "backend c, else .cu, too), into DIR/eval_results.json (KernelBench's layout; of several levels "
+        "eval_results_level_L.json) and DIR/verdicts.jsonl, and goes on where it was stopped.\n"
+        "With the word baseline: times the references of levels in KernelBench's layout.",
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .max_words = 1,
     .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage.",
 };
 
+/* The three ways to call it. */
+enum verify_way { WAY_ONE = 1, WAY_FOLDER = 2, WAY_BASELINE = 4 };
+
+/* Refuses a flag that means nothing to the way it is called. Returns 0, or the exit code. */
+static int check_flags(const struct args *given, enum verify_way way) {
+    static const char *const names[] = {
+        [WAY_ONE] = "--problem", [WAY_FOLDER] = "--run-dir", [WAY_BASELINE] = "baseline"};
+    static const struct {
+        const char *flag;
+        unsigned ways;
+    } of[] = {{"problem", WAY_ONE},   {"solution", WAY_ONE},     {"level", WAY_FOLDER | WAY_BASELINE},
+              {"pass-k", WAY_FOLDER}, {"baseline", WAY_FOLDER},  {"run-dir", WAY_FOLDER},
+              {"out", WAY_BASELINE},  {"compile", WAY_BASELINE}, {"json", WAY_ONE | WAY_FOLDER}};
+    for (size_t i = 0; i < ARRAY_LEN(of); i++)
+        if (!(of[i].ways & (unsigned)way) && args_has(&verify_command, given, of[i].flag))
+            return args_wrong(&verify_command, given, "--%s means nothing with %s", of[i].flag, names[way]);
+    return 0;
+}
+
 /* Checks what the table cannot say: which of the three ways to call it this is. Returns 0, or the exit code. */
 static int check_args(const struct args *given, struct verify_args *a) {
     if (given->n_words && strcmp(given->word[0], "baseline") != 0)
         return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
     a->is_baseline = given->n_words > 0;
-    if ((a->is_baseline || a->run.run_dir) && a->run.level == 0)
+    const enum verify_way way = a->is_baseline ? WAY_BASELINE : a->run.run_dir ? WAY_FOLDER : WAY_ONE;
+    const int wrong = check_flags(given, way);
+    if (wrong) return wrong;
+    if (way != WAY_ONE && a->run.n_levels == 0 && !a->all_levels)
         return args_wrong(&verify_command, given, "--level is needed");
     if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, given, "baseline: --out is needed");
-    if (!a->is_baseline && !a->run.run_dir && (!a->problem || !a->solution))
+    if (way == WAY_ONE && (!a->problem || !a->solution))
         return args_wrong(&verify_command, given, "--problem and --solution are needed");
     a->run.o = a->o;
     a->run.source = a->source;
@@ -136,28 +203,15 @@ static int check_args(const struct args *given, struct verify_args *a) {
     return 0;
 }
 
-static enum status find_problem(const struct verify_args *a, struct problem_set *set, const struct problem **out,
-                                struct err *e) {
-    bool file = fs_is_file(a->problem);
-    TRY(problem_set_load(file ? a->problem : a->source, set, e));
-    *out = file && set->count == 1 ? &set->items[0] : problem_find(set, a->problem);
-    if (*out) return ST_OK;
-    if (file) return FAIL(e, ST_INVALID, "%s: expected one problem in a .py file, found %zu", a->problem, set->count);
-    return FAIL(e, ST_INVALID, "--problem %s: no such file, and no such problem in %s", a->problem,
-                a->source ? a->source : "the default source");
-}
-
-/* The C source in the solution file; NULL when it holds no kernel. Caller frees. */
-static enum status read_solution(const char *path, char **out, struct err *e) {
-    char *text;
+/* The answer in the solution file, into an episode that is zero; its kernel is NULL where it holds none. */
+static enum status read_solution(const char *path, enum verify_backend backend, struct episode *ep, struct err *e) {
+    CLEANUP_FREE char *text = NULL;
     size_t n;
     TRY(fs_read(path, MAX_ANSWER_BYTES, &text, &n, e));
-    *out = text;
-    if (str_has_suffix(path, ".c") || str_has_suffix(path, ".py") || str_has_suffix(path, ".cu")) return ST_OK;
-    struct parsed p;
-    parse_completion(text, n, ANSWER_C, &p);
-    *out = p.kernel.p ? xstrndup(p.kernel.p, p.kernel.n) : NULL;
-    free(text);
+    if (str_has_suffix(path, ".c") || str_has_suffix(path, ".py") || str_has_suffix(path, ".cu"))
+        rollout_read_file(text, ep);
+    else
+        (void)rollout_read(backend_info(backend), text, n, ep);
     return ST_OK;
 }
 
@@ -179,44 +233,103 @@ static void print_verdict(const struct problem *p, const char *path, const struc
     if (v->message[0]) printf("message    %s\n", v->message);
 }
 
+static void print_reward(const struct episode *ep) {
+    const struct reward *r = &ep->reward;
+    if (ep->present)
+        printf("reward     %.4f (format %g, compile %g, correct %g, speed %.4g, think %g, length %.4g)\n", r->total,
+               r->format, r->compile, r->correct, r->speed, r->think, r->length);
+    else
+        printf("reward     none, since the verdict is missing\n");
+}
+
+static void print_json(const struct episode *ep, bool with_reward) {
+    CLEANUP_STR struct str s = STR_INIT;
+    verdict_to_json(&ep->verdict, &s);
+    s.len--; /* the object goes on */
+    answer_put(ep, with_reward, &s);
+    js_end(&s, '}');
+    puts(str_c(&s));
+}
+
 static enum status verify_one(const struct verify_args *a, bool *correct, struct err *e) {
     struct problem_set set = {0};
     struct verifier *v = NULL;
     struct verify_item item = {0};
-    char *source = NULL;
+    struct episode ep = {0};
+    const struct rollout_params *w = a->run.weights;
     enum status st;
-    TRY_GOTO(read_solution(a->solution, &source, e), done);
-    TRY_GOTO(find_problem(a, &set, &item.problem, e), done);
+    TRY_GOTO(read_solution(a->solution, a->o.backend, &ep, e), done);
+    st = problem_named(&set, a->source, a->problem, &item.problem, e);
+    if (st != ST_OK) {
+        err_note(e, "--problem");
+        goto done;
+    }
     TRY_GOTO(verifier_open(&a->o, &v, e), done);
-    item.source = source;
+    item.source = ep.kernel;
     TRY_GOTO(verify_batch(v, &item, 1, NULL, e), done);
     *correct = item.verdict.outcome == OUTCOME_CORRECT;
-    if (a->json) {
-        struct str s = STR_INIT;
-        verdict_to_json(&item.verdict, &s);
-        puts(str_c(&s));
-        str_free(&s);
-    } else
+    ep.verdict = item.verdict;
+    if (w) TRY_GOTO(answer_reward(w, (struct answer_known){true, true, true, false}, a->solution, &ep, e), done);
+    if (a->json)
+        print_json(&ep, w != NULL);
+    else {
         print_verdict(item.problem, a->solution, &item.verdict);
+        if (w) print_reward(&ep);
+    }
 done:
     verifier_close(v);
     problem_set_free(&set);
-    free(source);
+    free(ep.kernel);
     return st;
 }
 
+static enum status verify_folder(const struct verify_args *a, struct err *e) {
+    CLEANUP_STR struct str text = STR_INIT;
+    struct verify_run r = a->run;
+    if (a->is_baseline) return verify_baseline(&r, e);
+    if (a->json) r.json = &text;
+    TRY(verify_run_dir(&r, e));
+    if (a->json) puts(str_c(&text));
+    return ST_OK;
+}
+
+/* What a run with the configuration judges by, where no flag says otherwise. The texts live as long as c. */
+static enum status from_config(const struct verify_args *named, struct config *c, struct train_options *o,
+                               struct verify_args *out, struct err *e) {
+    for (int i = 0; i < named->n_configs; i++) TRY(config_load(c, named->config[i], e));
+    TRY(train_options_finish(c, o, e));
+    out->o = session_verify_options(o, NULL);
+    out->o.progress = NULL;
+    return session_source(o, &out->source, e);
+}
+
+static enum status verify(struct verify_args *a, bool *correct, struct err *e) {
+    if (!a->is_baseline && !a->run.run_dir) return verify_one(a, correct, e);
+    *correct = true; /* a folder has answers of all kinds */
+    return verify_folder(a, e);
+}
+
 int cmd_verify(int argc, char **argv) {
-    struct verify_args a = {.o = {.measure = true}};
+    struct verify_args a = {.o = {.measure = true}}, configured = {0};
+    struct train_options o;
+    struct config c;
     struct args given;
     struct err e = {0};
     bool correct = false;
+    CLEANUP_FREE char **again = xcalloc((size_t)argc + 1, sizeof *again); /* the parser moves the words */
+    memcpy(again, argv, (size_t)argc * sizeof *again);
     if (!args_parse(&verify_command, argc, argv, &a, &given)) return given.code;
-    const int wrong = check_args(&given, &a);
-    if (wrong) return wrong;
-    if (a.is_baseline || a.run.run_dir) {
-        const enum status st = a.is_baseline ? verify_baseline(&a.run, &e) : verify_run_dir(&a.run, &e);
-        return st == ST_OK ? 0 : args_report(&e);
+    config_init(&c, &train_schema, &o);
+    enum status st = ST_OK;
+    struct rollout_params weights;
+    if (a.n_configs > 0) {
+        st = from_config(&a, &c, &o, &configured, &e);
+        if (st == ST_OK && args_parse(&verify_command, argc, again, &configured, &given)) a = configured;
+        if (st == ST_OK) weights = answer_weights(&o, 1);
+        a.run.weights = &weights;
     }
-    if (verify_one(&a, &correct, &e) != ST_OK) return args_report(&e);
-    return correct ? 0 : 1;
+    const int wrong = st == ST_OK ? check_args(&given, &a) : 0;
+    if (st == ST_OK && !wrong) st = verify(&a, &correct, &e);
+    config_free(&c);
+    return wrong ? wrong : st != ST_OK ? args_report(&e) : correct ? 0 : 1;
 }

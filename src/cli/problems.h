@@ -1,7 +1,8 @@
-/* problems: the parts of `kernelrl problems` that look at what problems are worth. */
+/* problems: the parts of `kernelrl problems` that stand in files of their own. */
 #ifndef KERNELRL_PROBLEMS_H
 #define KERNELRL_PROBLEMS_H
 
+#include "base/args.h"
 #include "problem/problem.h"
 
 /* Runs every reference and prints what is wrong with it (worker/kernelrl_worker/check.py); json: a line a problem.
@@ -19,5 +20,14 @@ enum label_method {
  */
 enum status problems_label(const struct problem *const *problems, size_t n, enum label_method how, double timeout_s,
                            const char *path, struct err *e) MUST_USE;
+
+/* Appends what files of problems say of one as members of a JSON object: key, level and so on, its known defects where
+ * there are any, and, with `code`, its module. */
+void problems_put_columns(struct str *s, const struct problem *p, bool code);
+
+/* argv[0] is "prompt" or "export". They return the exit code. */
+extern const struct args_command problems_prompt_command, problems_export_command;
+int problems_prompt(int argc, char **argv);
+int problems_export(int argc, char **argv);
 
 #endif

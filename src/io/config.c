@@ -805,12 +805,51 @@ static size_t section_bytes(const char *name) {
     return dot ? (size_t)(dot - name) : 0;
 }
 
+/* Returns whether a key is of the section that the first n bytes of NAME call. */
+static bool is_in_section(const struct config_key *k, const char *name, size_t n) {
+    return section_bytes(k->name) == n && strncmp(k->name, name, n) == 0;
+}
+
 /* Returns whether key i is the first one of its section. */
 static bool begins_section(const struct config_schema *s, size_t i) {
     const size_t n = section_bytes(s->key[i].name);
     for (size_t k = 0; k < i; k++)
-        if (section_bytes(s->key[k].name) == n && strncmp(s->key[k].name, s->key[i].name, n) == 0) return false;
+        if (is_in_section(&s->key[k], s->key[i].name, n)) return false;
     return true;
+}
+
+/* Returns the heading of the topic that begins with key i, or NULL. */
+static const char *topic_from(const struct config_schema *s, size_t i) {
+    for (size_t t = 0; t < s->topic_count; t++)
+        if (strcmp(s->topic[t].from, s->key[i].name) == 0) return s->topic[t].heading;
+    return NULL;
+}
+
+/* Appends the keys of a section (its name is the first n bytes of NAME) that are of a topic; NULL: of none. */
+static void help_topic(const struct config_schema *s, const char *name, size_t n, const char *topic, struct str *out) {
+    const char *now = NULL;
+    for (size_t i = 0; i < s->count; i++) {
+        if (!is_in_section(&s->key[i], name, n)) continue;
+        const char *begins = topic_from(s, i);
+        if (begins) now = begins;
+        if (topic ? now && strcmp(now, topic) == 0 : !now) help_key(&s->key[i], out);
+    }
+}
+
+/* Appends the keys of a section: those without a topic, then topic by topic. */
+static void help_section(const struct config_schema *s, const char *name, size_t n, struct str *out) {
+    help_topic(s, name, n, NULL, out);
+    for (size_t i = 0; i < s->count; i++) {
+        const char *topic = is_in_section(&s->key[i], name, n) ? topic_from(s, i) : NULL;
+        bool shown = false;
+        for (size_t k = 0; topic && k < i && !shown; k++) {
+            const char *before = is_in_section(&s->key[k], name, n) ? topic_from(s, k) : NULL;
+            shown = before && strcmp(before, topic) == 0;
+        }
+        if (!topic || shown) continue;
+        str_addf(out, "%s  %s\n\n", str_has_suffix(str_c(out), "\n\n") ? "" : "\n", topic);
+        help_topic(s, name, n, topic, out);
+    }
 }
 
 /* Appends all keys, section by section, the top level first. A schema without sections has no headings. */
@@ -818,15 +857,13 @@ static void help_all(const struct config_schema *s, struct str *out) {
     bool nested = false;
     for (size_t i = 0; i < s->count; i++) nested |= section_bytes(s->key[i].name) > 0;
     if (nested) str_adds(out, "Keys of the top level:\n\n");
-    for (size_t i = 0; i < s->count; i++)
-        if (section_bytes(s->key[i].name) == 0) help_key(&s->key[i], out);
+    help_section(s, "", 0, out);
     for (size_t i = 0; i < s->count; i++) {
         const char *name = s->key[i].name;
         const size_t n = section_bytes(name);
         if (n == 0 || !begins_section(s, i)) continue;
         str_addf(out, "\nKeys of %.*s:\n\n", (int)n, name);
-        for (size_t k = i; k < s->count; k++)
-            if (section_bytes(s->key[k].name) == n && strncmp(s->key[k].name, name, n) == 0) help_key(&s->key[k], out);
+        help_section(s, name, n, out);
     }
 }
 

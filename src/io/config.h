@@ -12,7 +12,8 @@
  *         KEY_FLOAT(struct demo, learning_rate, "1e-5", "(0,)", "Adam's step size."),
  *         KEY_INT(struct demo, dataset_builder.level, "1", "[1,4]", "KernelBench level."),
  *     };
- *     static const struct config_schema demo_schema = {demo_keys, ARRAY_LEN(demo_keys), sizeof(struct demo)}; */
+ *     static const struct config_schema demo_schema = {
+ *         .key = demo_keys, .count = ARRAY_LEN(demo_keys), .values_bytes = sizeof(struct demo)}; */
 #ifndef KERNELRL_CONFIG_H
 #define KERNELRL_CONFIG_H
 
@@ -48,12 +49,21 @@ struct config_alias {
     const char *doc;
 };
 
+/* A topic of keys, for help. It begins with the key FROM, a full name, and holds the keys of the same section behind
+ * that one, up to the next topic's. Several topics of one heading are shown as one, so that rows of a schema may stay
+ * where they are: their order is that of config_dump. */
+struct config_topic {
+    const char *from, *heading;
+};
+
 struct config_schema {
     const struct config_key *key;
     size_t count;
     size_t values_bytes;              /* sizeof the values struct */
     const struct config_alias *alias; /* may be NULL */
     size_t alias_count;
+    const struct config_topic *topic; /* may be NULL */
+    size_t topic_count;
 };
 
 /* Rows of a schema; the compiler checks that the field has the type. A choice is an int that holds a value of the enum
@@ -121,8 +131,8 @@ const char *config_source(const struct config *c, const char *key);
 /* Appends all values as YAML that config_load takes back to equal values. */
 void config_dump(const struct config *c, struct str *out);
 /* Appends name, type, default, allowed values and doc of a key (full or short name), or of every key below a section,
- * or of all keys for NULL, with a heading for each section; for another name what it stands for. ST_CONFIG for an
- * unknown key. */
+ * or of all keys for NULL, with a heading for each section and topic; for another name what it stands for. ST_CONFIG
+ * for an unknown key. */
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) MUST_USE;
 
 #endif

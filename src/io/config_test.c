@@ -62,8 +62,11 @@ static const struct config_alias demo_aliases[] = {
     {"dataset_builder.hosted", NULL, true, "There is no hosted service here."},
     {"dataset_builder.shards", NULL, false, "Everything is one shard."},
 };
-static const struct config_schema schema = {demo_keys, ARRAY_LEN(demo_keys), sizeof(struct demo), demo_aliases,
-                                            ARRAY_LEN(demo_aliases)};
+static const struct config_schema schema = {.key = demo_keys,
+                                            .count = ARRAY_LEN(demo_keys),
+                                            .values_bytes = sizeof(struct demo),
+                                            .alias = demo_aliases,
+                                            .alias_count = ARRAY_LEN(demo_aliases)};
 
 static struct demo v;
 static struct config c;
@@ -312,6 +315,38 @@ static void help_and_reject(void **state) {
     assert_string_equal(e.msg, "x.yaml:1:13: batch_size: must be even, got 9");
 }
 
+/* Topics gather keys that stand apart, in each section for itself; keys in front of the first one come first. */
+static void topics(void **state) {
+    (void)state;
+    struct values {
+        int64_t a, b, c, d;
+        struct {
+            int64_t e, f;
+        } part;
+    };
+    static const struct config_key keys[] = {
+        KEY_INT(struct values, a, "1", NULL, "First."),      KEY_INT(struct values, b, "1", NULL, "Second."),
+        KEY_INT(struct values, part.e, "1", NULL, "Inner."), KEY_INT(struct values, c, "1", NULL, "Third."),
+        KEY_INT(struct values, d, "1", NULL, "Fourth."),     KEY_INT(struct values, part.f, "1", NULL, "Last."),
+    };
+    static const struct config_topic all[] = {{"b", "One"}, {"c", "Two"}, {"d", "One"}, {"part.f", "One"}};
+    const struct config_schema s = {
+        .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct values), .topic = all, .topic_count = 4};
+    CLEANUP_STR struct str out = STR_INIT;
+    assert_int_equal(config_help(&s, NULL, &out, &e), ST_OK);
+    assert_string_equal(str_c(&out), "Keys of the top level:\n\n"
+                                     "a: a whole number; default 1\n    First.\n"
+                                     "\n  One\n\n"
+                                     "b: a whole number; default 1\n    Second.\n"
+                                     "d: a whole number; default 1\n    Fourth.\n"
+                                     "\n  Two\n\n"
+                                     "c: a whole number; default 1\n    Third.\n"
+                                     "\nKeys of part:\n\n"
+                                     "part.e: a whole number; default 1\n    Inner.\n"
+                                     "\n  One\n\n"
+                                     "part.f: a whole number; default 1\n    Last.\n");
+}
+
 /* Names of other programs: another name of a key, one that is refused, one that sets nothing. Null is always taken. */
 static void other_names(void **state) {
     (void)state;
@@ -351,6 +386,7 @@ static void null_and_presets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(topics),
         cmocka_unit_test_setup_teardown(other_names, setup, teardown),
         cmocka_unit_test_setup_teardown(null_and_presets, setup, teardown),
         cmocka_unit_test_setup_teardown(defaults, setup, teardown),

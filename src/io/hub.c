@@ -234,6 +234,7 @@ static const char *first_missing_of(struct hub *h, enum hub_kind kind) {
         return "tokenizer.json";
     if (kind == HUB_TOKENIZER) return NULL;
     if (!is_here(h, "config.json")) return "config.json";
+    if (kind == HUB_PROMPT) return NULL;
     if (is_here(h, "model.safetensors")) return NULL;
     const char **shard;
     size_t n;
@@ -479,6 +480,14 @@ static enum status fetch_tokenizer(struct hub *h, struct err *e) {
     return fetch_file(h, "merges.txt", e);
 }
 
+static enum status fetch_prompt(struct hub *h, struct err *e) {
+    if (!is_listed(h, "config.json"))
+        return FAIL(e, ST_UNSUPPORTED,
+                    "%s: no config.json: the repository holds no model in the layout of transformers", h->repo);
+    TRY(fetch_file(h, "config.json", e));
+    return fetch_tokenizer(h, e);
+}
+
 /* Small files first, so that whatever speaks against the model is found before gigabytes have been loaded. */
 static enum status fetch_model(struct hub *h, struct err *e) {
     if (!is_listed(h, "config.json"))
@@ -552,7 +561,7 @@ static enum status fetch(struct hub *h, struct err *e) {
                  h->set.endpoint, h->set.cache);
         static enum status (*const by_kind[])(struct hub *, struct err *) = {
             [HUB_MODEL] = fetch_model,           [HUB_TOKENIZER] = fetch_tokenizer, [HUB_ADAPTER] = fetch_adapter,
-            [HUB_CHECKPOINT] = fetch_checkpoint, [HUB_DATASET] = fetch_dataset,
+            [HUB_CHECKPOINT] = fetch_checkpoint, [HUB_DATASET] = fetch_dataset,     [HUB_PROMPT] = fetch_prompt,
         };
         TRY(by_kind[h->kind](h, e));
         log_info("%s: %d files, %.1f MB in %.1f s", h->repo, h->n_fetched, (double)h->fetched_bytes * 1e-6,

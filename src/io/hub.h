@@ -25,6 +25,7 @@
 enum hub_kind {
     HUB_MODEL,      /* config.json, tokenizer, model.safetensors or its index and shards */
     HUB_TOKENIZER,  /* tokenizer.json, or vocab.json and merges.txt; tokenizer_config.json */
+    HUB_PROMPT,     /* those, and config.json: what makes a prompt */
     HUB_ADAPTER,    /* adapter_config.json, adapter_model.safetensors */
     HUB_CHECKPOINT, /* an adapter where the repository holds one, else a model */
     HUB_DATASET     /* the .jsonl files of a data set, else its .parquet files, else its .py files */

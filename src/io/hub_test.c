@@ -335,6 +335,9 @@ static void tokenizer_alone(void **state) {
     put_model("models/org/model", COMMIT_A);
     opens(HUB_TOKENIZER, "org/model", NULL, &dir);
     assert_true(exists(dir, "tokenizer.json"));
+    assert_false(exists(dir, "model.safetensors") || exists(dir, "config.json"));
+    opens(HUB_PROMPT, "org/model", NULL, &dir);
+    assert_true(exists(dir, "tokenizer.json") && exists(dir, "config.json"));
     assert_false(exists(dir, "model.safetensors"));
     opens(HUB_MODEL, "org/model", NULL, &dir); /* the rest */
     assert_true(exists(dir, "model.safetensors"));

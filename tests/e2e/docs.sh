@@ -103,6 +103,7 @@ check "of a choice" test "$(complete_ kernelrl verify --precision bf)" = bf16
 same_help() { "$KRL" help "$@" >"$tmp/help" && "$KRL" "$@" --help >"$tmp/asked" && cmp "$tmp/help" "$tmp/asked"; }
 while read -r c; do check "help $c is $c --help" same_help "$c"; done < <(grep -vx help "$tmp/commands")
 check "help bench verify is bench verify --help" same_help bench verify
+check "and topics" grep -qx '  Optimizer' <("$KRL" help train)
 check "the help of keys is in sections" grep -qx 'Keys of dataset_builder:' <("$KRL" help train)
 refuses "completion of another shell" 2 'usage' "$KRL" completion fish
 echo "1..$tap_n"

@@ -58,7 +58,101 @@ check "labels of those named" test "$(label level1/1_ReLU level2/34_Linear_GELU 
     "level1/1_ReLU level2/34_Linear_GELU"
 refuses "an option that there is not" 2 'unknown flag --bogus' "${problems[@]}" list --bogus
 refuses "a command that there is not" 2 'unknown command "lable"; did you mean "label"' "${problems[@]}" lable
-refuses "no command" 2 'expected list, show, check, label or generate' "${problems[@]}"
+refuses "no command" 2 'expected list, show, prompt, export, check, label or generate' "${problems[@]}"
 refuses "a way that is none" 2 'by: expected text' "${problems[@]}" label --by taste
 refuses "an option of another command" 2 'problems: --count means nothing to list; it is for generate' "${problems[@]}" list --count 3
+
+# Problems of the generator's stream by the keys that runs have for them.
+"${problems[@]}" generate --seed 1000000 --first 62 --count 2 >"$tmp/stream.jsonl"
+same_again() { # KEY: what `show` prints is the code of that row
+    "${problems[@]}" show "$1" --source builtin >"$tmp/shown" && python3 - "$tmp" "$1" <<'PY'
+import json, sys
+rows = {r["key"]: r["code"] for r in map(json.loads, open(sys.argv[1] + "/stream.jsonl"))}
+assert rows[sys.argv[2]] == open(sys.argv[1] + "/shown").read()
+PY
+}
+check "show generated/SEED_INDEX" same_again generated/1000000_62
+check "and the next one" same_again generated/1000000_63
+larger() { # KEY FACTOR: the batch of KEY@FACTOR is FACTOR times as large, and nothing else differs
+    "${problems[@]}" show "$1" --source builtin >"$tmp/small" && "${problems[@]}" show "$1@$2" --source builtin >"$tmp/large" &&
+        python3 - "$tmp" "$2" <<'PY'
+import re, sys
+small, large = (open(sys.argv[1] + "/" + name).read() for name in ("small", "large"))
+line = re.compile(r"^(batch_size|batch|num_rows) = (\d+)$", re.M)
+assert int(line.search(large)[2]) == int(sys.argv[2]) * int(line.search(small)[2])
+assert line.sub("", small) == line.sub("", large)
+PY
+}
+check "KEY@FACTOR of a built-in problem" larger level1/1_ReLU 64
+check "of a generated one" larger generated/1000000_62 8
+check "check takes such a key" "${problems[@]}" check generated/1000000_62 --source builtin
+refuses "half a key" 1 'generated/62: expected generated/SEED_INDEX' "${problems[@]}" show generated/62
+refuses "a number with a zero in front" 1 'expected generated/SEED_INDEX' "${problems[@]}" show generated/1000000_062
+refuses "a factor in a source of one's own" 1 'KEY@FACTOR is for built-in and generated problems' \
+    "${problems[@]}" show 1_Good@4 --source "$tmp"
+refuses "a proposal of a run" 1 'not made again by its key' "${problems[@]}" show composed/1_Linear --source builtin
+
+# Prompts, and sets of them for other programs.
+"${problems[@]}" prompt level1/1_ReLU source=builtin >"$tmp/prompt"
+check "a prompt as text" sh -c "grep -q '^\[user\]' '$tmp/prompt' && grep -q '^void kernel(const float' '$tmp/prompt'"
+"${problems[@]}" prompt level1/1_ReLU source=builtin prompt_option=one_shot --json >"$tmp/prompt.json"
+check "as messages, with an example" python3 - "$tmp" <<'PY'
+import json, sys
+p = json.load(open(sys.argv[1] + "/prompt.json"))
+assert list(p) == ["problem", "backend", "messages"] and p["backend"] == "c", p
+assert [m["role"] for m in p["messages"]] == ["system", "user"]
+user = p["messages"][1]["content"]
+assert user.startswith("Example 1:") and user.count("Module:") == 1
+plain = open(sys.argv[1] + "/prompt").read()
+assert user.endswith(plain.split("[user]\n")[1].rstrip("\n"))
+PY
+refuses "a prompt of nothing" 2 'expected the KEY of a problem' "${problems[@]}" prompt source=builtin
+refuses "of no problem" 1 '1_Rely: no such problem; did you mean' "${problems[@]}" prompt level1/1_Rely source=builtin
+refuses "with an unknown key" 2 'unknown key "bckend"' "${problems[@]}" prompt level1/1_ReLU bckend=c
+refuses "rendered for no model" 2 'model_name: no directory "nowhere"' "${problems[@]}" prompt level1/1_ReLU source=builtin \
+    model_name=nowhere --rendered
+if [ -f models/tiny/model.safetensors ]; then
+    run=("$KRL" train model_name=models/tiny source=builtin level=1 generated_problems=40 batch_factor=2 prompt_option=few_shot
+        max_tokens=16 batch_size=6 group_size=1 max_steps=1 num_correct_trials=1 measure_performance=false lora_rank=4)
+    check "a run" "${run[@]}" log_path="$tmp/run"
+    zstdcat "$tmp/run/traces.jsonl.zst" >"$tmp/traces"
+    check "its problems have the prompts that it traced, and are in its export" python3 - "$KRL" "$tmp" <<'PY'
+import json, subprocess, sys
+krl, tmp = sys.argv[1:]
+say = lambda *a: subprocess.run([krl, "problems", *a, "--config", tmp + "/run/config.yaml"], check=True, capture_output=True).stdout
+traced = [r for r in map(json.loads, open(tmp + "/traces")) if "prompt_ids" in r]
+rows = {r["key"]: r for r in map(json.loads, say("export").splitlines())}
+assert any("generated/" in r["problem"] for r in traced) and any("level1/" in r["problem"] for r in traced), "both kinds"
+for r in traced[:4]:
+    p = json.loads(say("prompt", r["problem"], "--rendered", "--json"))
+    assert p["problem"] == r["problem"] and p["ids"] == r["prompt_ids"], r["problem"]
+    assert rows[r["problem"]]["prompt"] == p["messages"]
+    assert p["text"].endswith(say("prompt", r["problem"], "--rendered").decode()[-40:])
+PY
+    refuses "a prompt that is too long" 1 'tokens, 20 are allowed' "${problems[@]}" prompt level1/1_ReLU source=builtin \
+        model_name=models/tiny prompt_max_tokens=20
+else
+    skip "prompts of a run" "models/tiny has no model.safetensors; make embedded-model builds it"
+fi
+check "export into a file" "${problems[@]}" export source=builtin level=1 backend=triton --split all --output "$tmp/set.jsonl.zst"
+zstdcat "$tmp/set.jsonl.zst" >"$tmp/set.jsonl"
+check "a row for each problem, with all that verify needs" python3 - "$KRL" "$tmp" <<'PY'
+import json, subprocess, sys
+rows = [json.loads(line) for line in open(sys.argv[2] + "/set.jsonl")]
+out = subprocess.run([sys.argv[1], "problems", "list", "--source", "builtin", "--level", "1", "--json"], check=True, capture_output=True)
+listed = {r["key"]: r for r in map(json.loads, out.stdout.splitlines())}
+assert {r["key"] for r in rows} == set(listed) and len(rows) == len(listed)
+for r in rows:
+    assert all(r[k] == v for k, v in listed[r["key"]].items()) and "class Model" in r["code"]
+    assert r["verify"] == ["--problem", r["key"], "--source", "builtin", "--backend", "triton"]
+    assert r["code"] in r["prompt"][1]["content"]
+PY
+check "which is a source itself" test "$("${problems[@]}" list --source "$tmp/set.jsonl" --split test --json | wc -l)" = "$(count --level 1 --split test)"
+check "of a folder: its last problem is held out" sh -c "test \"\$('$KRL' problems export source='$tmp' backend=triton level=1 \
+    --split test | grep -o '\"key\":\"[^\"]*')\" = '\"key\":\"level1/5_Small'"
+refuses "a file of another kind" 2 'output: expected a name that ends in .jsonl' "${problems[@]}" export --output "$tmp/set.csv"
+refuses "a source that is not there" 1 'nowhere: no such file' "${problems[@]}" export source="$tmp/nowhere"
+refuses "a split of nothing" 2 'no problem is held out' "${problems[@]}" export source="$tmp/2_MLP.py" --split test
+refuses "a problem without a prototype" 1 '^kernelrl: problem level1/2_Random: forward.. is random' "${problems[@]}" export source="$tmp" level=1 --output "$tmp/half.jsonl"
+check "leaves no half of a file" sh -c "! ls '$tmp'/half*"
 echo "1..$tap_n"

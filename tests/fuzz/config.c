@@ -28,7 +28,8 @@ static const struct config_key keys[] = {
     KEY_STRINGS(struct values, l, "", "A list."),
     KEY_INT(struct values, dataset_builder.level, "1", "[1,4]", "A nested int."),
 };
-static const struct config_schema schema = {keys, ARRAY_LEN(keys), sizeof(struct values)};
+static const struct config_schema schema = {
+    .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct values)};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

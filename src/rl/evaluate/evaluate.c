@@ -503,32 +503,38 @@ out:
 
 /* ---- generate -----------------------------------------------------------------------------------------------------*/
 
-/* As KernelBench names them; its own backends are Python. */
-static const char *ending(const struct evaluation *x) {
-    return x->s.actor.backend->is_module ? "kernel.py" : "kernel.c";
-}
-
-static char *file_of(const char *dir, const struct problem *p, int sample, const char *ending) {
+/* As KernelBench names them, with the ending of the backend. */
+static char *file_of(const char *dir, const struct problem *p, int sample, const char *what) {
     struct str s = STR_INIT;
-    str_addf(&s, "%s/level_%d_problem_%d_sample_%d_%s", dir, p->level, p->problem_id, sample, ending);
+    str_addf(&s, "%s/level_%d_problem_%d_sample_%d_%s", dir, p->level, p->problem_id, sample, what);
     return str_steal(&s);
 }
 
+static char *kernel_file(const struct evaluation *x, const char *dir, const struct problem *p, int sample) {
+    char what[40];
+    snprintf(what, sizeof what, "kernel.%s", x->s.actor.backend->ending);
+    return file_of(dir, p, sample, what);
+}
+
+/* Whether a sample has its file. Versions before 0.2 called those of cuda_native .c, too. */
+static bool is_written(const struct evaluation *x, const char *dir, const struct problem *p, int sample) {
+    CLEANUP_FREE char *path = kernel_file(x, dir, p, sample), *old = file_of(dir, p, sample, "kernel.c");
+    return fs_is_file(path) || (!x->s.actor.backend->is_module && fs_is_file(old));
+}
+
 static bool is_generated(const struct evaluation *x, const char *dir, const struct problem *p) {
-    for (int j = 0; j < (int)x->o->num_samples; j++) {
-        CLEANUP_FREE char *path = file_of(dir, p, j, ending(x));
-        if (!fs_is_file(path)) return false;
-    }
+    for (int j = 0; j < (int)x->o->num_samples; j++)
+        if (!is_written(x, dir, p, j)) return false;
     return true;
 }
 
 /* The kernel of one sample; without one there is no file, as in KernelBench. */
 static enum status write_kernel(const struct evaluation *x, const char *dir, const struct problem *p, int j,
                                 const struct sample *sample, int *written, struct err *e) {
-    CLEANUP_FREE char *path = file_of(dir, p, j, ending(x));
+    CLEANUP_FREE char *path = kernel_file(x, dir, p, j);
     CLEANUP_STR struct str text = STR_INIT;
     struct parsed answer;
-    if (fs_is_file(path)) return ST_OK;
+    if (is_written(x, dir, p, j)) return ST_OK;
     tokenizer_decode(x->s.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
     parse_completion(str_c(&text), text.len, prompt_language(x->s.actor.backend), &answer);
     if (!answer.kernel.p) return ST_OK;

@@ -38,8 +38,8 @@ enum status evaluate_run(const struct config *c, const struct eval_options *o, c
                          struct summary *out, struct str *text, struct err *e) MUST_USE;
 
 /* Kernels for the problems in KernelBench's layout: runs_dir/run_name/level_L_problem_P_sample_S_kernel.c (.py in its
- * own backends) and generation_config.yaml. Problems whose files are there are passed over. Nothing is judged.
- * *written: new kernels. */
+ * own backends, .cu of cuda_native) and generation_config.yaml. Problems whose files are there are passed over. Nothing
+ * is judged. *written: new kernels. */
 enum status generate_run(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
                          int *written, struct err *e) MUST_USE;
 

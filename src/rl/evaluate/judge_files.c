@@ -8,27 +8,40 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "problem/problem.h"
+#include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/score.h"
 
-enum { CHUNK = 16, MAX_KERNEL_BYTES = 4 << 20 };
+enum { CHUNK = 16, MAX_KERNEL_BYTES = 4 << 20, MAX_OUTCOMES = 64 };
 
 struct judged_sample {
-    int problem_id, sample_id;
+    int level, problem_id, sample_id;
     const struct problem *problem;
     char name[80];
     char *source;
     struct digest key;
     bool judged;
     struct verdict verdict;
+    struct reward reward; /* with weights, and where the verdict is not missing */
 };
 
 struct folder {
     struct problem_set set;
-    struct judged_sample *items;
+    struct judged_sample *items; /* by level, problem and sample */
     size_t n;
+    size_t passed_over; /* files of other levels or endings; one of them: */
+    char other[80];
+    size_t other_ending; /* files of a level that is wanted */
+};
+
+/* The samples of one level, or of all. */
+struct part {
+    const struct judged_sample *items;
+    size_t n;
+    int level; /* 0: all */
 };
 
 static void folder_free(struct folder *f) {
@@ -39,6 +52,7 @@ static void folder_free(struct folder *f) {
 
 static int by_ids(const void *a, const void *b) {
     const struct judged_sample *x = a, *y = b;
+    if (x->level != y->level) return x->level < y->level ? -1 : 1;
     if (x->problem_id != y->problem_id) return x->problem_id < y->problem_id ? -1 : 1;
     return x->sample_id < y->sample_id ? -1 : x->sample_id > y->sample_id;
 }
@@ -49,49 +63,121 @@ static const struct problem *by_id(const struct problem_set *s, int level, int i
     return problem_find(s, key);
 }
 
-/* Of a backend's answers that are no modules; of others' CUDA. */
-static const char *native_ending(enum verify_backend b) {
-    return backend_info(b)->is_module ? backend_info(BACKEND_cuda_native)->ending : backend_info(b)->ending;
+/* What a file of an answer may end with: KernelBench's .py, that of the backend, .cu where Python calls CUDA. Versions
+ * before 0.2 called files of cuda_native .c, too. */
+enum { ENDINGS = 3 };
+static int endings_of(enum verify_backend b, const char *out[ENDINGS]) {
+    const struct backend_info *info = backend_info(b);
+    int n = 0;
+    out[n++] = "py";
+    out[n++] = info->is_module ? backend_info(BACKEND_cuda_native)->ending : info->ending;
+    if (b == BACKEND_cuda_native) out[n++] = backend_info(BACKEND_c)->ending;
+    return n;
 }
 
-/* What an answer's file may end with: KernelBench's .py, and what its language calls for. */
-static bool is_source(const char *ending, enum verify_backend backend) {
-    return strcmp(ending, "py") == 0 || strcmp(ending, native_ending(backend)) == 0;
+static bool is_source(const char *ending, enum verify_backend b) {
+    const char *known[ENDINGS];
+    const int n = endings_of(b, known);
+    for (int i = 0; i < n; i++)
+        if (strcmp(ending, known[i]) == 0) return true;
+    return false;
+}
+
+static bool is_wanted(const struct verify_run *r, int level) {
+    for (int i = 0; i < r->n_levels; i++)
+        if (r->level[i] == level) return true;
+    return r->n_levels == 0;
+}
+
+/* Takes one file of the folder, if it is an answer's. */
+static enum status folder_add(const struct verify_run *r, const char *name, struct folder *f, struct err *e) {
+    int level, problem, sample, end = 0;
+    char path[1200];
+    if (sscanf(name, "level_%d_problem_%d_sample_%d_kernel.%n", &level, &problem, &sample, &end) != 3 || end == 0)
+        return ST_OK;
+    if (!is_wanted(r, level) || !is_source(name + end, r->o.backend)) {
+        const bool ending = is_wanted(r, level);
+        f->passed_over++;
+        f->other_ending += ending;
+        if (ending || f->other_ending == 0) snprintf(f->other, sizeof f->other, "%s", name);
+        return ST_OK;
+    }
+    struct judged_sample *s = &f->items[f->n];
+    s->level = level;
+    s->problem_id = problem;
+    s->sample_id = sample;
+    snprintf(s->name, sizeof s->name, "%s", name);
+    snprintf(path, sizeof path, "%s/%s", r->run_dir, name);
+    s->problem = by_id(&f->set, level, problem);
+    if (!s->problem) return FAIL(e, ST_INVALID, "%s: no problem %d/%d in the source of problems", path, level, problem);
+    TRY(fs_read(path, MAX_KERNEL_BYTES, &s->source, NULL, e));
+    s->key = verify_key(s->problem, s->source);
+    f->n++;
+    return ST_OK;
+}
+
+/* Says which files there are none of, and what there is instead. */
+static enum status no_files(const struct verify_run *r, const struct folder *f, int level, struct err *e) {
+    CLEANUP_STR struct str text = STR_INIT;
+    const char *known[ENDINGS];
+    const int n = endings_of(r->o.backend, known);
+    str_adds(&text, "no files level_");
+    if (level > 0)
+        str_addf(&text, "%d", level);
+    else
+        str_addc(&text, 'L');
+    str_adds(&text, "_problem_P_sample_S_kernel");
+    for (int i = 0; i < n; i++) str_addf(&text, "%s.%s", i ? " or " : "", known[i]);
+    if (f->passed_over > 0)
+        str_addf(&text, "; %zu files have another level or ending (--level, --backend), such as %s", f->passed_over,
+                 f->other);
+    return FAIL(e, ST_INVALID, "%s: %s", r->run_dir, text.p);
+}
+
+static enum status check_levels(const struct verify_run *r, const struct folder *f, struct err *e) {
+    for (int i = 0; i < r->n_levels; i++) {
+        bool any = false;
+        for (size_t k = 0; k < f->n && !any; k++) any = f->items[k].level == r->level[i];
+        if (!any) return no_files(r, f, r->level[i], e);
+    }
+    return f->n > 0 ? ST_OK : no_files(r, f, 0, e);
 }
 
 static enum status folder_read(const struct verify_run *r, struct folder *f, struct err *e) {
-    char **names, path[1200];
+    char **names;
     size_t n;
     TRY(problem_set_load(r->source, &f->set, e));
     TRY(fs_list(r->run_dir, &names, &n, e));
     f->items = xcalloc(n + 1, sizeof *f->items);
     enum status st = ST_OK;
     for (size_t i = 0; i < n; i++) {
-        int level, problem, sample, end = 0;
-        if (st == ST_OK &&
-            sscanf(names[i], "level_%d_problem_%d_sample_%d_kernel.%n", &level, &problem, &sample, &end) == 3 &&
-            end > 0 && level == r->level && is_source(names[i] + end, r->o.backend)) {
-            struct judged_sample *s = &f->items[f->n];
-            s->problem_id = problem;
-            s->sample_id = sample;
-            snprintf(s->name, sizeof s->name, "%s", names[i]);
-            snprintf(path, sizeof path, "%s/%s", r->run_dir, names[i]);
-            s->problem = by_id(&f->set, level, problem);
-            if (!s->problem)
-                st = FAIL(e, ST_INVALID, "%s: no problem %d/%d in the source of problems", path, level, problem);
-            else if ((st = fs_read(path, MAX_KERNEL_BYTES, &s->source, NULL, e)) == ST_OK) {
-                s->key = verify_key(s->problem, s->source);
-                f->n++;
-            }
-        }
+        if (st == ST_OK) st = folder_add(r, names[i], f, e);
         free(names[i]);
     }
     free(names);
-    if (st == ST_OK && f->n == 0)
-        st = FAIL(e, ST_INVALID, "%s: no files level_%d_problem_P_sample_S_kernel.py (or .%s)", r->run_dir, r->level,
-                  native_ending(r->o.backend));
     qsort(f->items, f->n, sizeof *f->items, by_ids);
+    if (st == ST_OK) st = check_levels(r, f, e);
+    if (st == ST_OK && f->other_ending > 0)
+        log_warn("%s: %zu files have an ending that is none of backend %s, such as %s: not judged", r->run_dir,
+                 f->other_ending, backend_name(r->o.backend), f->other);
     return st;
+}
+
+/* The samples from `begin` on that are of one level. */
+static struct part part_at(const struct folder *f, size_t begin) {
+    struct part x = {.items = f->items + begin, .level = f->items[begin].level};
+    while (begin + x.n < f->n && x.items[x.n].level == x.level) x.n++;
+    return x;
+}
+
+static bool has_levels(const struct folder *f) { return f->n > 0 && f->items[0].level != f->items[f->n - 1].level; }
+
+/* NAME.json, or NAME_level_L.json where there are several levels. */
+static void result_name(const struct folder *f, const char *name, int level, char out[80]) {
+    if (has_levels(f))
+        snprintf(out, 80, "%s_level_%d.json", name, level);
+    else
+        snprintf(out, 80, "%s.json", name);
 }
 
 /* ---- verdicts.jsonl ---- */
@@ -207,11 +293,12 @@ static enum status write_json(const char *dir, const char *name, const json_t *o
     return st;
 }
 
-static enum status write_results(const struct verify_run *r, const struct folder *f, const char *hardware,
-                                 const char *device, struct err *e) {
+static enum status write_level(const struct verify_run *r, const struct folder *f, const struct part *x,
+                               const char *hardware, const char *device, struct err *e) {
     CLEANUP_JSON json_t *all = json_object();
-    for (size_t i = 0; i < f->n; i++) {
-        const struct judged_sample *s = &f->items[i];
+    char name[80];
+    for (size_t i = 0; i < x->n; i++) {
+        const struct judged_sample *s = &x->items[i];
         char id[20];
         if (!s->judged || outcome_class(s->verdict.outcome) == 'I') continue;
         snprintf(id, sizeof id, "%d", s->problem_id);
@@ -222,11 +309,24 @@ static enum status write_results(const struct verify_run *r, const struct folder
         }
         json_array_append_new(list, entry_json(s, hardware, device));
     }
-    return write_json(r->run_dir, "eval_results.json", all, 4, e);
+    result_name(f, "eval_results", x->level, name);
+    return write_json(r->run_dir, name, all, 4, e);
 }
 
-static enum status write_pass_at_k(const struct verify_run *r, const struct folder *f, struct err *e) {
+static enum status write_results(const struct verify_run *r, const struct folder *f, const char *hardware,
+                                 const char *device, struct err *e) {
+    for (size_t i = 0; i < f->n;) {
+        const struct part x = part_at(f, i);
+        TRY(write_level(r, f, &x, hardware, device, e));
+        i += x.n;
+    }
+    return ST_OK;
+}
+
+static enum status write_pass_at_k(const struct verify_run *r, const struct folder *whole, const struct part *f,
+                                   struct err *e) {
     CLEANUP_JSON json_t *all = json_object();
+    char name[80];
     json_t *averages = json_object(), *metadata = json_object(), *problems = json_object();
     json_object_set_new(all, "averages", averages);
     json_object_set_new(all, "metadata", metadata);
@@ -272,10 +372,13 @@ static enum status write_pass_at_k(const struct verify_run *r, const struct fold
     json_object_set_new(metadata, "problems_with_samples", json_integer(n_problems));
     json_object_set_new(metadata, "total_evaluated_samples", json_integer(samples));
     json_object_set_new(metadata, "total_correct_samples", json_integer(correct));
-    return most > 1 ? write_json(r->run_dir, "pass_at_k_results.json", all, 2, e) : ST_OK;
+    result_name(whole, "pass_at_k_results", f->level, name);
+    return most > 1 ? write_json(r->run_dir, name, all, 2, e) : ST_OK;
 }
 
 /* ---- summary ---- */
+
+static const double fast_ps[] = {0, 0.5, 0.8, 1, 1.5, 2};
 
 /* The baseline's mean for a problem in ms; 0: unknown. Names in such files end in .py. */
 static double baseline_ms(const json_t *baseline, int level, const struct problem *p) {
@@ -286,46 +389,162 @@ static double baseline_ms(const json_t *baseline, int level, const struct proble
     return json_number_value(json_object_get(json_object_get(one, key), "mean"));
 }
 
-static enum status summarise(const struct verify_run *r, const struct folder *f, struct err *e) {
-    static const double ps[] = {0, 0.5, 0.8, 1, 1.5, 2};
-    CLEANUP_JSON json_t *baseline = NULL;
-    if (r->baseline) TRY(js_load(r->baseline, 64 << 20, &baseline, e));
-    CLEANUP_FREE struct scored *s = xcalloc(f->n + 1, sizeof *s);
-    size_t n = 0, compiled = 0, correct = 0, missing = 0, outcomes[64] = {0};
-    for (size_t i = 0; i < f->n; i++) {
-        const struct verdict *v = &f->items[i].verdict;
-        char class = outcome_class(v->outcome);
-        if (f->items[i].judged) outcomes[v->outcome]++;
-        if (!f->items[i].judged || class == 'I') {
-            missing++;
+/* The numbers of a score table. */
+struct score_table {
+    size_t n, missing, compiled, correct, outcomes[MAX_OUTCOMES];
+    double fast_p[ARRAY_LEN(fast_ps)], geomean, reward; /* geomean NaN: nothing was timed; reward: the mean */
+};
+
+/* Ratios are taken to the baseline, if there is one. */
+static struct score_table table_of(const struct part *x, const json_t *baseline) {
+    struct score_table t = {0};
+    CLEANUP_FREE struct scored *s = xcalloc(x->n + 1, sizeof *s);
+    for (size_t i = 0; i < x->n; i++) {
+        const struct judged_sample *one = &x->items[i];
+        const struct verdict *v = &one->verdict;
+        const char class = outcome_class(v->outcome);
+        if (one->judged) t.outcomes[v->outcome]++;
+        if (!one->judged || class == 'I') {
+            t.missing++;
             continue;
         }
-        compiled += class != 'B' && class != 'F';
-        s[n].correct = v->outcome == OUTCOME_CORRECT;
-        correct += s[n].correct;
-        s[n].speedup = v->speedup;
+        t.compiled += class != 'B' && class != 'F';
+        s[t.n].correct = v->outcome == OUTCOME_CORRECT;
+        t.correct += s[t.n].correct;
+        s[t.n].speedup = v->speedup;
         if (baseline && v->kernel.calls > 0)
-            s[n].speedup = baseline_ms(baseline, r->level, f->items[i].problem) / v->kernel.mean_ms;
-        n++;
+            s[t.n].speedup = baseline_ms(baseline, one->level, one->problem) / v->kernel.mean_ms;
+        t.reward += one->reward.total;
+        t.n++;
     }
-    printf("answers    %zu judged, %zu without a verdict\n", n, missing);
-    printf("compiled   %zu (%.1f %%)\ncorrect    %zu (%.1f %%)\n", compiled,
-           n ? 100. * (double)compiled / (double)n : 0, correct, n ? 100. * (double)correct / (double)n : 0);
-    const double geomean = score_geomean(s, n);
-    if (isnan(geomean)) {
+    t.geomean = score_geomean(s, t.n);
+    for (size_t i = 0; i < ARRAY_LEN(fast_ps); i++)
+        t.fast_p[i] = isnan(t.geomean) ? (double)NAN : score_fast_p(s, t.n, fast_ps[i]);
+    if (t.n > 0) t.reward /= (double)t.n;
+    return t;
+}
+
+static double share(size_t n, size_t of) { return of ? (double)n / (double)of : 0; }
+
+static void print_table(const struct verify_run *r, const struct score_table *t) {
+    printf("answers    %zu judged, %zu without a verdict\n", t->n, t->missing);
+    printf("compiled   %zu (%.1f %%)\ncorrect    %zu (%.1f %%)\n", t->compiled, 100 * share(t->compiled, t->n),
+           t->correct, 100 * share(t->correct, t->n));
+    if (isnan(t->geomean)) {
         printf("speed      no correct answer was timed\n");
     } else {
         printf("fast_p    ");
-        for (size_t i = 0; i < ARRAY_LEN(ps); i++) printf(" %g: %.3f", ps[i], score_fast_p(s, n, ps[i]));
-        printf("\ngeomean    %.3f of the %s, over correct answers\n", geomean,
-               baseline ? "baseline file" : "eager times measured beside them");
+        for (size_t i = 0; i < ARRAY_LEN(fast_ps); i++) printf(" %g: %.3f", fast_ps[i], t->fast_p[i]);
+        printf("\ngeomean    %.3f of the %s, over correct answers\n", t->geomean,
+               r->baseline ? "baseline file" : "eager times measured beside them");
     }
-    for (size_t o = 0; o < ARRAY_LEN(outcomes); o++)
-        if (outcomes[o]) printf("  %-20s %zu\n", outcome_name((enum outcome)o), outcomes[o]);
+    if (r->weights && t->n > 0) printf("reward     %.4f on average\n", t->reward);
+    for (size_t o = 0; o < ARRAY_LEN(t->outcomes); o++)
+        if (t->outcomes[o]) printf("  %-20s %zu\n", outcome_name((enum outcome)o), t->outcomes[o]);
+}
+
+static void put_table(const struct verify_run *r, const char *key, int level, const struct score_table *t,
+                      struct str *out) {
+    js_begin(out, key, '{');
+    if (level > 0) js_put_i64(out, "level", level);
+    js_put_i64(out, "answers", (int64_t)t->n);
+    js_put_i64(out, "missing", (int64_t)t->missing);
+    js_put_i64(out, "compiled", (int64_t)t->compiled);
+    js_put_i64(out, "correct", (int64_t)t->correct);
+    js_put_f64(out, "compile_rate", t->n ? share(t->compiled, t->n) : (double)NAN);
+    js_put_f64(out, "correct_rate", t->n ? share(t->correct, t->n) : (double)NAN);
+    js_begin(out, "fast_p", '{');
+    for (size_t i = 0; i < ARRAY_LEN(fast_ps); i++) {
+        char p[20];
+        snprintf(p, sizeof p, "%g", fast_ps[i]);
+        js_put_f64(out, p, t->fast_p[i]);
+    }
+    js_end(out, '}');
+    js_put_f64(out, "geomean_speedup", t->geomean);
+    if (r->weights) js_put_f64(out, "mean_reward", t->n ? t->reward : (double)NAN);
+    js_begin(out, "outcomes", '{');
+    for (size_t o = 0; o < ARRAY_LEN(t->outcomes); o++)
+        if (t->outcomes[o]) js_put_i64(out, outcome_name((enum outcome)o), (int64_t)t->outcomes[o]);
+    js_end(out, '}');
+    js_end(out, '}');
+}
+
+/* An answer as `verify --json` prints one, with the names of its file and problem in front. */
+static void put_sample(const struct verify_run *r, const struct judged_sample *s, struct str *out) {
+    CLEANUP_STR struct str verdict = STR_INIT;
+    struct episode ep = {.verdict = s->verdict, .reward = s->reward};
+    ep.present = outcome_class(s->verdict.outcome) != 'I';
+    js_begin(out, NULL, '{');
+    js_put_str(out, "file", s->name);
+    js_put_str(out, "problem", s->problem->key);
+    js_put_i64(out, "level", s->level);
+    js_put_i64(out, "problem_id", s->problem_id);
+    js_put_i64(out, "sample_id", s->sample_id);
+    verdict_to_json(&s->verdict, &verdict);
+    str_addc(out, ',');
+    str_add(out, verdict.p + 1, verdict.len - 2); /* its members */
+    rollout_read_file(s->source, &ep);
+    answer_put(&ep, r->weights != NULL, out);
+    free(ep.kernel);
+    js_end(out, '}');
+}
+
+/* The tables: of each level where there are several, then of all. */
+static enum status summarise(const struct verify_run *r, const struct folder *f, struct err *e) {
+    CLEANUP_JSON json_t *baseline = NULL;
+    if (r->baseline) TRY(js_load(r->baseline, 64 << 20, &baseline, e));
+    if (r->json) {
+        js_begin(r->json, NULL, '{');
+        js_begin(r->json, "answers", '[');
+        for (size_t i = 0; i < f->n; i++) put_sample(r, &f->items[i], r->json);
+        js_end(r->json, ']');
+        js_begin(r->json, "levels", '[');
+    }
+    for (size_t i = 0; i < f->n;) {
+        const struct part x = part_at(f, i);
+        const struct score_table t = table_of(&x, baseline);
+        i += x.n;
+        if (r->json) put_table(r, NULL, x.level, &t, r->json);
+        if (r->json || !has_levels(f)) continue;
+        printf("\nlevel %d\n", x.level);
+        print_table(r, &t);
+    }
+    const struct part all = {.items = f->items, .n = f->n};
+    const struct score_table t = table_of(&all, baseline);
+    if (r->json) {
+        js_end(r->json, ']');
+        put_table(r, "overall", 0, &t, r->json);
+        js_end(r->json, '}');
+        return ST_OK;
+    }
+    if (has_levels(f)) printf("\nall levels\n");
+    print_table(r, &t);
     return ST_OK;
 }
 
 /* ---- the two commands ---- */
+
+/* What a run would pay for a sample that has a verdict. */
+static enum status give_reward(const struct verify_run *r, struct judged_sample *s, struct err *e) {
+    if (!r->weights || !s->judged) return ST_OK;
+    struct episode ep = {.verdict = s->verdict};
+    rollout_read_file(s->source, &ep);
+    const enum status st = answer_reward(r->weights, (struct answer_known){true, true, true, false}, s->name, &ep, e);
+    s->reward = ep.reward;
+    free(ep.kernel);
+    return st;
+}
+
+static void print_judged(const struct verify_run *r, const struct judged_sample *s) {
+    const struct verdict *v = &s->verdict;
+    const bool missing = outcome_class(v->outcome) == 'I';
+    CLEANUP_STR struct str line = STR_INIT;
+    str_addf(&line, "%-48s %-20s", s->name, outcome_name(v->outcome));
+    if (v->speedup > 0) str_addf(&line, " %6.2fx %10.4f ms", v->speedup, v->kernel_ms);
+    if (r->weights && !missing) str_addf(&line, " reward %.4f", s->reward.total);
+    if (missing) str_addf(&line, " %.300s", v->message);
+    fprintf(r->json ? stderr : stdout, "%s\n", line.p);
+}
 
 static enum status judge_folder(const struct verify_run *r, struct folder *f, struct verifier *v,
                                 struct jsonl_writer *w, const char *settings, struct err *e) {
@@ -346,11 +565,8 @@ static enum status judge_folder(const struct verify_run *r, struct folder *f, st
         for (size_t k = 0; k < m; k++) {
             which[k]->verdict = items[k].verdict;
             which[k]->judged = true;
-            printf("%-48s %-20s", which[k]->name, outcome_name(items[k].verdict.outcome));
-            if (items[k].verdict.speedup > 0)
-                printf(" %6.2fx %10.4f ms", items[k].verdict.speedup, items[k].verdict.kernel_ms);
-            if (outcome_class(items[k].verdict.outcome) == 'I') printf(" %.300s", items[k].verdict.message);
-            printf("\n");
+            TRY(give_reward(r, which[k], e));
+            print_judged(r, which[k]);
             if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
         }
         fflush(stdout);
@@ -371,10 +587,15 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     snprintf(path, sizeof path, "%s/verdicts.jsonl", r->run_dir);
     TRY_GOTO(folder_read(r, &f, e), done);
     TRY_GOTO(read_known(r, &f, path, str_c(&identity), e), done);
+    for (size_t i = 0; i < f.n; i++) TRY_GOTO(give_reward(r, &f.items[i], e), done);
     TRY_GOTO(jsonl_append_open(path, &w, NULL, e), done);
     TRY_GOTO(verifier_open(&r->o, &v, e), done);
     TRY_GOTO(judge_folder(r, &f, v, w, str_c(&identity), e), done);
-    TRY_GOTO(write_pass_at_k(r, &f, e), done);
+    for (size_t i = 0; i < f.n;) {
+        const struct part x = part_at(&f, i);
+        TRY_GOTO(write_pass_at_k(r, &f, &x, e), done);
+        i += x.n;
+    }
     st = summarise(r, &f, e);
 done:
     verifier_close(v);
@@ -403,50 +624,68 @@ static char *reference_answer(const struct problem *p, const char *mode) {
     return str_steal(&s);
 }
 
+/* The times of a level in a baseline file; they are there from here on. */
+static json_t *times_of(json_t *all, int level) {
+    char key[20];
+    snprintf(key, sizeof key, "level%d", level);
+    json_t *mine = json_object_get(all, key);
+    if (mine) return mine;
+    mine = json_object();
+    json_object_set_new(all, key, mine);
+    return mine;
+}
+
+static enum status check_sources_levels(const struct verify_run *r, const struct problem_set *set, struct err *e) {
+    for (int i = 0; i < r->n_levels; i++) {
+        bool any = false;
+        for (size_t k = 0; k < set->count && !any; k++) any = set->items[k].level == r->level[i];
+        if (!any)
+            return FAIL(e, ST_INVALID, "--level: no problem of level %d in %s", r->level[i],
+                        r->source ? r->source : "the default source");
+    }
+    return ST_OK;
+}
+
+/* Times one reference and writes the file. */
+static enum status time_reference(const struct verify_run *r, struct verifier *v, const struct problem *p, json_t *all,
+                                  struct err *e) {
+    char name[220], hardware[160], device[40];
+    json_t *mine = times_of(all, p->level);
+    snprintf(name, sizeof name, "%s%s", p->name, str_has_suffix(p->name, ".py") ? "" : ".py");
+    if (json_object_get(json_object_get(mine, name), "mean")) return ST_OK; /* of an interrupted run */
+    verifier_hardware(v, hardware, sizeof hardware, device, sizeof device);
+    CLEANUP_FREE char *source = reference_answer(p, r->compile);
+    struct verify_item it = {.problem = p, .source = source};
+    TRY(verify_batch(v, &it, 1, interrupt_flag(), e));
+    /* Null where the reference does not run, as KernelBench has it. */
+    const bool timed = it.verdict.kernel.calls > 0;
+    json_object_set_new(mine, name, timed ? stats_json(&it.verdict.kernel, hardware, device) : json_null());
+    printf("%-60s %s", name, timed ? "" : outcome_name(it.verdict.outcome));
+    if (timed) printf("%10.4f ms", it.verdict.kernel.mean_ms);
+    printf("%s%.200s\n", timed ? "" : ": ", timed ? "" : it.verdict.message);
+    fflush(stdout);
+    CLEANUP_FREE char *text = json_dumps(all, JSON_INDENT(4) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    return fs_write_atomic(r->out, text, strlen(text), e);
+}
+
 enum status verify_baseline(const struct verify_run *r, struct err *e) {
     struct problem_set set = {0};
     struct verifier *v = NULL;
     CLEANUP_JSON json_t *all = NULL;
-    char hardware[160], device[40], level[20];
     struct verify_options o = r->o;
     enum status st;
     o.allow_library = true;
     o.scoring = SCORING_COMPAT;
     o.trials = 1;
     TRY_GOTO(problem_set_load(r->source, &set, e), done);
+    TRY_GOTO(check_sources_levels(r, &set, e), done);
     if (fs_is_file(r->out))
         TRY_GOTO(js_load(r->out, 64 << 20, &all, e), done);
     else
         all = json_object();
-    snprintf(level, sizeof level, "level%d", r->level);
-    json_t *mine = json_object_get(all, level);
-    if (!mine) {
-        mine = json_object();
-        json_object_set_new(all, level, mine);
-    }
     TRY_GOTO(verifier_open(&o, &v, e), done);
-    verifier_hardware(v, hardware, sizeof hardware, device, sizeof device);
-    for (size_t i = 0; i < set.count; i++) {
-        const struct problem *p = &set.items[i];
-        char name[220];
-        if (p->level != r->level) continue;
-        snprintf(name, sizeof name, "%s%s", p->name, str_has_suffix(p->name, ".py") ? "" : ".py");
-        if (json_object_get(json_object_get(mine, name), "mean")) continue; /* of an interrupted run */
-        CLEANUP_FREE char *source = reference_answer(p, r->compile);
-        struct verify_item it = {.problem = p, .source = source};
-        TRY_GOTO(verify_batch(v, &it, 1, interrupt_flag(), e), done);
-        /* Null where the reference does not run, as KernelBench has it. */
-        bool timed = it.verdict.kernel.calls > 0;
-        json_object_set_new(mine, name, timed ? stats_json(&it.verdict.kernel, hardware, device) : json_null());
-        printf("%-60s %s", name, timed ? "" : outcome_name(it.verdict.outcome));
-        if (timed) printf("%10.4f ms", it.verdict.kernel.mean_ms);
-        printf("%s%.200s\n", timed ? "" : ": ", timed ? "" : it.verdict.message);
-        fflush(stdout);
-        char *text = json_dumps(all, JSON_INDENT(4) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
-        st = fs_write_atomic(r->out, text, strlen(text), e);
-        free(text);
-        if (st != ST_OK) goto done;
-    }
+    for (size_t i = 0; i < set.count; i++)
+        if (is_wanted(r, set.items[i].level)) TRY_GOTO(time_reference(r, v, &set.items[i], all, e), done);
 done:
     verifier_close(v);
     problem_set_free(&set);

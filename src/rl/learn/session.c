@@ -149,6 +149,20 @@ static enum status plan_memory(const struct session *s, struct train_options *o,
     return ST_OK;
 }
 
+static enum status open_raicl(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    if (o->dataset_builder.prompt_option != PROMPT_RAICL) return ST_OK;
+    const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
+                                     .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+                                     .device = o->device,
+                                     .k = (int)o->dataset_builder.raicl_k,
+                                     .max_tokens = o->dataset_builder.raicl_max_tokens,
+                                     .pool = s->pool,
+                                     .tok = s->tok,
+                                     .cancel = cancel};
+    return raicl_open(&ro, &s->actor.raicl, e);
+}
+
 static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
                                 struct session *s, struct err *e) {
     struct train_options mine = *given;
@@ -189,17 +203,7 @@ static enum status open_session(const struct train_options *given, bool training
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
     s->actor.cancel = cancel;
-    if (o->dataset_builder.prompt_option == PROMPT_RAICL) {
-        const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
-                                         .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
-                                         .device = o->device,
-                                         .k = (int)o->dataset_builder.raicl_k,
-                                         .max_tokens = o->dataset_builder.raicl_max_tokens,
-                                         .pool = s->pool,
-                                         .tok = s->tok,
-                                         .cancel = cancel};
-        TRY(raicl_open(&ro, &s->actor.raicl, e));
-    }
+    TRY(open_raicl(o, cancel, s, e));
     return chat_style_choose(o->renderer_name, c->arch->chat, o->thinking, &s->actor.style, e);
 }
 
@@ -209,6 +213,47 @@ enum status session_open(const struct train_options *o, const volatile bool *can
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) {
     return open_session(o, true, cancel, s, e);
+}
+
+enum status session_prototypes(const struct train_options *o, struct session *s, struct err *e) {
+    if (s->actor.backend->is_module) return ST_OK;
+    /* Prototypes are asked for and nothing is run, so that no jail and no GPU is needed. */
+    const struct verify_options vo = {
+        .python = session_verify_options(o, NULL).python, .threads = (int)o->threads, .allow_weaker = true};
+    verifier_close(s->verifier);
+    s->actor.verifier = s->verifier = NULL;
+    TRY(verifier_open(&vo, &s->verifier, e));
+    s->actor.verifier = s->verifier;
+    return ST_OK;
+}
+
+/* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */
+static enum status open_shape(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    CLEANUP_STR struct str config = STR_INIT;
+    const struct model_options mo = {.frozen = true, .empty = true};
+    const struct paper nowhere = {0};
+    TRY(locate("model_name", HUB_PROMPT, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
+    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
+    s->actor.tok = s->tok;
+    str_addf(&config, "%s/config.json", s->tokenizer_dir);
+    s->be = paper_open(&nowhere);
+    TRY(model_init(config.p, 0, &mo, s->be, &s->model, e));
+    s->actor.model = s->model;
+    return chat_style_choose(o->renderer_name, model_cfg(s->model)->arch->chat, o->thinking, &s->actor.style, e);
+}
+
+enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,
+                                 struct session *s, struct err *e) {
+    const bool raicl = o->dataset_builder.prompt_option == PROMPT_RAICL;
+    *s = (struct session){0};
+    if (raicl) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
+    TRY(session_prompts(o, s, e));
+    TRY(session_prototypes(o, s, e));
+    if (!rendered && !raicl && o->prompt_max_tokens == 0) return ST_OK;
+    TRY(open_shape(o, cancel, s, e));
+    s->pool = pool_create((int)o->threads);
+    return open_raicl(o, cancel, s, e);
 }
 
 void session_close(struct session *s) {
@@ -253,17 +298,23 @@ static enum status generate(const struct train_options *o, struct problem_set *o
     size_t n = (size_t)o->dataset_builder.generated_problems;
     out->items = arena_array(&out->arena, struct problem, n);
     out->count = n;
+    struct arena all = ARENA_INIT; /* of one problem: its answers take fifty times its own memory */
     for (size_t i = 0; i < n; i++) {
         struct gen_item item;
-        generator_make(g, GENERATOR_TRAIN_SEED + (uint64_t)o->seed, i, &out->arena, &item);
+        arena_reset(&all);
+        generator_make(g, GENERATOR_TRAIN_SEED + (uint64_t)o->seed, i, &all, &item);
         out->items[i] = item.problem;
+        out->items[i].key = arena_strdup(&out->arena, item.problem.key);
+        out->items[i].name = arena_strdup(&out->arena, item.problem.name);
+        out->items[i].code = arena_strdup(&out->arena, item.problem.code);
+        out->items[i].ops = arena_strdup(&out->arena, item.problem.ops);
     }
+    arena_free(&all);
     generator_close(g);
     return ST_OK;
 }
 
-/* What dataset_src makes of source. */
-static enum status problem_source(const struct train_options *o, const char **out, struct err *e) {
+enum status session_source(const struct train_options *o, const char **out, struct err *e) {
     const char *s = o->dataset_builder.source;
     *out = s;
     if (o->dataset_builder.dataset_src == SRC_HUGGINGFACE) {
@@ -286,7 +337,7 @@ static enum status problem_source(const struct train_options *o, const char **ou
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) {
     const char *source;
-    TRY(problem_source(o, &source, e));
+    TRY(session_source(o, &source, e));
     TRY(problem_set_load(source, &s->problems, e));
     if (!source || !*source) source = getenv("KERNELBENCH_ROOT");
     if (!source || !*source || strcmp(source, "builtin") == 0)

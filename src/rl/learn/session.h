@@ -31,6 +31,13 @@ enum status session_open(const struct train_options *o, const volatile bool *can
  * program is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) MUST_USE;
+/* A session that makes prompts and nothing else (rollout_messages): no weights are loaded, and no answer can be run.
+ * The model's tokenizer and configuration are opened where `rendered` asks for them, and where the keys count tokens
+ * (prompt_option: raicl, prompt_max_tokens). */
+enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,
+                                 struct session *s, struct err *e) MUST_USE;
+/* Begins anew with who is asked for prototypes, and who keeps what it has been asked: between thousands of problems. */
+enum status session_prototypes(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 void session_close(struct session *s);
 
 /* How answers are judged; threads, timeouts and the rest. lease: who stands aside for measurements; may be NULL. */
@@ -41,6 +48,8 @@ struct verify_options session_verify_options(const struct train_options *o, stru
 void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel);
 void session_judging_close(struct session *s); /* before the journal is closed */
 
+/* What problem_set_load takes, from source and dataset_src; NULL: its default. */
+enum status session_source(const struct train_options *o, const char **out, struct err *e) MUST_USE;
 /* Problems chosen by source, level, ids and split; pointers into s, arrays owned by the caller. */
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;

@@ -9,6 +9,7 @@ enum status locate(const char *key, enum hub_kind kind, const char *name, const 
                    const volatile bool *cancel, char **out, struct err *e) {
     static const char *const files[] = {[HUB_MODEL] = "config.json, model.safetensors and tokenizer.json",
                                         [HUB_TOKENIZER] = "tokenizer.json",
+                                        [HUB_PROMPT] = "config.json and tokenizer.json",
                                         [HUB_ADAPTER] = "adapter_config.json and adapter_model.safetensors",
                                         [HUB_CHECKPOINT] =
                                             "an adapter or a model, such as runs/NAME/checkpoints/final"};

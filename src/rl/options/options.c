@@ -325,7 +325,43 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT_OPT(T, schedule.plan_weight_end, "null", "[0,)",
                   "hierarchical_rewards: plan_weight falls to this along half a cosine. null: it stays."),
 };
-const struct config_schema train_schema = {train_keys, ARRAY_LEN(train_keys), sizeof(T), train_aliases, TRAIN_ALIASES};
+
+/* What help shows together: the first keys of each run of rows above. */
+static const struct config_topic train_topics[] = {
+    {"algorithm", "Method"},
+    {"model_name", "Model"},
+    {"log_path", "Run directory, length and evaluation"},
+    {"device", "Device and memory"},
+    {"lora_rank", "Model"},
+    {"learning_rate", "Optimizer"},
+    {"loss_fn", "Loss"},
+    {"advantage", "Advantage"},
+    {"loss_norm", "Loss"},
+    {"num_substeps", "Optimizer"},
+    {"mask_truncated", "Loss"},
+    {"train_tokens", "Device and memory"},
+    {"max_tokens", "Sampling"},
+    {"kv_memory", "Device and memory"},
+    {"thinking", "Prompts"},
+    {"mode", "Turns"},
+    {"hierarchical_rewards", "Advantage"},
+    {"refill_rounds", "Sampling"},
+    {"max_steps", "Run directory, length and evaluation"},
+    {"dataset_builder.source", "Problems"},
+    {"dataset_builder.backend", "Answers"},
+    {"dataset_builder.prompt_option", "Prompts"},
+    {"dataset_builder.start_problem", "Problems"},
+    {"dataset_builder.batch_size", "Batches"},
+    {"dataset_builder.num_correct_trials", "Verdicts and timing"},
+    {"dataset_builder.reward_preset", "Rewards"},
+};
+const struct config_schema train_schema = {.key = train_keys,
+                                           .count = ARRAY_LEN(train_keys),
+                                           .values_bytes = sizeof(T),
+                                           .alias = train_aliases,
+                                           .alias_count = TRAIN_ALIASES,
+                                           .topic = train_topics,
+                                           .topic_count = ARRAY_LEN(train_topics)};
 
 #undef T
 
@@ -366,7 +402,7 @@ static const struct config_key sft_keys[] = {
     DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
 };
-const struct config_schema sft_schema = {sft_keys, ARRAY_LEN(sft_keys), sizeof(T), NULL, 0};
+const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft_keys), .values_bytes = sizeof(T)};
 
 enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
     return check_device(c, o->device, e);

@@ -277,8 +277,29 @@ static void shipped_files(void **state) {
     assert_true(n >= 12);
 }
 
+/* Each topic of help begins with a key, and each key of the two large sections is of a topic. */
+static void keys_have_topics(void **state) {
+    (void)state;
+    const struct config_schema *s = &train_schema;
+    const char *top = NULL, *data = NULL;
+    size_t used = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const char *name = s->key[i].name;
+        const bool of_data = str_has_prefix(name, "dataset_builder."), of_top = !strchr(name, '.');
+        for (size_t t = 0; t < s->topic_count; t++) {
+            if (strcmp(s->topic[t].from, name) != 0) continue;
+            *(of_data ? &data : &top) = s->topic[t].heading;
+            assert_true(of_data || of_top);
+            used++;
+        }
+        if ((of_top && !top) || (of_data && !data)) fail_msg("%s has no topic", name);
+    }
+    assert_int_equal(used, s->topic_count);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_have_topics),
         cmocka_unit_test(every_train_key_can_be_set),
         cmocka_unit_test(every_sft_key_can_be_set),
         cmocka_unit_test(names_mean_what_they_say),

@@ -57,17 +57,16 @@ static const char *feedback_text(const struct actor *a, const struct episode *ep
     return arena_strndup(arena, str_c(&s), s.len);
 }
 
-static void encode_prompt(const struct actor *a, const struct problem *p, const struct spec *spec,
-                          const struct prompt_example *examples, const struct shown *show, struct ids *out) {
-    struct arena arena = ARENA_INIT;
+static void build_prompt(const struct actor *a, const struct problem *p, const struct spec *spec,
+                         const struct prompt_example *examples, const struct shown *show, struct arena *arena,
+                         struct chat_message messages[2]) {
     struct prompt_attempt attempts[PROMPT_ATTEMPTS_MAX];
     for (int i = 0; i < show->attempts; i++) {
         const struct episode *ep = show->t->turn[show->t->n_turns - show->attempts + i];
         attempts[i] = (struct prompt_attempt){.kernel = ep->kernel,
                                               .summary = show->summaries ? ep->summary : NULL,
-                                              .feedback = feedback_text(a, ep, show->details, &arena)};
+                                              .feedback = feedback_text(a, ep, show->details, arena)};
     }
-    struct chat_message messages[2];
     prompt_build(&(struct prompt_input){.problem = p,
                                         .spec = spec,
                                         .backend = a->backend,
@@ -78,15 +77,14 @@ static void encode_prompt(const struct actor *a, const struct problem *p, const 
                                         .n_examples = show->examples,
                                         .attempts = attempts,
                                         .n_attempts = show->attempts},
-                 &arena, messages);
-    out->len = 0;
-    chat_encode(a->tok, a->style, messages, 2, true, out);
-    arena_free(&arena);
+                 arena, messages);
 }
 
-/* The prompt of a problem's first turn (t NULL), or of a trajectory's next one, in at most max_len tokens. */
-static enum status make_prompt(const struct actor *a, const struct problem *p, const struct trajectory *t,
-                               int64_t max_len, struct ids *out, struct err *e) {
+/* The prompt of a problem's first turn (t NULL), or of a trajectory's next one, in at most max_len tokens; its text
+ * lies in the arena. Without a tokenizer it is shown whole, and out stays empty. */
+static enum status make_messages(const struct actor *a, const struct problem *p, const struct trajectory *t,
+                                 int64_t max_len, struct arena *arena, struct chat_message messages[2], struct ids *out,
+                                 struct err *e) {
     const struct spec *spec = NULL;
     if (has_prototype(a)) {
         judging_pause(a->judging); /* the verifier is asked by one thread at a time */
@@ -98,11 +96,24 @@ static enum status make_prompt(const struct actor *a, const struct problem *p, c
     struct shown show = {.t = t, .examples = a->n_examples, .summaries = true, .details = true};
     if (a->raicl) TRY(raicl_examples(a->raicl, p, &examples, &show.examples, e));
     if (t) show.attempts = a->history_all ? t->n_turns : 1;
-    do encode_prompt(a, p, spec, examples, &show, out);
-    while ((int64_t)out->len > max_len && show_less(&show));
+    do {
+        arena_reset(arena);
+        build_prompt(a, p, spec, examples, &show, arena, messages);
+        out->len = 0;
+        if (a->tok) chat_encode(a->tok, a->style, messages, 2, true, out);
+    } while ((int64_t)out->len > max_len && show_less(&show));
     if ((int64_t)out->len <= max_len) return ST_OK;
     return FAIL(e, ST_INVALID, "the prompt has %zu tokens, %lld are allowed (prompt_max_tokens, max_tokens)", out->len,
                 (long long)max_len);
+}
+
+static enum status make_prompt(const struct actor *a, const struct problem *p, const struct trajectory *t,
+                               int64_t max_len, struct ids *out, struct err *e) {
+    struct arena arena = ARENA_INIT;
+    struct chat_message messages[2];
+    const enum status st = make_messages(a, p, t, max_len, &arena, messages, out, e);
+    arena_free(&arena);
+    return st;
 }
 
 static int64_t longest_prompt(const struct actor *a, int max_tokens) {
@@ -112,6 +123,11 @@ static int64_t longest_prompt(const struct actor *a, int max_tokens) {
 
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) {
     return make_prompt(a, p, NULL, longest_prompt(a, 0), out, e);
+}
+
+enum status rollout_messages(const struct actor *a, const struct problem *p, int max_tokens, struct arena *arena,
+                             struct chat_message messages[2], struct ids *out, struct err *e) {
+    return make_messages(a, p, NULL, a->tok ? longest_prompt(a, max_tokens) : INT64_MAX, arena, messages, out, e);
 }
 
 enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
@@ -148,18 +164,29 @@ static char *short_thought(const struct actor *a, struct slice thought) {
     return str_steal(&text);
 }
 
-void rollout_decode(const struct actor *a, struct episode *ep) {
-    struct str text = STR_INIT;
-    int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
-    tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
+struct parsed rollout_read(const struct backend_info *backend, const char *text, size_t n, struct episode *ep) {
     struct parsed p;
-    parse_completion(str_c(&text), text.len, prompt_language(a->backend), &p);
+    parse_completion(text, n, prompt_language(backend), &p);
     ep->format_ok = p.format_ok;
     if (p.thought.p) ep->thought_chars = utf8_chars(p.thought.p, p.thought.n);
     if (p.kernel.p) {
         ep->kernel = xstrndup(p.kernel.p, p.kernel.n);
         ep->kernel_chars = utf8_chars(p.kernel.p, p.kernel.n);
     }
+    return p;
+}
+
+void rollout_read_file(const char *source, struct episode *ep) {
+    ep->format_ok = true;
+    ep->kernel = xstrdup(source);
+    ep->kernel_chars = utf8_chars(source, strlen(source));
+}
+
+void rollout_decode(const struct actor *a, struct episode *ep) {
+    struct str text = STR_INIT;
+    int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
+    tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
+    const struct parsed p = rollout_read(a->backend, str_c(&text), text.len, ep);
     if (p.summary.p)
         ep->summary = xstrndup(p.summary.p, p.summary.n);
     else if (p.thought.p)

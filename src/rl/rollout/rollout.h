@@ -146,6 +146,11 @@ enum status actor_run(const struct actor *a, const struct request *req, int n_re
                       engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
 /* What the sample says: text, kernel, thought. The actor's backend decides which fences count. */
 void rollout_decode(const struct actor *a, struct episode *ep);
+/* What a text of n bytes says, into an episode that is zero: format_ok, thought_chars, and the kernel (the caller's to
+ * free) with its length. Views of the result point into the text. */
+struct parsed rollout_read(const struct backend_info *backend, const char *text, size_t n, struct episode *ep);
+/* The same of a file that is the kernel alone: nothing was thought, and its format is right. */
+void rollout_read_file(const char *source, struct episode *ep);
 /* The prompt of a turn behind the one attempt `failed`. ST_INVALID when it does not fit beside max_tokens. */
 enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
                                   int max_tokens, struct ids *out, struct err *e) MUST_USE;
@@ -154,6 +159,11 @@ struct reward rollout_reward(const struct rollout_params *p, const struct episod
 
 /* Token ids of a problem's prompt. */
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) MUST_USE;
+/* A problem's first prompt as messages, beside an answer of max_tokens: system and user, with their text in the arena,
+ * which is reset. An actor with a tokenizer and a model's configuration also gives the ids, and cuts the prompt where
+ * training would; one without them shows it whole and leaves `out` empty. */
+enum status rollout_messages(const struct actor *a, const struct problem *p, int max_tokens, struct arena *arena,
+                             struct chat_message messages[2], struct ids *out, struct err *e) MUST_USE;
 
 /* What stops an answer: the end-of-turn token and the model's own end tokens. */
 struct stop_set {

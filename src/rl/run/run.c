@@ -479,7 +479,7 @@ void run_charts(struct run_dir *r, int64_t step) {
 
 enum status run_flush(struct run_dir *r, struct err *e) { return r->events ? tfevents_flush(r->events, e) : ST_OK; }
 
-static void put_reward(struct str *line, const struct episode *ep) {
+void run_put_reward(struct str *line, const struct episode *ep) {
     const struct reward *w = &ep->reward;
     js_begin(line, "reward", '{');
     js_put_f64(line, "total", ep->present ? w->total : (double)NAN);
@@ -533,7 +533,7 @@ static void put_trace(struct str *line, int64_t step, const struct sample_group 
     if (g->role)
         js_put_f64(line, "reward", ep->present ? ep->reward.total : (double)NAN);
     else
-        put_reward(line, ep);
+        run_put_reward(line, ep);
     if (!g->role) js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
     js_put_f64(line, "advantage", ep->advantage);
     if (!g->role || g->judged) {

@@ -1,0 +1,26 @@
+/* answer_reward: what a run would pay for an answer that it has not sampled itself. The formula is that of training
+ * (rollout_reward); what it needs beside the verdict must be known, or the answer is refused. */
+#ifndef KERNELRL_RL_EVALUATE_ANSWER_REWARD_H
+#define KERNELRL_RL_EVALUATE_ANSWER_REWARD_H
+
+#include "rl/options/options.h"
+#include "rl/rollout/rollout.h"
+
+/* What is known of an answer beside its verdict; each is true when the episode has it. */
+struct answer_known {
+    bool format, thought, kernel, tokens; /* format_ok, thought_chars, kernel_chars, sample.n */
+};
+
+/* The weights of a run at a share of it (0 to 1; the keys of `schedule` change them). */
+struct rollout_params answer_weights(const struct train_options *o, double progress);
+
+/* Scores the episode's verdict: sets present (false where the verdict is missing) and reward. Parts that nothing is
+ * known of are NaN where their weight is 0. ST_INVALID, the message beginning with `where`, when a part with a weight
+ * needs what is not known. */
+enum status answer_reward(const struct rollout_params *p, struct answer_known known, const char *where,
+                          struct episode *ep, struct err *e) MUST_USE;
+/* Appends what a score needs beside a verdict as members of a JSON object: format_ok, thought_chars, kernel_chars, and
+ * with_reward: the reward and its parts. */
+void answer_put(const struct episode *ep, bool with_reward, struct str *out);
+
+#endif
