@@ -120,10 +120,15 @@ static void clear(struct engine *en) {
     for (int i = 0; en->kv && i <= en->opt.max_batch; i++) kv_reset(en->kv, i);
 }
 
-/* Gives up what a failed step may have left. Nothing is in flight. */
-static void start_over(struct engine *en) {
-    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
+/* Ends the steps that have begun, whose tokens nobody reads, and empties the engine. */
+static void settle(struct engine *en) {
+    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {}
     clear(en);
+}
+
+/* Gives up what a failed step may have left. */
+static void start_over(struct engine *en) {
+    settle(en);
     drop_kv(en);
 }
 
@@ -159,7 +164,7 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
 void engine_close(struct engine *en) {
     if (!en) return;
     queue_free(en);
-    drop_kv(en);
+    start_over(en);
     for (int i = 0; i < en->cap; i++) str_free(&en->slot[i].tail);
     sampler_free(&en->sampler);
     free(en->slot);
@@ -768,8 +773,6 @@ static enum status measure(const struct engine *en, const struct request *req, i
 static void cancel_all(struct engine *en) {
     queue_cancel_all(en);
     sweep(en);
-    while (model_steps_begun(en->m) > 0 && model_step_end(en->m, en->drawn, NULL) == ST_OK) {} /* nobody's */
-    clear(en);
 }
 
 /* Steps until all n tickets have ended; the error is that of the first request that failed. */
@@ -813,6 +816,7 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
     }
     enum status st = run_all(en, tickets, n_req, b.total, progress, ctx, e);
     if (st != ST_OK) cancel_all(en);
+    settle(en);
     for (int i = 0; i < n_req; i++) queue_take(en, tickets[i]->number);
     for (int i = 0; i < n_req; i++) ticket_free(tickets[i]);
     if (st != ST_OK) {

@@ -21,7 +21,7 @@
 enum { V = 50, TEMPLATES = 12, ADAPTERS = 2, LONGEST = 150 };
 static const char config[] =
     "{\"model_type\":\"qwen2\",\"architectures\":[\"Qwen2ForCausalLM\"],\"vocab_size\":50,\"hidden_size\":32,"
-    "\"intermediate_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"intermediate_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
     "\"max_position_embeddings\":400,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"hidden_act\":\"silu\","
     "\"tie_word_embeddings\":false}";
 
@@ -586,7 +586,8 @@ static void two_threads(void **state) {
     model_free(model);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_schedule_f32), cmocka_unit_test(any_schedule_bf16), cmocka_unit_test(sinks),
         cmocka_unit_test(logprobs),         cmocka_unit_test(one_fails_alone),   cmocka_unit_test(bad_submissions),
