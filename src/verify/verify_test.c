@@ -502,6 +502,22 @@ static void test_fails_in_lone_calls(void **state) {
     assert_true(v.speedup == 0 && v.speedup_low == 0 && v.speedup_high == 0 && v.eager_ms == 0 && v.kernel_ms == 0);
 }
 
+/* A reference may change the shape of its inputs in place: each call gets them as they were. */
+static void test_reshapes_inputs(void **state) {
+    (void)state;
+    need_verifier();
+    const struct problem p = {.key = "turned",
+                              .name = "turned",
+                              .code = "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n"
+                                      "    def forward(self, x):\n"
+                                      "        return torch.relu(x.requires_grad_().t_()).t()\n\n"
+                                      "def get_inputs():\n    return [torch.randn(64, 32)]\n\n"
+                                      "def get_init_inputs():\n    return []\n"};
+    const struct verdict v = judge(&p, "void kernel(const float *restrict x, float *restrict out) {\n"
+                                       "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0 ? x[i] : 0;\n}\n");
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -591,6 +607,7 @@ int main(void) {
         cmocka_unit_test(test_slowed_reference),
         cmocka_unit_test(test_calls_at_once),
         cmocka_unit_test(test_fails_in_lone_calls),
+        cmocka_unit_test(test_reshapes_inputs),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_worker_lost_at_once),
     };
