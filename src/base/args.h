@@ -27,7 +27,7 @@
 
 enum args_type { ARGS_SECTION, ARGS_BOOL, ARGS_INT, ARGS_FLOAT, ARGS_TEXT, ARGS_CHOICE, ARGS_CALL };
 
-/* Takes the value of an ARGS_CALL flag. A message of ST_USAGE gets the flag's name in front. */
+/* Takes the value of an ARGS_CALL flag. Its message gets the flag's name in front. */
 typedef enum status args_call(void *values, const char *text, struct err *e);
 
 struct args_flag {
