@@ -116,14 +116,6 @@ static enum status judge(struct bench *b, const char *key, const char *code, con
     return st;
 }
 
-/* Whether a name is one of a list "A,B,..."; of no list each is. */
-static bool is_among(const char *list, const char *name) {
-    const size_t n = strlen(name);
-    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == n && strncmp(p, name, n) == 0) return true;
-    return !list;
-}
-
 static enum status null_answers(struct bench *b, struct err *e) {
     double logs = 0, least = INFINITY, most = 0;
     int n = 0;
@@ -131,7 +123,7 @@ static enum status null_answers(struct bench *b, struct err *e) {
         const struct work *w = &problems[i];
         CLEANUP_STR struct str code = STR_INIT, answer = STR_INIT;
         struct verdict v;
-        if (!is_among(b->only, w->name)) continue;
+        if (b->only && str_index_in(b->only, w->name, ',') < 0) continue;
         str_adds(&code, head);
         str_adds(&answer, head);
         str_addf(&code, module_text, "Model", w->init, "pass", w->forward);

@@ -9,19 +9,6 @@
 
 /* ---- words in lists -----------------------------------------------------------------------------------------------*/
 
-/* Returns the index of a name in a list "a|b", or -1. A bar at the list's start is passed over. */
-static int index_in(const char *list, const char *name, char bar) {
-    const size_t n = strlen(name);
-    int i = 0;
-    for (const char *p = list; p && *p; i++) {
-        p += *p == bar;
-        const char *end = strchrnul(p, bar);
-        if ((size_t)(end - p) == n && memcmp(p, name, n) == 0) return i;
-        p = end;
-    }
-    return -1;
-}
-
 /* Appends "a, b or c" of a list. */
 static void join(const char *list, char bar, struct str *out) {
     for (const char *p = list; *p;) {
@@ -160,7 +147,7 @@ static enum status set_float(const struct args_flag *f, const char *text, void *
 }
 
 static enum status set_choice(const struct args_flag *f, const char *text, void *field, struct err *e) {
-    const int i = index_in(f->choices, text, '|');
+    const int i = str_index_in(f->choices, text, '|');
     if (i < 0) return unexpected(f, text, e);
     if (f->is_text)
         *(const char **)field = text;
@@ -316,7 +303,7 @@ static enum status check_words(struct args_parser *p) {
     if (c->n_subs > 0 && !s) return unknown_sub(p, NULL);
     for (size_t i = 0; i < c->n_flags && s; i++) {
         const struct args_flag *f = &c->flags[i];
-        if (!(p->out->given >> i & 1) || !f->of || index_in(f->of, s->name, ' ') >= 0) continue;
+        if (!(p->out->given >> i & 1) || !f->of || str_index_in(f->of, s->name, ' ') >= 0) continue;
         CLEANUP_STR struct str name = STR_INIT, of = STR_INIT;
         add_name(f, &name);
         join(f->of, ' ', &of);
@@ -423,7 +410,7 @@ static void add_row(const char *label, const char *text, size_t indent, struct s
     wrap(text, indent, indent, out);
 }
 
-static void sub_label(const struct args_sub *s, struct str *out) {
+void args_sub_label(const struct args_sub *s, struct str *out) {
     str_addf(out, "%s%s%s", s->name, s->words ? " " : "", s->words ? s->words : "");
 }
 
@@ -436,7 +423,7 @@ static size_t second_column(const struct args_command *c) {
         if (i < c->n_flags)
             args_flag_label(&c->flags[i], &label);
         else
-            sub_label(&c->subs[i - c->n_flags], &label);
+            args_sub_label(&c->subs[i - c->n_flags], &label);
         if (label.len > widest && label.len <= WIDEST) widest = label.len;
     }
     return widest + 4;
@@ -482,7 +469,7 @@ void args_help(const struct args_command *c, struct str *out) {
     if (c->n_subs > 0) str_adds(out, "\nCommands:\n");
     for (size_t i = 0; i < c->n_subs; i++) {
         CLEANUP_STR struct str label = STR_INIT;
-        sub_label(&c->subs[i], &label);
+        args_sub_label(&c->subs[i], &label);
         add_row(label.p, c->subs[i].help, indent, out);
     }
     add_flags(c, indent, out);

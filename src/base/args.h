@@ -27,7 +27,7 @@
 
 enum args_type { ARGS_SECTION, ARGS_BOOL, ARGS_INT, ARGS_FLOAT, ARGS_TEXT, ARGS_CHOICE, ARGS_CALL };
 
-/* Takes the value of an ARGS_CALL flag. A message of ST_USAGE gets the flag's name in front. */
+/* Takes the value of an ARGS_CALL flag. Its message gets the flag's name in front. */
 typedef enum status args_call(void *values, const char *text, struct err *e);
 
 struct args_flag {
@@ -145,6 +145,8 @@ void args_usage(const struct args_command *c, struct str *out);
  * subcommands that it is for. */
 void args_flag_label(const struct args_flag *f, struct str *out);
 void args_flag_text(const struct args_flag *f, bool with_of, struct str *out);
+/* Appends a subcommand with what may follow it: "show KEY". */
+void args_sub_label(const struct args_sub *s, struct str *out);
 /* Appends "a, b or c" of "a|b|c". */
 void args_choices(const char *choices, struct str *out);
 

@@ -55,6 +55,18 @@ static void str_builds(void **state) {
     assert_false(parse_f64("fast", &d) || parse_f64("", &d) || parse_f64("1e999", &d));
 }
 
+static void names_in_lists(void **state) {
+    (void)state;
+    assert_int_equal(str_index_in("one|two|three", "one", '|'), 0);
+    assert_int_equal(str_index_in("one|two|three", "three", '|'), 2);
+    assert_int_equal(str_index_in("|one|two", "two", '|'), 1);
+    assert_int_equal(str_index_in("one,two", "two", ','), 1);
+    assert_int_equal(str_index_in("one|two", "tw", '|'), -1);
+    assert_int_equal(str_index_in("one|two", "twoo", '|'), -1);
+    assert_int_equal(str_index_in("one|two", "one|two", '|'), -1);
+    assert_int_equal(str_index_in("", "one", '|'), -1);
+}
+
 static void str_edits_and_near_names(void **state) {
     (void)state;
     assert_int_equal(str_edits("train", "train"), 0);
@@ -272,6 +284,7 @@ int main(void) {
         cmocka_unit_test(arena_grows_and_resets),
         cmocka_unit_test(str_builds),
         cmocka_unit_test(str_edits_and_near_names),
+        cmocka_unit_test(names_in_lists),
         cmocka_unit_test(err_context),
         cmocka_unit_test(rng_known_answers),
         cmocka_unit_test(hash_differs),

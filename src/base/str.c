@@ -100,6 +100,18 @@ bool str_nearer(const char *name, const char *candidate, size_t *limit) {
     return true;
 }
 
+int str_index_in(const char *list, const char *name, char bar) {
+    const size_t n = strlen(name);
+    int i = 0;
+    for (const char *p = list; *p; i++) {
+        p += *p == bar;
+        const char *end = strchrnul(p, bar);
+        if ((size_t)(end - p) == n && memcmp(p, name, n) == 0) return i;
+        p = end;
+    }
+    return -1;
+}
+
 bool parse_i64(const char *s, int64_t *out) {
     if (!*s || (*s != '-' && *s != '+' && (*s < '0' || *s > '9'))) return false;
     char *end;

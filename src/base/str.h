@@ -31,6 +31,8 @@ size_t str_edits(const char *a, const char *b);
  * more than a third of its length; a candidate with fewer edits lowers it and is nearer than all before. */
 size_t str_near_limit(const char *name);
 bool str_nearer(const char *name, const char *candidate, size_t *limit);
+/* The index of a name in a list "a|b" (or with another bar), or -1. A bar at the list's start is passed over. */
+int str_index_in(const char *list, const char *name, char bar);
 /* Number parsing that accepts the whole string or nothing. */
 bool parse_i64(const char *s, int64_t *out);
 bool parse_f64(const char *s, double *out);

@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "bench/bench.h"
 #include "io/json.h"
+#include "tensor/backend.h"
 #include "verify/jail/time_account.h"
 #include "verify/verify.h"
 
@@ -298,14 +299,6 @@ static enum status bench_many(struct verifier *v, const char *what, int which, i
     return st;
 }
 
-/* Whether `name` is in a list "a,b"; in no list everything is. */
-static bool is_among(const char *list, const char *name) {
-    const size_t n = strlen(name);
-    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == n && strncmp(p, name, n) == 0) return true;
-    return !list;
-}
-
 /* One backend after the other (NULL: all): their referees would fill the GPU's memory together. */
 static enum status bench_gpu(struct verify_options o, const char *backends, int answers, int rows, struct err *e) {
     static const struct {
@@ -319,7 +312,7 @@ static enum status bench_gpu(struct verify_options o, const char *backends, int 
     int judged = 0, correct = 0;
     o.measure = true;
     for (int i = 0; i < N_VERIFIERS && st == ST_OK; i++) {
-        if (!is_among(backends, backend_name(parts[i].backend))) continue;
+        if (backends && str_index_in(backends, backend_name(parts[i].backend), ',') < 0) continue;
         struct verifier *v = NULL;
         double t0 = clock_now_s();
         o.backend = parts[i].backend;
@@ -347,7 +340,7 @@ static enum status bench_cpu(struct verify_options o, const char *backends, int 
                  {BACKEND_torch_cpu, false, torch_text, "torch_cpu, not timed"},
                  {BACKEND_torch_cpu, true, torch_text, "torch_cpu, timed"}};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-        if (!is_among(backends, backend_name(parts[i].backend))) continue;
+        if (backends && str_index_in(backends, backend_name(parts[i].backend), ',') < 0) continue;
         o.backend = parts[i].backend;
         o.measure = parts[i].timed;
         /* A ModelNew answer has a process and a Python of its own, and takes so many times as long. */
@@ -380,7 +373,8 @@ struct bench_verify_args {
 
 #define A struct bench_verify_args
 static const struct args_flag flags[] = {
-    FLAG_TEXT(A, device, "device", "NAME", "cpu", "Answers are judged there: on cpu, or cuda:N."),
+    FLAG_TEXT(A, device, "device", "NAME", "cpu", "Answers are judged there.", .valid = backend_device_valid,
+              .expected = "cpu, cuda or cuda:N"),
     FLAG_TEXT(A, backends, "backend", "LIST", "all of them",
               "Answers are of these: of c,torch_cpu with --device cpu, else of cuda,triton,cuda_native."),
     FLAG_INT(A, answers, "answers", "N", 0, 4096, "64",

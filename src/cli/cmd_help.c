@@ -72,12 +72,12 @@ static enum status help_text(size_t c, struct str *out, struct err *e) {
 
 /* ---- help ---------------------------------------------------------------------------------------------------------*/
 
-/* Prints what `COMMAND [WORD]... --help` does. Words are for commands with a table: others might begin to work. */
+/* Prints what `COMMAND [WORD] --help` does. The word is for commands with a table, such as `bench verify`. More words
+ * might let the command begin to work: they are left out. */
 static int help_of(int (*fn)(int, char **), int argc, char **argv) {
-    char flag[] = "--help";
-    const int n = table_of(argv[0]) ? argc : 1;
-    CLEANUP_FREE char **args = xcalloc((size_t)n + 2, sizeof *args);
-    memcpy(args, argv, (size_t)n * sizeof *args);
+    char flag[] = "--help", *args[4] = {argv[0]};
+    const int n = table_of(argv[0]) && argc > 1 ? 2 : 1;
+    if (n == 2) args[1] = argv[1];
     args[n] = flag;
     return fn(n + 1, args);
 }
@@ -156,8 +156,7 @@ static void roff_table(const struct args_command *c, struct str *out) {
     if (c->about) roff_paragraphs(c->about, out);
     for (size_t i = 0; i < c->n_subs; i++) {
         CLEANUP_STR struct str label = STR_INIT;
-        str_addf(&label, "%s%s%s", c->subs[i].name, c->subs[i].words ? " " : "",
-                 c->subs[i].words ? c->subs[i].words : "");
+        args_sub_label(&c->subs[i], &label);
         roff_row(label.p, c->subs[i].help, out);
     }
     for (size_t i = 0; i < c->n_flags; i++) {

@@ -1,7 +1,10 @@
 /* The program's entry: finds the command and hands over. */
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/dotenv.h"
 #include "base/str.h"
@@ -22,8 +25,19 @@ static void usage(FILE *f) {
     fprintf(f, "\nkernelrl help COMMAND says more; kernelrl help KEY explains a key such as learning_rate.\n");
 }
 
-int main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN);
+/* Returns the exit code; 1 when not all of standard output could be written, other than to a reader who has gone. */
+static int finish(int code) {
+    errno = 0;
+    const bool flushed = fflush(stdout) == 0 && !ferror(stdout);
+    const int why = errno;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (flushed || (poll(&out, 1, 0) == 1 && (out.revents & POLLERR))) return code;
+    fprintf(stderr, "kernelrl: standard output: not all could be written%s%s\n", why ? ": " : "",
+            why ? strerror(why) : "");
+    return code ? code : 1;
+}
+
+static int run(int argc, char **argv) {
     struct err e;
     if (dotenv_load(".env", &e) != ST_OK) return args_report(&e);
     if (argc < 2) {
@@ -45,4 +59,9 @@ int main(int argc, char **argv) {
     if (near) fprintf(stderr, "; did you mean \"%s\"?", near);
     fputs(near ? "\n" : "; kernelrl help lists the commands\n", stderr);
     return 2;
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN);
+    return finish(run(argc, argv));
 }

@@ -13,7 +13,6 @@
 
 #include "base/fs.h"
 
-enum loss { LOSS_GRPO, LOSS_RLOO, LOSS_PPO };
 #define DEMO_LOSSES(X) X(DEMO_GRPO, grpo) X(DEMO_RLOO, rloo) X(DEMO_PPO, ppo)
 #define DEMO_FALLBACKS(X) X(DEMO_A, a) X(DEMO_B, b)
 enum demo_loss { CHOICE_ENUM(DEMO_LOSSES) };
@@ -91,7 +90,7 @@ static void defaults(void **state) {
     (void)state;
     assert_true(v.learning_rate == 1e-5);
     assert_int_equal(v.batch_size, 8);
-    assert_int_equal(v.loss, LOSS_GRPO);
+    assert_int_equal(v.loss, DEMO_GRPO);
     assert_true(v.save);
     assert_string_equal(v.model_name, "Qwen/Qwen3-0.6B");
     assert_null(v.note);
@@ -122,7 +121,7 @@ static void loads_yaml(void **state) {
                           "multiturn_dataset_builder.turns: 9\n"),
                      ST_OK);
     assert_true(v.learning_rate == 2.5e-4);
-    assert_int_equal(v.loss, LOSS_RLOO);
+    assert_int_equal(v.loss, DEMO_RLOO);
     assert_false(v.save);
     assert_string_equal(v.note, "null");
     assert_int_equal(v.limit, 7);
@@ -246,7 +245,7 @@ static void parses_argument_lists(void **state) {
                     "--model-name=m", "batch_size=7",    "--loss", "rloo"};
     assert_int_equal(config_args(&c, ARRAY_LEN(args), args, &e), ST_OK);
     assert_int_equal(v.batch_size, 7); /* the last one wins, and files come first wherever they stand */
-    assert_int_equal(v.loss, LOSS_RLOO);
+    assert_int_equal(v.loss, DEMO_RLOO);
     assert_true(v.learning_rate == 0.5);
     assert_true(v.save);
     assert_string_equal(v.model_name, "m");

@@ -67,7 +67,55 @@ static void of_version_01(void **state) {
     assert_true(verify_identity_hash(&o).before == UINT64_C(0x82e8ce2e9fd563d4));
 }
 
+/* Golden, with a value of its own for each option that decides: verdicts of this version and of 0.1 are found again. A
+ * change of the first text means that no verdict that this version has written is read on. */
+static void of_every_option(void **state) {
+    (void)state;
+    CLEANUP_STR struct str now = STR_INIT, before = STR_INIT;
+    const struct verify_options o = {.backend = BACKEND_triton,
+                                     .scoring = SCORING_COMPAT,
+                                     .device = "cuda:1",
+                                     .precision = "bf16",
+                                     .compat_cpu_inputs = true,
+                                     .lint_strict = true,
+                                     .staged = STAGED_ON,
+                                     .single_input = true,
+                                     .allow_library = true,
+                                     .timing_method = TIMING_do_bench,
+                                     .timed_calls = 50,
+                                     .warm_calls = 4,
+                                     .trim = 0.1,
+                                     .timing_budget_s = 9.5,
+                                     .interval = 0.02,
+                                     .python = "p",
+                                     .cache_dir = "c",
+                                     .threads = 3,
+                                     .compile_jobs = 2,
+                                     .trials = 7,
+                                     .compile_timeout_s = 11.5,
+                                     .run_timeout_s = 12.25,
+                                     .memory_bytes = 3 << 20,
+                                     .seed = 1,
+                                     .measure = true,
+                                     .allow_weaker = true};
+    verify_identity(&o, &now);
+    verify_identity_of_files_01(&o, &before);
+    assert_string_equal(str_c(&now),
+                        "backend=triton scoring=compat device=cuda:1 precision=bf16 compat_cpu_inputs=true "
+                        "lint_strict=true staged=on single_input=true allow_library=true timing_method=do_bench "
+                        "timed_calls=50 warm_calls=4 trim=0.10000000000000001 timing_budget_s=9.5 interval=0.02 "
+                        "threads=3 trials=7 compile_timeout_s=11.5 run_timeout_s=12.25 memory_bytes=3145728 "
+                        "measure=true");
+    assert_string_equal(str_c(&before),
+                        "triton bf16 compat cuda:1 trials=7 timed=50 inputs=cpu library=1 measure=1 timing=do_bench "
+                        "warmup=4 trim=0.1 interval=0.02 staged=1 single=1 timeout=12.25 compile=11.5 budget=9.5 "
+                        "strict=1 memory=3.14573e+06 threads=3");
+    assert_true(verify_identity_hash(&o).now == UINT64_C(0x75e8851249566ed));
+    assert_true(verify_identity_hash(&o).before == UINT64_C(0xdd7c343d37aa39b9));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_option_counts), cmocka_unit_test(of_version_01)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_option_counts), cmocka_unit_test(of_version_01),
+                                       cmocka_unit_test(of_every_option)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -472,6 +472,52 @@ static void test_calls_at_once(void **state) {
     assert_true(good);
 }
 
+/* An answer that fails only in requests of one call, which come when it has its times, is left without times. It knows
+ * them by one address twice in a row, behind requests of several calls, each at an address of its own. On a busy
+ * machine the answer may be too slow to be asked so: then it is tried again. */
+static void test_fails_in_lone_calls(void **state) {
+    (void)state;
+    need_verifier();
+    const struct problem p = {.key = "relus", .name = "relus", .code = read_fixture("many_relus.py")};
+    struct verdict v = {.outcome = OUTCOME_CORRECT};
+    for (int i = 0; i < 10 && v.outcome == OUTCOME_CORRECT; i++) {
+        CLEANUP_STR struct str source = STR_INIT;
+        str_addf(&source,
+                 "static const float *first, *last; static int several; /* %d */\n"
+                 "void kernel(const float *restrict x, float *restrict out) {\n"
+                 "  if (!first) first = x;\n"
+                 "  several |= x != first;\n"
+                 "  const int lone = several && x == last;\n"
+                 "  last = x;\n"
+                 "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0 ? x[i] + lone : 0;\n}\n",
+                 i);
+        v = judge(&p, str_c(&source));
+    }
+    free((char *)(uintptr_t)p.code);
+    if (v.outcome == OUTCOME_CORRECT) {
+        printf("skipped: the machine is too busy\n");
+        skip();
+    }
+    assert_int_equal(v.outcome, OUTCOME_UNSTABLE);
+    assert_true(v.speedup == 0 && v.speedup_low == 0 && v.speedup_high == 0 && v.eager_ms == 0 && v.kernel_ms == 0);
+}
+
+/* A reference may change the shape of its inputs in place: each call gets them as they were. */
+static void test_reshapes_inputs(void **state) {
+    (void)state;
+    need_verifier();
+    const struct problem p = {.key = "turned",
+                              .name = "turned",
+                              .code = "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n"
+                                      "    def forward(self, x):\n"
+                                      "        return torch.relu(x.requires_grad_().t_()).t()\n\n"
+                                      "def get_inputs():\n    return [torch.randn(64, 32)]\n\n"
+                                      "def get_init_inputs():\n    return []\n"};
+    const struct verdict v = judge(&p, "void kernel(const float *restrict x, float *restrict out) {\n"
+                                       "  for (long i = 0; i < X_N; i++) out[i] = x[i] > 0 ? x[i] : 0;\n}\n");
+    if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -560,6 +606,8 @@ int main(void) {
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_slowed_reference),
         cmocka_unit_test(test_calls_at_once),
+        cmocka_unit_test(test_fails_in_lone_calls),
+        cmocka_unit_test(test_reshapes_inputs),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_worker_lost_at_once),
     };

@@ -69,5 +69,6 @@ refuses "an option of another measurement" 2 'context means nothing to prefill' 
     "$KRL" bench prefill --arch tiny --context 1-2
 refuses "a batch for all" 2 'batch means nothing to all' "$KRL" bench all --arch tiny --batch 1
 refuses "an unknown device" 2 'device: expected cpu' "$KRL" bench decode --arch tiny --device tpu
+refuses "verdicts on an unknown device" 2 'device: expected cpu, cuda or cuda:N' "$KRL" bench verify --device tpu
 refuses "an unknown dtype" 2 'dtype: expected' "$KRL" bench decode --arch tiny --dtype fp8
 echo "1..$tap_n"

@@ -95,6 +95,8 @@ complete_() { # WORD...: what completes the last word
     bash -c 'source "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); compopt() { :; }; _kernelrl; echo "${COMPREPLY[*]}"' \
         bash "$tmp/completion" "$@"
 }
+refuses "a disk that is full" 1 'standard output: not all could be written' sh -c "'$KRL' man >/dev/full"
+check "a reader who goes early is no error" bash -c "set -o pipefail; '$KRL' man | head -n 1"
 check "completion of a command" test "$(complete_ kernelrl pro)" = problems
 check "of a key" test "$(complete_ kernelrl train learning_r)" = learning_rate=
 check "of an option" test "$(complete_ kernelrl build-rag-index --tri)" = --triton-only
@@ -104,6 +106,7 @@ same_help() { "$KRL" help "$@" >"$tmp/help" && "$KRL" "$@" --help >"$tmp/asked" 
 while read -r c; do check "help $c is $c --help" same_help "$c"; done < <(grep -vx help "$tmp/commands")
 check "help bench verify is bench verify --help" same_help bench verify
 check "and topics" grep -qx '  Optimizer' <("$KRL" help train)
+check "help of a command with more words runs nothing" grep -q '^usage: kernelrl runs' <("$KRL" help runs resume no-such-run)
 check "the help of keys is in sections" grep -qx 'Keys of dataset_builder:' <("$KRL" help train)
 refuses "completion of another shell" 2 'usage' "$KRL" completion fish
 echo "1..$tap_n"

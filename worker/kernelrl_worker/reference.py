@@ -536,12 +536,12 @@ class Problem:
 
     def _copies(self, call, index):
         """Copies of a set's inputs for the call of that number. Its memory is kept, as a stage's is: new memory takes
-        longer than copying."""
+        longer than copying. The model gets a view of that memory, whose shape it may change in place."""
         stored = self._stored(index)
         if call == len(self.copies):
             self.copies.append([torch.empty_like(v) if isinstance(v, torch.Tensor) else v for v in stored])
         mine = self.copies[call]
-        return [m.copy_(v) if isinstance(v, torch.Tensor) else v for m, v in zip(mine, stored)]
+        return [m.copy_(v).view_as(v) if isinstance(v, torch.Tensor) else v for m, v in zip(mine, stored)]
 
     def time(self, sets, repeat):
         """Seconds for one eager forward per set, after copies of the inputs were made, as the answer gets them."""

@@ -492,7 +492,15 @@ static int make_extra(struct shell *shell, const char *script, char *const *args
     return -1;
 }
 
-/* Without one of the stubs all is linked in full. */
+/* Gives up some of the extra files. */
+static void drop_extras(struct jail_file *f, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (f[i].fd >= 0) close(f[i].fd);
+        f[i].fd = -1;
+    }
+}
+
+/* Makes all stubs or none: without one of them every unit is linked in full. */
 static bool make_stubs(struct shell *shell, struct jail_file *out) {
     bool good = true;
     for (size_t i = 0; i < ARRAY_LEN(stubs); i++) {
@@ -501,13 +509,11 @@ static bool make_stubs(struct shell *shell, struct jail_file *out) {
         out[i] = (struct jail_file){good ? make_extra(shell, stub_script, args, NULL) : -1, stubs[i].file};
         good &= out[i].fd >= 0;
     }
-    for (size_t i = 0; i < ARRAY_LEN(stubs) && !good; i++) {
-        if (out[i].fd >= 0) close(out[i].fd);
-        out[i].fd = -1;
-    }
+    if (!good) drop_extras(out, ARRAY_LEN(stubs));
     return good;
 }
 
+/* Makes the headers' text and their compiled form, or neither: a compiler that cannot use the one needs the other. */
 static bool make_header(struct shell *shell, struct jail_file out[2]) {
     char *args[] = {
 #define X(s) (char[]){s},
@@ -516,7 +522,9 @@ static bool make_header(struct shell *shell, struct jail_file out[2]) {
             NULL};
     out[0] = (struct jail_file){process_memfd("headers", UNIT_HEADERS, strlen(UNIT_HEADERS)), "headers.h"};
     out[1] = (struct jail_file){make_extra(shell, header_script, args, UNIT_HEADERS), "headers.h.gch"};
-    return out[0].fd >= 0 && out[1].fd >= 0;
+    const bool good = out[0].fd >= 0 && out[1].fd >= 0;
+    if (!good) drop_extras(out, 2);
+    return good;
 }
 
 static void make_extras(struct compiler *c) {
@@ -524,8 +532,13 @@ static void make_extras(struct compiler *c) {
     _Static_assert(ARRAY_LEN(stubs) + 2 == JAIL_EXTRA_FILES, "stubs, headers and those compiled");
     struct jail_file made[JAIL_EXTRA_FILES];
     shell_init(&shell, c->jail, c->runner, c->extra, c->timeout_s);
-    if (!make_stubs(&shell, made)) log_debug("no stub libraries: answers are linked against the whole ones");
-    if (!make_header(&shell, made + ARRAY_LEN(stubs))) log_debug("no compiled headers");
+    if (!make_stubs(&shell, made))
+        log_debug(
+            "compiler: the stubs of the system's libraries could not be made: each answer is linked in full, which "
+            "takes longer");
+    if (!make_header(&shell, made + ARRAY_LEN(stubs)))
+        log_debug("compiler: the headers could not be compiled ahead: each answer reads them itself, which takes "
+                  "longer");
     shell_close(&shell);
     memcpy(c->extra, made, sizeof made); /* now: the jail of this shell has none of them */
 }

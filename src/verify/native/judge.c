@@ -423,6 +423,11 @@ static void make_sets_early(struct native_run *r) {
     if (reference_make_timed(r->j->references, r->ref, n, &ignored) != ST_OK) log_debug("%s", ignored.msg);
 }
 
+static void refuse_times(struct verdict *v, enum outcome o) {
+    v->outcome = o;
+    v->speedup = v->speedup_low = v->speedup_high = v->eager_ms = v->kernel_ms = 0;
+}
+
 /* Whether requests of one call each are to decide about this answer, too. */
 static bool wants_lone(const struct native_run *r) {
     return r->count > 1 && r->out->speedup > least_gain && r->ref->eager_s > 2 * lone_slack_s;
@@ -448,8 +453,12 @@ static enum status take_lone_turns(struct native_judge *j, struct reference *ref
             struct native_run *r = runs[(k + i) % n];
             double *took = &mine[(k + i) % n][i];
             if (!wants_lone(r)) continue;
-            if (!timed_request(r, r->window + i, 1, took)) r->count = 0;
-            *took = fmax(*took - (double)r->empty_ns * 1e-9, 1e-9);
+            if (timed_request(r, r->window + i, 1, took)) {
+                *took = fmax(*took - (double)r->empty_ns * 1e-9, 1e-9);
+                continue;
+            }
+            r->count = 0;
+            refuse_times(r->out, r->out->outcome);
         }
     }
     for (int k = 0; k < n; k++) {
@@ -639,11 +648,6 @@ static bool works_alone(struct native_judge *j, struct reference *ref) {
     double seconds;
     return reference_make_timed(j->references, ref, 1, &ignored) == ST_OK &&
            reference_time(j->references, ref, 0, 1, 1, 0, &seconds, &ignored) == ST_OK;
-}
-
-static void refuse_times(struct verdict *v, enum outcome o) {
-    v->outcome = o;
-    v->speedup = v->speedup_low = v->speedup_high = v->eager_ms = v->kernel_ms = 0;
 }
 
 static bool is_trouble(const struct verdict *v) { return outcome_class(v->outcome) == 'I'; }

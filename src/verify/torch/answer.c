@@ -433,7 +433,10 @@ void modrun_end(struct modrun *r, int *sig, int *exit_code, char *text, size_t t
     if (sig) *sig = number;
     if (exit_code) *exit_code = code;
     if (text && text_size) {
-        ssize_t n = r->stderr_fd >= 0 ? pread(r->stderr_fd, text, text_size - 1, 0) : 0;
+        struct stat sb = {.st_size = 0};
+        if (r->stderr_fd >= 0 && fstat(r->stderr_fd, &sb) != 0) sb.st_size = 0;
+        const off_t from = sb.st_size >= (off_t)text_size ? sb.st_size - (off_t)text_size + 1 : 0;
+        ssize_t n = r->stderr_fd >= 0 ? pread(r->stderr_fd, text, text_size - 1, from) : 0;
         text[n > 0 ? n : 0] = 0;
     }
     if (r->outer_pidfd >= 0) close(r->outer_pidfd);

@@ -101,7 +101,8 @@ bool modrun_maps(const struct modrun *r, int fd, const struct modrun_block *bloc
 int modrun_children(const struct modrun *r);
 
 /* Kills everything in the jail. *signal and *exit_code say how the process had ended by itself (0 and -1 when it had to
- * be killed). text gets what it wrote to standard error, cut to size. Each of them may be NULL. */
+ * be killed). text gets the end of what it wrote to standard error, as much as it holds. Each
+ * of them may be NULL. */
 void modrun_end(struct modrun *r, int *signal, int *exit_code, char *text, size_t text_size);
 
 #endif

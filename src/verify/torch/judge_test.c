@@ -97,6 +97,25 @@ static void test_draws(void **state) {
     verifier_close(v);
 }
 
+/* What a process said last, before it ended by itself, is what its verdict tells: of a Python the error. */
+static void test_last_words(void **state) {
+    (void)state;
+    static const char code[] =
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x * 2\n\n\ndef get_inputs():\n    return [torch.rand(8, 8)]\n\n\n"
+        "def get_init_inputs():\n    return []\n";
+    static const char source[] =
+        "import torch.nn as nn\nfrom kernelrl_worker.channel import Channel\n\n\ndef receive(self):\n"
+        "    raise ValueError('said at last')\n\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
+        "        print('much', 'more ' * 200, flush=True, file=__import__('sys').stderr)\n"
+        "        Channel.receive = receive\n        return x * 2\n";
+    struct verifier *v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu});
+    const struct verdict got = judge(v, code, source);
+    verifier_close(v);
+    assert_string_equal(outcome_name(got.outcome), "crash");
+    if (!strstr(got.message, "ValueError: said at last")) fail_msg("%s", got.message);
+}
+
 /* An item's verdict is there: the outcome as it is now, which stays. */
 static void note_judged(void *ctx, struct verify_item *item) {
     const char **said = ctx;
@@ -414,10 +433,10 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),         cmocka_unit_test(test_draws),       cmocka_unit_test(test_native_batch),
-        cmocka_unit_test(test_dropped),         cmocka_unit_test(test_loaded_once), cmocka_unit_test(test_late_start),
-        cmocka_unit_test(test_models),          cmocka_unit_test(test_hog),         cmocka_unit_test(test_rest),
-        cmocka_unit_test(test_lane_of_its_own),
+        cmocka_unit_test(test_no_room),      cmocka_unit_test(test_draws),           cmocka_unit_test(test_last_words),
+        cmocka_unit_test(test_native_batch), cmocka_unit_test(test_dropped),         cmocka_unit_test(test_loaded_once),
+        cmocka_unit_test(test_late_start),   cmocka_unit_test(test_models),          cmocka_unit_test(test_hog),
+        cmocka_unit_test(test_rest),         cmocka_unit_test(test_lane_of_its_own),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }
