@@ -64,11 +64,12 @@ static void rl_step_close(struct rl_step *s) {
 static void choose_rows(struct rl_step *s, struct model *m) {
     const int64_t room = model_backend(m)->mem_available(model_backend(m)), slack = room / 20;
     int n = s->answers;
-    s->o.train_tokens = 1024;
+    s->o.update.train_tokens = 1024;
     if (room == INT64_MAX) return;
     for (;; n = (n + 1) / 2) {
-        s->o.train_tokens = s->prompt_tokens + n * (s->new_tokens - 1);
-        if (n == 1 || model_activation_bytes(m, s->o.train_tokens, s->o.train_tokens, 0) <= room - slack) break;
+        s->o.update.train_tokens = s->prompt_tokens + n * (s->new_tokens - 1);
+        if (n == 1 || model_activation_bytes(m, s->o.update.train_tokens, s->o.update.train_tokens, 0) <= room - slack)
+            break;
     }
     model_limit_activations(m, room - slack);
 }
@@ -86,7 +87,7 @@ static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en
             sample_free(&ep->sample);
             ep->sample = s->sample[i * s->answers + j];
         }
-    if (s->o.train_tokens == 0) choose_rows(s, m);
+    if (s->o.update.train_tokens == 0) choose_rows(s, m);
     const double t1 = clock_now_s();
     TRY(update_policy(m, opt, NULL, &s->o, space, s->group, s->prompts, &s->opt_step, &stats, e));
     TRY(model_backend(m)->sync(model_backend(m), e));
@@ -134,7 +135,7 @@ static enum status measure(struct bench *b, struct model *m, struct rl_step *s, 
     js_put_i64(&line, "tokens", s->prompt_tokens);
     js_put_i64(&line, "new_tokens", s->new_tokens);
     js_put_i64(&line, "lora_rank", b->o->lora_rank);
-    js_put_i64(&line, "train_tokens", s->o.train_tokens);
+    js_put_i64(&line, "train_tokens", s->o.update.train_tokens);
     js_put_f64(&line, "sample_s", bench_times(t, repeat).median);
     js_put_f64(&line, "update_s", bench_times(t + repeat, repeat).median);
     js_put_i64(&line, "kv_bytes", engine_stats(en).kv_bytes);
@@ -166,7 +167,7 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     enum status st;
     config_init(&keys, &train_schema, &s.o);
     TRY_GOTO(train_options_finish(&keys, &s.o, e), out);
-    s.o.train_tokens = o->train_tokens;
+    s.o.update.train_tokens = o->train_tokens;
     s.o.lora_rank = o->lora_rank;
     TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
     TRY_GOTO(model_train_prepare(m, TRAIN_LORA, e), out);

@@ -13,35 +13,37 @@ enum written { CHOICE_ENUM(WRITTEN_LIST) };
 static const char *const written_names[] = {CHOICE_NAMES(WRITTEN_LIST)};
 
 struct corpus_args {
-    const char *from, *output, *python, *index;
-    int backend; /* enum written */
-    bool unverified;
-    int64_t seed, answers;
-    double think, refine, examples, retrieved, verdicts, proposals, kernelbench;
+    struct corpus_options o;
+    const char *python;
+    enum written backend;
 };
 #define T struct corpus_args
 static const struct config_key keys[] = {
-    KEY_STRING(T, from, "",
-               "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
-    KEY_STRING(T, output, "", "Rows to append to, .jsonl or .jsonl.zst."),
+    KEY_STRING_AT(T, "from", o.from, "",
+                  "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
+    KEY_STRING_AT(T, "output", o.output, "", "Rows to append to, .jsonl or .jsonl.zst."),
     KEY_CHOICE(T, backend, WRITTEN_LIST, "c", "What the answers are written in."),
-    KEY_BOOL(T, unverified, "false",
-             "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
-    KEY_FLOAT(T, kernelbench, "0", "[0,1]",
-              "Share of plain rows whose module is written as KernelBench writes: long docstrings, type hints, inputs "
-              "with names."),
-    KEY_INT(T, seed, "0", "[0,)", "Seed of the choices."),
-    KEY_INT(T, answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
-    KEY_FLOAT(T, think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
-    KEY_FLOAT(T, refine, "0.25", "[0,32]", "Refinement rows a problem; the fraction comes by chance."),
-    KEY_FLOAT(T, examples, "0.1", "[0,1]", "Chance of a row with one to three examples per problem."),
-    KEY_STRING_OPT(T, index, "null",
-                   "Folder of an index (build-rag-index --model lexical) that rows with retrieved examples take them "
-                   "from. null: no such rows."),
-    KEY_FLOAT(T, retrieved, "1", "[0,32]", "index: rows with one to three retrieved examples per problem."),
-    KEY_FLOAT(T, verdicts, "0", "[0,1]",
-              "Chance per problem of a row of the verifier: what the test found of an answer."),
-    KEY_FLOAT(T, proposals, "0", "[0,1]", "Chance per problem of a row of the proposer: its operators."),
+    KEY_BOOL_AT(T, "unverified", o.unverified, "false",
+                "Take answers of `problems generate` without --verify, too: as right ones, wrong variants left out."),
+    KEY_FLOAT_AT(
+        T, "kernelbench", o.kernelbench, "0", "[0,1]",
+        "Share of plain rows whose module is written as KernelBench writes: long docstrings, type hints, inputs "
+        "with names."),
+    KEY_INT_AT(T, "seed", o.seed, "0", "[0,)", "Seed of the choices."),
+    KEY_INT_AT(T, "answers", o.answers, "4", "[0,32]", "Plain answers a problem, of different styles."),
+    KEY_FLOAT_AT(T, "think", o.think, "0.1", "[0,1]", "Chance of a think + answer row per problem."),
+    KEY_FLOAT_AT(T, "refine", o.refine, "0.25", "[0,32]", "Refinement rows a problem; the fraction comes by chance."),
+    KEY_FLOAT_AT(T, "examples", o.examples, "0.1", "[0,1]", "Chance of a row with one to three examples per problem."),
+    KEY_STRING_OPT_AT(
+        T, "index", o.index, "null",
+        "Folder of an index (build-rag-index --model lexical) that rows with retrieved examples take them "
+        "from. null: no such rows."),
+    KEY_FLOAT_AT(T, "retrieved", o.retrieved, "1", "[0,32]",
+                 "index: rows with one to three retrieved examples per problem."),
+    KEY_FLOAT_AT(T, "verdicts", o.verdicts, "0", "[0,1]",
+                 "Chance per problem of a row of the verifier: what the test found of an answer."),
+    KEY_FLOAT_AT(T, "proposals", o.proposals, "0", "[0,1]",
+                 "Chance per problem of a row of the proposer: its operators."),
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
@@ -49,40 +51,29 @@ static const struct config_schema schema = {
     .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct corpus_args)};
 
 static enum status run(const struct corpus_args *a, struct err *e) {
-    if (!*a->from || !*a->output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
+    if (!*a->o.from || !*a->o.output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
     struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
     struct verifier *v = NULL;
     const struct backend_info *backend = backend_named(written_names[a->backend]);
-    if (a->backend != WRITTEN_C && (a->index || a->verdicts > 0))
+    if (a->backend != WRITTEN_C && (a->o.index || a->o.verdicts > 0))
         return FAIL(e, ST_USAGE, "corpus: index and verdicts: backend c only");
     if (!backend->is_module) TRY(verifier_open(&vo, &v, e));
-    struct corpus_options o = {.from = a->from,
-                               .backend = backend,
-                               .unverified = a->unverified,
-                               .kernelbench = a->kernelbench,
-                               .output = a->output,
-                               .seed = (uint64_t)a->seed,
-                               .answers = (int)a->answers,
-                               .think = a->think,
-                               .refine = a->refine,
-                               .examples = a->examples,
-                               .index = a->index && *a->index ? a->index : NULL,
-                               .retrieved = a->retrieved,
-                               .verdicts = a->verdicts,
-                               .proposals = a->proposals};
+    struct corpus_options o = a->o;
+    o.backend = backend;
+    if (o.index && !*o.index) o.index = NULL;
     struct row_counts n = {0};
     enum status st = corpus_build(&o, v, &n, e);
     verifier_close(v);
     if (st == ST_OK && n.verdicts + n.proposals > 0)
-        log_info("%s: %lld rows of the verifier, %lld of the proposer", a->output, (long long)n.verdicts,
+        log_info("%s: %lld rows of the verifier, %lld of the proposer", o.output, (long long)n.verdicts,
                  (long long)n.proposals);
     if (st == ST_OK && o.index)
-        log_info("%s: %lld rows with %lld retrieved examples, %lld of them of the answer's own plan", a->output,
+        log_info("%s: %lld rows with %lld retrieved examples, %lld of them of the answer's own plan", o.output,
                  (long long)n.retrieved, (long long)n.shown, (long long)n.shown_same);
     if (st == ST_OK)
         log_info("%s: %lld problems: %lld plain rows, %lld think, %lld refinement, %lld with examples; %lld answers "
                  "left out",
-                 a->output, (long long)n.problems, (long long)n.single, (long long)n.think, (long long)n.refine,
+                 o.output, (long long)n.problems, (long long)n.single, (long long)n.think, (long long)n.refine,
                  (long long)n.examples, (long long)n.skipped);
     return st;
 }

@@ -101,11 +101,10 @@ static enum status kernelbench_open(const struct train_options *o, struct kernel
 static enum status evaluate_on(const struct train_options *o, const struct demo_evaluation *x,
                                const struct problem *const *problems, int n, int n_samples, struct eval_result *out,
                                struct err *e) {
-    const struct rollout_params p = {.group_size = n_samples,
-                                     .max_tokens = (int)o->max_tokens,
-                                     .temperature = n_samples > 1 ? 1 : 0,
-                                     .seed = n_samples > 1 ? (uint64_t)o->seed + 77 : 0,
-                                     .at_once = on_gpu(o) && n_samples == 1 ? n : 0};
+    const struct rollout_params p = {
+        .o = {.group_size = n_samples, .max_tokens = o->rollout.max_tokens, .temperature = n_samples > 1 ? 1 : 0},
+        .seed = n_samples > 1 ? (uint64_t)o->seed + 77 : 0,
+        .at_once = on_gpu(o) && n_samples == 1 ? n : 0};
     return eval_rollouts(&x->s.actor, problems, n, &p, out, e);
 }
 

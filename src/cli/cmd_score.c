@@ -172,8 +172,7 @@ static enum status score_lines(struct scoring_run *r, struct jsonl_reader *in, c
 static enum status score(const struct score_args *a, const struct train_options *o, struct err *e) {
     const bool is_stdin = !a->verdict || strcmp(a->verdict, "-") == 0;
     struct jsonl_reader *in;
-    struct scoring_run r = {.backend = backend_info((enum verify_backend)o->dataset_builder.backend),
-                            .params = answer_weights(o, a->progress)};
+    struct scoring_run r = {.backend = backend_info(o->verify.backend), .params = answer_weights(o, a->progress)};
     if (o->roles.judge_reward > 0)
         log_warn("roles.judge_reward: what answers earn in comparisons is not part of these rewards");
     TRY(jsonl_open(is_stdin ? "/dev/stdin" : a->verdict, LINE_MAX_BYTES, &in, e));

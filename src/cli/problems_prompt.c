@@ -28,9 +28,7 @@ static void put_messages(struct str *out, const char *key, const struct chat_mes
     js_end(out, ']');
 }
 
-static const char *backend_of(const struct train_options *o) {
-    return backend_name((enum verify_backend)o->dataset_builder.backend);
-}
+static const char *backend_of(const struct train_options *o) { return backend_name(o->verify.backend); }
 
 /* ---- prompt -------------------------------------------------------------------------------------------------------*/
 
@@ -107,7 +105,7 @@ static enum status show_prompt(const struct prompt_args *a, const struct train_o
     enum status st;
     TRY_GOTO(find_problem(o, &set, key, &p, e), out);
     TRY_GOTO(session_open_prompts(o, a->rendered, interrupt_flag(), &s, e), out);
-    TRY_GOTO(rollout_messages(&s.actor, p, (int)o->max_tokens, &arena, messages, &ids, e), out);
+    TRY_GOTO(rollout_messages(&s.actor, p, o->rollout.max_tokens, &arena, messages, &ids, e), out);
     print_prompt(a, &s, p, backend_of(o), messages, &ids);
 out:
     ids_free(&ids);
@@ -224,7 +222,7 @@ static enum status export_rows(const struct train_options *o, struct session *s,
         struct problem p = *problems[i];
         p.split = split; /* a source without splits has its last problems held out */
         if (i > 0 && i % PROTOTYPES_AT_ONCE == 0) TRY_GOTO(session_prototypes(o, s, e), out);
-        st = rollout_messages(&s->actor, &p, (int)o->max_tokens, &arena, messages, &ids, e);
+        st = rollout_messages(&s->actor, &p, o->rollout.max_tokens, &arena, messages, &ids, e);
         if (st != ST_OK) {
             if (!str_has_prefix(e->msg, "problem ")) err_note(e, "problem %s", p.key);
             goto out;

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <libfyaml.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,6 +224,26 @@ static struct config_strings split_list(struct arena *a, const char *text) {
     return (struct config_strings){item, count};
 }
 
+static bool is_narrow(const struct config_key *k) { return k->bytes < sizeof(int64_t); }
+
+static void put_int(struct config *c, const struct config_key *k, int64_t value) {
+    if (is_narrow(k))
+        *(int *)field(c, k) = (int)value;
+    else
+        *(int64_t *)field(c, k) = value;
+}
+
+static int64_t get_int(const struct config *c, const struct config_key *k) {
+    return is_narrow(k) ? *(const int *)field(c, k) : *(const int64_t *)field(c, k);
+}
+
+/* Whether every allowed value fits the field. */
+static bool fits_field(const struct config_key *k) {
+    if (k->type != CONFIG_INT || !is_narrow(k)) return true;
+    const struct number_interval r = parse_interval(k->allowed);
+    return r.lo >= INT_MIN && r.hi <= INT_MAX;
+}
+
 static bool store_list(struct config *c, const struct config_key *k, const struct given *g) {
     struct config_strings *dst = field(c, k);
     if (g->text) {
@@ -265,7 +286,7 @@ static bool store(struct config *c, const struct config_key *k, const struct giv
     case CONFIG_INT:
         /* CONFIG_UNSET_INT is no value. */
         if (!parse_i64(g->text, &i) || i == CONFIG_UNSET_INT || !in_interval((double)i, k->allowed)) return false;
-        *(int64_t *)dst = i;
+        put_int(c, k, i);
         return true;
     case CONFIG_FLOAT:
         if (!parse_f64(g->text, &d) || !isfinite(d) || !in_interval(d, k->allowed)) return false;
@@ -300,6 +321,7 @@ void config_init(struct config *c, const struct config_schema *schema, void *val
         struct given g = {.text = k->def};
         if (k->optional && strcmp(k->def, "null") == 0) g = (struct given){.is_null = true};
         ASSERT(strlen(k->name) <= MAX_KEY_BYTES);
+        ASSERT(fits_field(k) && "an int does not hold all that its key allows");
         bool fits = store(c, k, &g);
         ASSERT(fits && "a default breaks its key's rule");
         c->source[i] = "default";
@@ -714,10 +736,10 @@ static void dump_value(const struct config *c, const struct config_key *k, struc
     switch (k->type) {
     case CONFIG_BOOL: str_adds(out, *(const bool *)v ? "true" : "false"); break;
     case CONFIG_INT:
-        if (*(const int64_t *)v == CONFIG_UNSET_INT)
+        if (get_int(c, k) == CONFIG_UNSET_INT)
             str_adds(out, "null");
         else
-            str_addf(out, "%" PRId64, *(const int64_t *)v);
+            str_addf(out, "%" PRId64, get_int(c, k));
         break;
     case CONFIG_FLOAT:
         if (isnan(*(const double *)v))

@@ -1,8 +1,9 @@
 /* config: settings from YAML files and key=value arguments into a plain C struct, checked against a schema.
  *
  * A schema is a table of keys; each knows its type, default, allowed values, doc and place in the struct. Keys are
- * dotted paths that follow the nesting of the struct and of the YAML file (dataset_builder.level). Order: defaults,
- * then files, then the command line; the last one wins. Whatever is wrong is an error that says where:
+ * dotted paths that follow the nesting of the YAML file (dataset_builder.level) and, unless the row says otherwise, of
+ * the struct. Order: defaults, then files, then the command line; the last one wins. Whatever is wrong is an error that
+ * says where:
  *     configs/x.yaml:12:7: learning_rate: expected a number > 0, got "fast"
  *        12 | learning_rate: fast
  *           |                ^
@@ -36,6 +37,7 @@ struct config_key {
     enum config_type type;
     bool optional;       /* null is a value; see CONFIG_UNSET_* */
     size_t offset;       /* of the field in the values struct */
+    size_t bytes;        /* of the field */
     const char *def;     /* default, written as in YAML; "null" only when optional */
     const char *allowed; /* numbers: an interval "[1,4]", "(0,)"; enums: "grpo|rloo"; NULL: anything */
     const char *doc;     /* one or more full sentences */
@@ -66,28 +68,46 @@ struct config_schema {
     size_t topic_count;
 };
 
-/* Rows of a schema; the compiler checks that the field has the type. A choice is an int that holds a value of the enum
- * that its list makes (base/choice.h). A string is a const char *. */
-#define KEY_(S, field, ctype, type, optional, def, allowed, doc)                                             \
-    {                                                                                                        \
-#field, type, optional,                                                                              \
-            offsetof(S, field) +                                                                             \
-                0 * sizeof(char[__builtin_types_compatible_p(__typeof__(((S *)0)->field), ctype) ? 1 : -1]), \
-            def, allowed, doc                                                                                \
+/* Rows of a schema; the compiler checks that the field has the type. A field is any path of fields, so a key can stand
+ * in the struct that uses its value; the rows that end in _AT give the key another name than the path. A choice is an
+ * int, or the enum itself that its list makes (base/choice.h). A whole number is an int64_t or, where all allowed
+ * values fit, an int. A string is a const char *. */
+#define KEY_IS_(S, field, ctype) __builtin_types_compatible_p(__typeof__(((S *)0)->field), ctype)
+#define KEY_(S, name, field, fits, type, optional, def, allowed, doc)                                               \
+    {                                                                                                               \
+        name, type, optional, offsetof(S, field) + 0 * sizeof(char[(fits) ? 1 : -1]), sizeof(((S *)0)->field), def, \
+            allowed, doc                                                                                            \
     }
-#define KEY_BOOL(S, field, def, doc) KEY_(S, field, bool, CONFIG_BOOL, false, def, NULL, doc)
-#define KEY_INT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, false, def, allowed, doc)
-#define KEY_FLOAT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, false, def, allowed, doc)
-#define KEY_STRING(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, false, def, NULL, doc)
-#define KEY_CHOICE(S, field, LIST, def, doc) KEY_(S, field, int, CONFIG_ENUM, false, def, CHOICE_TEXT(LIST), doc)
-#define KEY_STRINGS(S, field, def, doc) KEY_(S, field, struct config_strings, CONFIG_STRINGS, false, def, NULL, doc)
+#define KEY_BOOL_AT(S, name, field, def, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, bool), CONFIG_BOOL, false, def, NULL, doc)
+#define KEY_INT_AT(S, name, field, def, allowed, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, int64_t) || KEY_IS_(S, field, int), CONFIG_INT, false, def, allowed, doc)
+#define KEY_FLOAT_AT(S, name, field, def, allowed, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, double), CONFIG_FLOAT, false, def, allowed, doc)
+#define KEY_STRING_AT(S, name, field, def, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, const char *), CONFIG_STRING, false, def, NULL, doc)
+#define KEY_CHOICE_AT(S, name, field, LIST, def, doc)                                                    \
+    KEY_(S, name, field, KEY_IS_(S, field, int) || KEY_IS_(S, field, unsigned), CONFIG_ENUM, false, def, \
+         CHOICE_TEXT(LIST), doc)
+#define KEY_BOOL(S, field, def, doc) KEY_BOOL_AT(S, #field, field, def, doc)
+#define KEY_INT(S, field, def, allowed, doc) KEY_INT_AT(S, #field, field, def, allowed, doc)
+#define KEY_FLOAT(S, field, def, allowed, doc) KEY_FLOAT_AT(S, #field, field, def, allowed, doc)
+#define KEY_STRING(S, field, def, doc) KEY_STRING_AT(S, #field, field, def, doc)
+#define KEY_CHOICE(S, field, LIST, def, doc) KEY_CHOICE_AT(S, #field, field, LIST, def, doc)
+#define KEY_STRINGS(S, field, def, doc) \
+    KEY_(S, #field, field, KEY_IS_(S, field, struct config_strings), CONFIG_STRINGS, false, def, NULL, doc)
 /* Optional keys: null (also the empty value in YAML) unsets; other keys take their default. Unset is CONFIG_UNSET_INT,
  * NaN, NULL, CONFIG_UNSET_ENUM.
  */
-#define KEY_INT_OPT(S, field, def, allowed, doc) KEY_(S, field, int64_t, CONFIG_INT, true, def, allowed, doc)
-#define KEY_FLOAT_OPT(S, field, def, allowed, doc) KEY_(S, field, double, CONFIG_FLOAT, true, def, allowed, doc)
-#define KEY_STRING_OPT(S, field, def, doc) KEY_(S, field, const char *, CONFIG_STRING, true, def, NULL, doc)
-#define KEY_CHOICE_OPT(S, field, LIST, def, doc) KEY_(S, field, int, CONFIG_ENUM, true, def, CHOICE_TEXT(LIST), doc)
+#define KEY_INT_OPT(S, field, def, allowed, doc) \
+    KEY_(S, #field, field, KEY_IS_(S, field, int64_t), CONFIG_INT, true, def, allowed, doc)
+#define KEY_FLOAT_OPT(S, field, def, allowed, doc) \
+    KEY_(S, #field, field, KEY_IS_(S, field, double), CONFIG_FLOAT, true, def, allowed, doc)
+#define KEY_STRING_OPT_AT(S, name, field, def, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, const char *), CONFIG_STRING, true, def, NULL, doc)
+#define KEY_STRING_OPT(S, field, def, doc) KEY_STRING_OPT_AT(S, #field, field, def, doc)
+#define KEY_CHOICE_OPT(S, field, LIST, def, doc) \
+    KEY_(S, #field, field, KEY_IS_(S, field, int), CONFIG_ENUM, true, def, CHOICE_TEXT(LIST), doc)
 #define CONFIG_UNSET_INT INT64_MIN
 #define CONFIG_UNSET_FLOAT ((double)NAN)
 #define CONFIG_UNSET_ENUM (-1)
@@ -99,7 +119,8 @@ struct config {
     struct arena arena;  /* owns the strings in values */
 };
 
-/* Fills values with the defaults. Strings in it live until config_free. A default that breaks its own rule asserts. */
+/* Fills values with the defaults. Strings in it live until config_free. A default that breaks its own rule asserts, and
+ * so does a key whose field is an int that not all allowed values fit. */
 void config_init(struct config *c, const struct config_schema *schema, void *values);
 void config_free(struct config *c);
 

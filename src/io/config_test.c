@@ -27,6 +27,10 @@ struct demo {
     double top;
     int fallback;
     struct config_strings tags;
+    struct { /* as who uses the values has them */
+        int before, trials, after;
+        enum demo_loss kind;
+    } part;
     struct {
         int64_t level;
         const char *backend;
@@ -50,6 +54,8 @@ static const struct config_key demo_keys[] = {
     KEY_FLOAT_OPT(struct demo, top, "0.5", "[0,1)", "Some share."),
     KEY_CHOICE_OPT(struct demo, fallback, DEMO_FALLBACKS, "null", "Some choice."),
     KEY_STRINGS(struct demo, tags, "x, y", "Some words."),
+    KEY_INT_AT(struct demo, "trials", part.trials, "3", "[-5,100]", "Trials of a part."),
+    KEY_CHOICE_AT(struct demo, "part_loss", part.kind, DEMO_LOSSES, "rloo", "The loss of a part."),
     KEY_INT(struct demo, dataset_builder.level, "1", "[1,4]", "KernelBench level."),
     KEY_STRING(struct demo, dataset_builder.backend, "triton", "Backend."),
     KEY_INT(struct demo, multiturn_dataset_builder.level, "2", "[1,4]", "KernelBench level."),
@@ -383,11 +389,33 @@ static void null_and_presets(void **state) {
     assert_int_equal(config_preset(&c, "preset x", "dataset_builder.reward.speed=11", &e), ST_CONFIG);
 }
 
+/* A key may set an int or an enum anywhere in the struct, under a name of its own. What lies beside it stays. */
+static void fields_of_other_structs(void **state) {
+    (void)state;
+    CLEANUP_STR struct str dump = STR_INIT;
+    assert_int_equal(v.part.trials, 3);
+    assert_int_equal(v.part.kind, DEMO_RLOO);
+    v.part.before = v.part.after = -1;
+    assert_int_equal(load("trials: -5\npart_loss: ppo\n"), ST_OK);
+    assert_int_equal(v.part.trials, -5);
+    assert_int_equal(v.part.kind, DEMO_PPO);
+    assert_int_equal(config_set(&c, "trials=100", &e), ST_OK);
+    assert_int_equal(v.part.trials, 100);
+    assert_true(v.part.before == -1 && v.part.after == -1);
+    assert_int_equal(config_set(&c, "trials=101", &e), ST_CONFIG);
+    assert_int_equal(config_set(&c, "trials=4294967297", &e), ST_CONFIG);
+    assert_int_equal(config_set(&c, "part.trials=1", &e), ST_CONFIG); /* the path is no name of it */
+    assert_string_equal(config_source(&c, "trials"), "command line");
+    config_dump(&c, &dump);
+    assert_non_null(strstr(str_c(&dump), "\ntrials: 100\npart_loss: ppo\n"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(topics),
         cmocka_unit_test_setup_teardown(other_names, setup, teardown),
         cmocka_unit_test_setup_teardown(null_and_presets, setup, teardown),
+        cmocka_unit_test_setup_teardown(fields_of_other_structs, setup, teardown),
         cmocka_unit_test_setup_teardown(defaults, setup, teardown),
         cmocka_unit_test_setup_teardown(loads_yaml, setup, teardown),
         cmocka_unit_test_setup_teardown(yaml_errors, setup, teardown),

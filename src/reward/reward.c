@@ -4,7 +4,7 @@
 
 static double speed_part(const struct reward_weights *w, double ratio) {
     double s = 0;
-    if (w->excessive > 0 && ratio > w->excessive) return 0;
+    if (w->check_excessive && ratio > w->excessive) return 0;
     switch (w->shape) {
     case SPEED_RATIO: s = ratio; break;
     case SPEED_EXCESS: s = ratio > 1 ? ratio - 1 : 0; break;
@@ -14,16 +14,16 @@ static double speed_part(const struct reward_weights *w, double ratio) {
 }
 
 /* 1 up to low, then in a line to `end` at high, and on from there. */
-static double falling(double x, double low, double high, double end) {
+static double falling(int64_t x, int64_t low, int64_t high, double end) {
     if (x <= low) return 1;
     if (x >= high) return end;
-    return 1 + (end - 1) * (x - low) / (high - low);
+    return 1 + (end - 1) * (double)(x - low) / (double)(high - low);
 }
 
 static double overlong_part(const struct reward_weights *w, const struct reward_input *in) {
-    const double free = (double)in->max_tokens - w->overlong_buffer;
-    if (w->overlong_buffer <= 0 || (double)in->tokens <= free) return 0;
-    return fmax(-1, (free - (double)in->tokens) / w->overlong_buffer);
+    const int64_t free = in->max_tokens - w->overlong_buffer;
+    if (w->overlong_buffer <= 0 || in->tokens <= free) return 0;
+    return fmax(-1, (double)(free - in->tokens) / (double)w->overlong_buffer);
 }
 
 struct reward reward_score(const struct reward_weights *w, const struct reward_input *in) {
@@ -37,14 +37,13 @@ struct reward reward_score(const struct reward_weights *w, const struct reward_i
     }
     const bool correct = v->outcome == OUTCOME_CORRECT;
     r.format = in->format_ok;
-    r.think = !in->thought_chars
-                  ? w->think_none
-                  : falling((double)in->thought_chars, w->think_soft_max, w->think_hard_max, w->think_floor);
+    r.think = !in->thought_chars ? w->think_none
+                                 : falling(in->thought_chars, w->think_soft_max, w->think_hard_max, w->think_floor);
     r.compile = outcome_stage(v->outcome) >= STAGE_COMPILE;
     if (correct) {
         r.correct = 1;
         if (v->speedup > 0) r.speed = speed_part(w, v->speedup);
-        r.length = falling((double)in->kernel_chars, w->length_min, w->length_max, 0);
+        r.length = falling(in->kernel_chars, w->length_min, w->length_max, 0);
     } else if (w->partial_correct && v->tests_total > 0 && class == 'W') {
         r.correct = (double)v->tests_passed / v->tests_total;
     }

@@ -16,14 +16,16 @@ struct reward_weights {
     double format, compile, correct, speed, think, length;
     enum speed_shape shape;
     double speed_cap;     /* upper limit of the speed part */
-    double excessive;     /* faster than this many times eager is not believed: no speed part. 0: off */
-    bool partial_correct; /* passed / total instead of all or nothing */
-    bool sparse;          /* only correct answers score: 1 + weighted speed, length and think */
-    double cheating_penalty, format_penalty;  /* taken off for a cheat; for an answer without a <KERNEL> block */
-    double length_min, length_max;            /* characters of the kernel: full length part up to, none from */
-    double think_none, think_floor;           /* part without a think block; of a very long one */
-    double think_soft_max, think_hard_max;    /* characters of the thought: full part up to, floor from */
-    double overlong_buffer, overlong_penalty; /* tokens below the longest answer over which the penalty grows (DAPO) */
+    bool check_excessive; /* true: faster than `excessive` times eager is not believed and has no speed part */
+    double excessive;
+    bool partial_correct;                    /* passed / total instead of all or nothing */
+    bool sparse;                             /* only correct answers score: 1 + weighted speed, length and think */
+    double cheating_penalty, format_penalty; /* taken off for a cheat; for an answer without a <KERNEL> block */
+    int64_t length_min, length_max;          /* characters of the kernel: full length part up to, none from */
+    double think_none, think_floor;          /* part without a think block; of a very long one */
+    int64_t think_soft_max, think_hard_max;  /* characters of the thought: full part up to, floor from */
+    int64_t overlong_buffer;                 /* tokens below the longest answer over which the penalty grows (DAPO) */
+    double overlong_penalty;
 };
 /* What is scored. */
 struct reward_input {

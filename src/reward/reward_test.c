@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "rl/learn/session.h"
 #include "rl/options/options.h"
 #include "rl/test_util.h"
 
@@ -26,7 +25,7 @@ static struct reward_weights weights(const char *const *assignments) {
     config_init(&c, &train_schema, &o);
     for (; *assignments; assignments++) CHECK(config_set(&c, *assignments, &err));
     CHECK(train_options_finish(&c, &o, &err));
-    const struct reward_weights w = session_rollout_params(&o).weights;
+    const struct reward_weights w = o.reward;
     config_free(&c);
     return w;
 }
@@ -57,7 +56,8 @@ static void parts(void **state) {
     assert_true(score(&w, &v).speed == 2);
     w.shape = SPEED_LOG;
     assert_true(score(&w, &v).speed == 2);
-    w.excessive = 2.5; /* not believed */
+    w.check_excessive = true; /* not believed */
+    w.excessive = 2.5;
     const struct reward r = score(&w, &v);
     assert_true(r.speed == 0 && r.correct == 1);
     w.format_penalty = 0.25;

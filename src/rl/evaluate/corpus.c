@@ -451,7 +451,7 @@ static enum status rows_of(struct builder *b, struct corpus_entry *en, struct er
 }
 
 enum status corpus_build(const struct corpus_options *o, struct verifier *v, struct row_counts *out, struct err *e) {
-    struct builder b = {.o = o, .v = v, .rng = rng_make(o->seed, UINT64_C(0x636f7270))};
+    struct builder b = {.o = o, .v = v, .rng = rng_make((uint64_t)o->seed, UINT64_C(0x636f7270))};
     enum status st = read_all(&b, e);
     if (st == ST_OK && o->index) st = rag_index_open(o->index, NULL, &b.index, e);
     if (st == ST_OK && b.index && strcmp(rag_index_model(b.index), RAG_LEXICAL) != 0)

@@ -11,7 +11,7 @@
 struct corpus_options {
     const char *from;   /* folder with problems.jsonl and answers.jsonl of `problems generate --answers --verify` */
     const char *output; /* rows, .jsonl or .jsonl.zst */
-    uint64_t seed;
+    int64_t seed;
     const struct backend_info *backend; /* what answers are written in; NULL: c */
     bool unverified;                    /* take right answers that no verdict stands beside, too */
     double kernelbench;                 /* share of plain rows whose module is written as KernelBench writes */

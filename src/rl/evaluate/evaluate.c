@@ -103,7 +103,7 @@ static bool is_of_run(const char *path) {
 
 /* What a run says about training is nothing to an evaluation of it. */
 static void forget_training(struct eval_options *o) {
-    o->train.temperature = -1;
+    o->train.rollout.temperature = -1;
     o->train.load_checkpoint_path = NULL;
     o->train.dataset_builder.level = CONFIG_UNSET_INT;
     o->train.dataset_builder.start_problem = o->train.dataset_builder.end_problem = 0;
@@ -133,11 +133,11 @@ enum status eval_configure(struct config *c, const struct config_schema *schema,
             "give model_name, and whatever else was not the default",
             o->checkpoint_path);
     }
-    if (o->num_samples > 1 && o->train.temperature == 0) {
+    if (o->num_samples > 1 && o->train.rollout.temperature == 0) {
         log_warn("temperature 0 would give %lld equal answers: sampling at temperature 1", (long long)o->num_samples);
-        o->train.temperature = 1;
+        o->train.rollout.temperature = 1;
     }
-    if (o->train.temperature < 0) o->train.temperature = o->num_samples > 1 ? 1 : 0;
+    if (o->train.rollout.temperature < 0) o->train.rollout.temperature = o->num_samples > 1 ? 1 : 0;
     return train_options_finish(c, &o->train, e);
 }
 
@@ -256,7 +256,7 @@ static enum status evaluation_open(const struct eval_options *o, const volatile 
     if (x->checkpoint) str_addf(&adapter, "%s/adapter_config.json", x->checkpoint);
     /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */
     x->mine.lora_rank = adapter.len > 0 && fs_is_file(adapter.p);
-    x->mine.kl_penalty_coef = 0; /* nor is a reference model of any use */
+    x->mine.update.loss.kl_coef = 0; /* nor is a reference model of any use */
     TRY(session_open(&x->mine, cancel, &x->s, e));
     return choose_problems(o, &x->s, &x->problems, &x->n, &x->split_name, e);
 }
@@ -268,7 +268,7 @@ static enum status sample_range(const struct evaluation *x, int begin, int end, 
     struct rollout r = {0};
     struct rollout_params p = session_rollout_params(&x->mine);
     p.eval = true;
-    p.group_size = (int)x->o->num_samples;
+    p.o.group_size = (int)x->o->num_samples;
     p.first_task = begin;
     p.stream = STREAM + (uint64_t)begin;
     enum status st = rollout_run(&x->s.actor, x->problems + begin, end - begin, &p, &r, NULL, e);
@@ -304,14 +304,12 @@ static enum status keep(void *ctx, int problem, int sample, int turn, const stru
     return ST_OK;
 }
 
-static int turns_of(const struct evaluation *x) { return x->mine.mode == MODE_MULTI_TURN ? (int)x->mine.max_turns : 1; }
-
 static enum status sample_missing(const struct evaluation *x, struct eval_samples *samples, struct err *e) {
     const int want = (int)x->o->num_samples, most = strcmp(x->mine.device, "cpu") == 0 ? IN_FLIGHT : GPU_IN_FLIGHT,
               step = most / want > 0 ? most / want : 1;
     CLEANUP_FREE int *have = xcalloc((size_t)x->n + 1, sizeof *have);
     struct keeping k = {.samples = samples, .have = have};
-    k.items = xcalloc((size_t)step * (size_t)want * (size_t)turns_of(x), sizeof *k.items);
+    k.items = xcalloc((size_t)step * (size_t)want * (size_t)train_options_turns(&x->mine), sizeof *k.items);
     enum status st = ST_OK;
     int done = 0;
     for (int i = 0; i < x->n; i++) {
@@ -370,7 +368,7 @@ static void settings_text(const struct config *c, const struct evaluation *x, st
     CLEANUP_STR struct str yaml = STR_INIT;
     struct err ignored;
     CLEANUP_FREE char *state = NULL;
-    str_addf(out, "temperature: %g\ncheckpoint: %s\n", x->mine.temperature,
+    str_addf(out, "temperature: %g\ncheckpoint: %s\n", x->mine.rollout.temperature,
              x->checkpoint ? x->checkpoint : "(base model)");
     if (x->checkpoint) {
         CLEANUP_STR struct str path = STR_INIT;
@@ -452,12 +450,12 @@ static enum status write_results(const struct evaluation *x, const struct eval_s
     device_name(&device);
     const struct report_config c = {.checkpoint_path = x->checkpoint ? x->checkpoint : "",
                                     .model_name = o->train.model_name,
-                                    .backend = backend_name((enum verify_backend)o->train.dataset_builder.backend),
+                                    .backend = backend_name(o->train.verify.backend),
                                     .problems = source.p,
                                     .level = (int)i64_max(0, o->train.dataset_builder.level),
                                     .num_samples = (int)o->num_samples,
-                                    .turns = turns_of(x),
-                                    .temperature = x->mine.temperature,
+                                    .turns = train_options_turns(&x->mine),
+                                    .temperature = x->mine.rollout.temperature,
                                     .device = str_c(&device)};
     report_json(&c, samples, m, text);
     report_markdown(&c, m, name ? name + 1 : svg_path, &md);
@@ -550,34 +548,29 @@ static bool go_on(void *ctx, int64_t tokens, int done, int total) {
 
 /* All samples of one problem. */
 static enum status generate_one(struct evaluation *x, int i, const char *dir, int *written, struct err *e) {
-    const struct problem *p = x->problems[i];
+    const struct problem *problem = x->problems[i];
     const struct eval_options *o = x->o;
+    const struct rollout_params p = session_rollout_params(&x->mine);
     const struct stop_set stops = rollout_stops(&x->s.actor);
     const int n = (int)o->num_samples;
     struct ids prompt = {0};
     CLEANUP_FREE struct sample *samples = xcalloc((size_t)n, sizeof *samples);
     enum status st;
-    TRY_GOTO(rollout_prompt(&x->s.actor, p, &prompt, e), out);
+    TRY_GOTO(rollout_prompt(&x->s.actor, problem, &prompt, e), out);
     const struct request r = {.prompt = prompt.p,
                               .n_prompt = (int)prompt.len,
                               .n_samples = n,
                               .id = STREAM + (uint64_t)i,
-                              .params = {.temperature = (float)x->mine.temperature,
-                                         .top_p = 1,
-                                         .min_p = (float)x->mine.min_p,
-                                         .max_tokens = (int)x->mine.max_tokens,
-                                         .stop_ids = stops.ids,
-                                         .n_stop_ids = stops.n,
-                                         .seed = (uint64_t)x->mine.seed}};
+                              .params = rollout_sampling(&x->s.actor, &p, p.o.max_tokens, &stops)};
     TRY_GOTO(engine_run(x->s.engine, &r, 1, samples, go_on, x, e), out);
     if (x->s.actor.cancel && *x->s.actor.cancel) {
         st = FAIL(e, ST_CANCELLED, "interrupted; the same command goes on from there");
         goto out;
     }
-    for (int j = 0; j < n; j++) TRY_GOTO(write_kernel(x, dir, p, j, &samples[j], written, e), out);
+    for (int j = 0; j < n; j++) TRY_GOTO(write_kernel(x, dir, problem, j, &samples[j], written, e), out);
     if (o->log_prompt) {
         CLEANUP_STR struct str text = STR_INIT;
-        CLEANUP_FREE char *path = file_of(dir, p, 0, "prompt.txt");
+        CLEANUP_FREE char *path = file_of(dir, problem, 0, "prompt.txt");
         tokenizer_decode(x->s.tok, prompt.p, prompt.len, false, &text);
         st = fs_write_atomic(path, str_c(&text), text.len, e);
     }

@@ -64,36 +64,24 @@ static enum status open_reference(const struct train_options *o, const volatile 
 
 static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
 
+/* A text that is not empty, or NULL. */
+static const char *given(const char *text) { return text && *text ? text : NULL; }
+
 struct verify_options session_verify_options(const struct train_options *o, struct lease *lease) {
-    enum staging staged = (enum staging)o->dataset_builder.staged;
+    struct verify_options v = o->verify;
     /* Partial credit wants to know of every trial. */
-    if (staged == STAGED_AUTO && o->dataset_builder.partial_correctness) staged = STAGED_OFF;
-    return (struct verify_options){
-        .backend = (enum verify_backend)o->dataset_builder.backend,
-        .scoring = (enum scoring)o->dataset_builder.scoring,
-        .precision = precision_names[o->dataset_builder.precision],
-        .device = o->sandbox.device && *o->sandbox.device ? o->sandbox.device : NULL,
-        .timed_calls = (int)o->dataset_builder.num_perf_trials,
-        .timing_method = (enum timing_method)o->dataset_builder.timing_method,
-        .warm_calls = (int)o->dataset_builder.timing_warmup,
-        .trim = o->dataset_builder.timing_trim,
-        .interval = o->dataset_builder.timing_interval,
-        .timing_budget_s = o->dataset_builder.timing_budget_s,
-        .staged = staged,
-        .single_input = !o->dataset_builder.multi_input,
-        .python = o->sandbox.python && *o->sandbox.python ? o->sandbox.python : NULL,
-        .cache_dir = o->sandbox.cache_dir && *o->sandbox.cache_dir ? o->sandbox.cache_dir : NULL,
-        .threads = (int)o->threads,
-        .trials = (int)o->dataset_builder.num_correct_trials,
-        .compile_timeout_s = o->sandbox.compile_timeout_s,
-        .run_timeout_s = o->sandbox.run_timeout_s,
-        .memory_bytes = o->sandbox.memory_mib << 20,
-        .measure = o->dataset_builder.measure_performance,
-        .allow_weaker = o->sandbox.allow_weaker,
-        .quiet = lease ? lease_quiet : NULL,
-        .quiet_ctx = lease,
-        .progress = show_verdicts,
-    };
+    if (v.staged == STAGED_AUTO && o->reward.partial_correct) v.staged = STAGED_OFF;
+    v.precision = precision_names[o->dataset_builder.precision];
+    v.single_input = !o->dataset_builder.multi_input;
+    v.memory_bytes = o->sandbox.memory_mib << 20;
+    v.threads = (int)o->threads;
+    v.device = given(v.device);
+    v.python = given(v.python);
+    v.cache_dir = given(v.cache_dir);
+    v.quiet = lease ? lease_quiet : NULL;
+    v.quiet_ctx = lease;
+    v.progress = show_verdicts;
+    return v;
 }
 
 void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel) {
@@ -111,8 +99,7 @@ void session_judging_close(struct session *s) {
 enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) {
     static const char *const precisions[] = {"FP32 (32-bit floating point)", "FP16 (16-bit floating point)",
                                              "BF16 (bfloat16)"};
-    const char *backend = backend_name((enum verify_backend)o->dataset_builder.backend),
-               *gpu = o->dataset_builder.prompt_gpu_name;
+    const char *backend = backend_name(o->verify.backend), *gpu = o->dataset_builder.prompt_gpu_name;
     s->actor.backend = backend_named(backend);
     ASSERT(s->actor.backend);
     int precision = o->dataset_builder.prompt_precision;
@@ -127,10 +114,7 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
                                                                            : 0;
     s->actor.n_examples = prompt_examples(backend, most, &s->actor.examples);
     s->actor.think = o->thinking;
-    s->actor.min_p = o->min_p;
-    s->actor.history_all = o->history == HISTORY_ALL;
-    s->actor.full_feedback = o->full_feedback;
-    s->actor.prompt_tokens = o->prompt_max_tokens;
+    s->actor.o = o->actor;
     return ST_OK;
 }
 
@@ -152,11 +136,9 @@ static enum status plan_memory(const struct session *s, struct train_options *o,
 static enum status open_raicl(const struct train_options *o, const volatile bool *cancel, struct session *s,
                               struct err *e) {
     if (o->dataset_builder.prompt_option != PROMPT_RAICL) return ST_OK;
-    const struct raicl_options ro = {.index_path = o->dataset_builder.rag_index_path,
-                                     .backend = backend_name((enum verify_backend)o->dataset_builder.backend),
+    const struct raicl_options ro = {.examples = o->examples,
+                                     .backend = backend_name(o->verify.backend),
                                      .device = o->device,
-                                     .k = (int)o->dataset_builder.raicl_k,
-                                     .max_tokens = o->dataset_builder.raicl_max_tokens,
                                      .pool = s->pool,
                                      .tok = s->tok,
                                      .cancel = cancel};
@@ -168,14 +150,14 @@ static enum status open_session(const struct train_options *given, bool training
     struct train_options mine = *given;
     const struct train_options *const o = &mine;
     *s = (struct session){0};
-    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
     TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
     TRY(backend_open(o->device, s->pool, &s->be, e));
     s->be->fast = o->numerics == NUMERICS_FAST;
     if (training) TRY(plan_memory(s, &mine, e));
     TRY(load_start(o, false, cancel, s, &s->model, e));
-    if (o->kl_penalty_coef > 0) TRY(open_reference(o, cancel, s, e));
+    if (o->update.loss.kl_coef > 0) TRY(open_reference(o, cancel, s, e));
     TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
     const struct model_config *c = model_cfg(s->model);
     if (tokenizer_vocab(s->tok) > c->V)
@@ -247,10 +229,10 @@ enum status session_open_prompts(const struct train_options *o, bool rendered, c
                                  struct session *s, struct err *e) {
     const bool raicl = o->dataset_builder.prompt_option == PROMPT_RAICL;
     *s = (struct session){0};
-    if (raicl) TRY(raicl_index_there(o->dataset_builder.rag_index_path, e));
+    if (raicl) TRY(raicl_index_there(o->examples.index_path, e));
     TRY(session_prompts(o, s, e));
     TRY(session_prototypes(o, s, e));
-    if (!rendered && !raicl && o->prompt_max_tokens == 0) return ST_OK;
+    if (!rendered && !raicl && o->actor.prompt_tokens == 0) return ST_OK;
     TRY(open_shape(o, cancel, s, e));
     s->pool = pool_create((int)o->threads);
     return open_raicl(o, cancel, s, e);
@@ -378,48 +360,8 @@ enum status session_problems(const struct train_options *o, struct session *s, c
     return ST_OK;
 }
 
-struct advantage_params session_advantage_params(const struct train_options *o) {
-    return (struct advantage_params){.kind = (enum advantage_kind)o->advantage,
-                                     .negative_scale = o->negative_advantage_scale,
-                                     .drop_constant = o->remove_constant_reward_groups,
-                                     .keep = (int)o->keep_best,
-                                     .threshold = o->keep_threshold,
-                                     .temperature = o->reward_temperature,
-                                     .baseline_decay = o->baseline_decay};
-}
-
 struct rollout_params session_rollout_params(const struct train_options *o) {
-    return (struct rollout_params){
-        .group_size = (int)o->dataset_builder.group_size,
-        .max_tokens = (int)o->max_tokens,
-        .temperature = o->temperature,
-        .seed = (uint64_t)o->seed,
-        .max_turns = o->mode == MODE_MULTI_TURN ? (int)o->max_turns : 1,
-        .gamma = o->gamma,
-        .early_stop = o->early_stop_on_correct,
-        .speedup_threshold = o->speedup_threshold,
-        .weights = {.format = o->dataset_builder.reward_format_weight,
-                    .compile = o->dataset_builder.reward_compile_weight,
-                    .correct = o->dataset_builder.reward_correctness_weight,
-                    .speed = o->dataset_builder.reward_speed_weight,
-                    .think = o->dataset_builder.reward_thinking_weight,
-                    .length = o->dataset_builder.reward_length_weight,
-                    .shape = (enum speed_shape)o->dataset_builder.speed_reward,
-                    .speed_cap = o->dataset_builder.speed_max_reward,
-                    .excessive = o->dataset_builder.check_for_excessive_speedup
-                                     ? o->dataset_builder.excessive_speedup_threshold
-                                     : 0,
-                    .partial_correct = o->dataset_builder.partial_correctness,
-                    .sparse = o->dataset_builder.sparse_rewards,
-                    .cheating_penalty = o->dataset_builder.cheating_penalty,
-                    .format_penalty = o->dataset_builder.format_penalty,
-                    .length_min = (double)o->dataset_builder.length_min,
-                    .length_max = (double)o->dataset_builder.length_max,
-                    .think_none = o->dataset_builder.thinking_no_think,
-                    .think_floor = o->dataset_builder.thinking_floor,
-                    .think_soft_max = (double)o->dataset_builder.thinking_soft_max,
-                    .think_hard_max = (double)o->dataset_builder.thinking_hard_max,
-                    .overlong_buffer = (double)o->dataset_builder.overlong_buffer_tokens,
-                    .overlong_penalty = o->dataset_builder.overlong_penalty},
-    };
+    struct rollout_params p = {.o = o->rollout, .weights = o->reward, .seed = (uint64_t)o->seed};
+    p.o.max_turns = train_options_turns(o);
+    return p;
 }

@@ -54,8 +54,8 @@ enum status session_source(const struct train_options *o, const char **out, stru
 enum status session_problems(const struct train_options *o, struct session *s, const struct problem ***train,
                              int *n_train, const struct problem ***test, int *n_test, struct err *e) MUST_USE;
 
+/* How a step samples and scores; which step, and where in the journal, is for the caller to say. */
 struct rollout_params session_rollout_params(const struct train_options *o);
-struct advantage_params session_advantage_params(const struct train_options *o);
 /* What prompts show and how answers are sampled: those fields of s->actor. */
 enum status session_prompts(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 

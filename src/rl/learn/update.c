@@ -10,7 +10,7 @@
 /* A sample takes part when it was judged, has an advantage or is kept without, and is not masked for being cut off. */
 static bool trains(const struct train_options *o, const struct episode *ep) {
     return ep->present && (ep->advantage != 0 || ep->kept) && ep->sample.n > 0 &&
-           !(o->mask_truncated && ep->sample.stop == STOP_LENGTH);
+           !(o->update.mask_truncated && ep->sample.stop == STOP_LENGTH);
 }
 
 static int64_t group_rows(const struct train_options *o, const struct sample_group *g) {
@@ -62,8 +62,8 @@ static int cut_groups(const struct train_options *o, struct sample_group *const 
                       struct sample_group *parts) {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        const int fewest = cut_group(o, groups[i], o->train_tokens, NULL);
-        int64_t low = 0, high = o->train_tokens; /* high is enough for so few, low is not */
+        const int fewest = cut_group(o, groups[i], o->update.train_tokens, NULL);
+        int64_t low = 0, high = o->update.train_tokens; /* high is enough for so few, low is not */
         while (fewest > 1 && high - low > 1) {
             const int64_t middle = low + (high - low) / 2;
             if (cut_group(o, groups[i], middle, NULL) > fewest)
@@ -80,7 +80,7 @@ static int cut_groups(const struct train_options *o, struct sample_group *const 
 static int micro_end(const struct train_options *o, const struct sample_group *parts, int i, int n) {
     int64_t rows = group_rows(o, &parts[i]);
     int j = i + 1;
-    while (j < n && rows + group_rows(o, &parts[j]) <= o->train_tokens) rows += group_rows(o, &parts[j++]);
+    while (j < n && rows + group_rows(o, &parts[j]) <= o->update.train_tokens) rows += group_rows(o, &parts[j++]);
     return j;
 }
 
@@ -89,7 +89,7 @@ static enum status explain_memory(const struct train_options *o, enum status st,
     if (st != ST_MEMORY) return st;
     struct err first = *e;
     return FAIL(e, ST_MEMORY, "%s; a train_tokens below %lld (and a shorter longest answer) needs less", first.msg,
-                (long long)o->train_tokens);
+                (long long)o->update.train_tokens);
 }
 
 void update_space_free(struct update_space *s) {
@@ -116,9 +116,9 @@ struct piece {
 };
 
 static double normaliser(const struct train_options *o, int64_t batch_tokens, int batch_samples, int len) {
-    switch (o->loss_norm) {
+    switch (o->update.loss_norm) {
     case NORM_SEQUENCES: return 1.0 / ((double)batch_samples * len);
-    case NORM_CONSTANT: return 1.0 / ((double)batch_samples * (double)o->max_tokens);
+    case NORM_CONSTANT: return 1.0 / ((double)batch_samples * (double)o->rollout.max_tokens);
     case NORM_SAMPLES: return 1.0 / batch_samples;
     case NORM_SUM: return 1;
     case NORM_TOKENS:
@@ -132,7 +132,7 @@ static void micro_build(const struct train_options *o, const struct sample_group
     for (int i = 0; i < n; i++) {
         T += group_rows(o, &groups[i]);
         S++;
-        if (o->prompt_loss_weight > 0 && !groups[i].continued) N += (int64_t)groups[i].prompt.len - 1;
+        if (o->update.prompt_loss_weight > 0 && !groups[i].continued) N += (int64_t)groups[i].prompt.len - 1;
         for (int j = 0; j < groups[i].n; j++)
             if (trains(o, &groups[i].ep[j])) {
                 N += groups[i].ep[j].sample.n;
@@ -158,13 +158,14 @@ static void micro_build(const struct train_options *o, const struct sample_group
         memcpy(b->ids + b->T, g->prompt.p, g->prompt.len * sizeof *b->ids);
         b->T += (int64_t)g->prompt.len;
         int64_t last_prompt_row = b->T - 1;
-        if (o->prompt_loss_weight > 0 && !g->continued)
+        if (o->update.prompt_loss_weight > 0 && !g->continued)
             b->piece[b->n_piece++] =
                 (struct piece){NULL, b->N, (int64_t)g->prompt.len - 1, 1.0 / (double)batch_tokens, false};
-        for (int64_t t = 1; o->prompt_loss_weight > 0 && !g->continued && t < (int64_t)g->prompt.len; t++, b->N++) {
+        for (int64_t t = 1; o->update.prompt_loss_weight > 0 && !g->continued && t < (int64_t)g->prompt.len;
+             t++, b->N++) {
             b->rows[b->N] = (int32_t)(last_prompt_row + t - (int64_t)g->prompt.len);
             b->targets[b->N] = g->prompt.p[t];
-            b->adv[b->N] = (float)o->prompt_loss_weight;
+            b->adv[b->N] = (float)o->update.prompt_loss_weight;
         }
         for (int j = 0; j < g->n; j++) {
             struct episode *ep = &g->ep[j];
@@ -193,20 +194,11 @@ static enum status not_finite(struct model *m, const char *what, int64_t opt_ste
     return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)opt_step, where);
 }
 
-static struct loss_params loss_params(const struct train_options *o) {
-    return (struct loss_params){
-        .kind = (enum loss_kind)o->loss_fn,
-        .clip_low = o->clip_low,
-        .clip_high = o->clip_high,
-        .clip_dual = o->clip_dual,
-        .dro_beta = o->dro_beta,
-        .correction = (enum ratio_correction)o->ratio_correction,
-        .correction_low = o->ratio_low,
-        .correction_high = o->ratio_high,
-        .kl_coef = o->kl_penalty_in == KL_IN_LOSS ? o->kl_penalty_coef : 0,
-        .kl = (enum kl_estimator)o->kl_estimator,
-        .entropy_coef = o->entropy_coef,
-    };
+/* A KL penalty that is paid in the reward is no term of the loss. */
+static struct loss_params policy_loss(const struct train_options *o) {
+    struct loss_params p = o->update.loss;
+    if (o->update.kl_penalty_in == KL_IN_REWARD) p.kl_coef = 0;
+    return p;
 }
 
 static enum status micro_train(struct model *m, const struct train_options *o, struct micro *b, bool on_policy,
@@ -215,7 +207,7 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
     TRY(model_forward(m, &batch, b->logp, b->entropy, NULL, e));
     for (int64_t i = 0; i < b->N; i++)
         if (!isfinite(b->logp[i])) return not_finite(m, "the log-probability of a token", opt_step, e);
-    const struct loss_params policy = loss_params(o), likelihood = {.kind = LOSS_CROSS_ENTROPY};
+    const struct loss_params policy = policy_loss(o), likelihood = {.kind = LOSS_CROSS_ENTROPY};
     for (int k = 0; k < b->n_piece; k++) {
         const struct piece *x = &b->piece[k];
         struct loss_sequence q = {
@@ -244,12 +236,8 @@ static enum status micro_train(struct model *m, const struct train_options *o, s
 }
 
 double update_learning_rate(const struct train_options *o, int64_t opt_step) {
-    const double x = fmin(1, o->progress), low = o->min_lr_ratio, pi = 3.14159265358979323846;
-    double rate = o->learning_rate;
-    if (o->lr_schedule == LR_LINEAR) rate *= low + (1 - low) * (1 - x);
-    if (o->lr_schedule == LR_COSINE) rate *= low + (1 - low) * 0.5 * (1 + cos(pi * x));
-    if (opt_step < o->warmup_steps) rate *= (double)(opt_step + 1) / (double)o->warmup_steps;
-    return rate;
+    const double rate = o->update.adam.learning_rate;
+    return opt_step < o->warmup_steps ? rate * ((double)(opt_step + 1) / (double)o->warmup_steps) : rate;
 }
 
 /* A border between micro-batches: who waits for quiet gets it, once the device has done what is queued. */
@@ -311,8 +299,8 @@ static void kl_into_advantages(const struct train_options *o, struct sample_grou
                 double later = 0;
                 for (int t = len - 1; t >= 0; t--) {
                     const double less = sum / (double)tokens - ((double)old[t] - (double)ep->ref_logp[t]);
-                    later = less + o->kl_discount_factor * later;
-                    adv[t] += (float)(o->kl_penalty_coef * later);
+                    later = less + o->update.kl_discount_factor * later;
+                    adv[t] += (float)(o->update.loss.kl_coef * later);
                 }
             }
 }
@@ -327,10 +315,10 @@ static enum status compare_with(struct model *m, const struct kl_reference *refe
         stale |= groups[i]->stale > 0;
     }
     if (stale) TRY(score(m, ADAPTER_OWN, o, space, groups, n, samples, false, e));
-    if (o->kl_penalty_coef <= 0) return ST_OK;
+    if (o->update.loss.kl_coef <= 0) return ST_OK;
     ASSERT(reference && reference->model);
     TRY(score(reference->model, reference->adapter, o, space, groups, n, samples, true, e));
-    if (o->kl_penalty_in == KL_IN_REWARD) kl_into_advantages(o, groups, n);
+    if (o->update.kl_penalty_in == KL_IN_REWARD) kl_into_advantages(o, groups, n);
     return ST_OK;
 }
 
@@ -340,9 +328,12 @@ static enum status optimizer_step(struct model *m, struct adamw *opt, const stru
     const struct param *params = model_params(m, &n_params);
     out->grad_norm = model_grad_norm(m);
     if (!isfinite(out->grad_norm)) return not_finite(m, "the gradient", *opt_step, e);
-    double clip = o->max_grad_norm > 0 && out->grad_norm > o->max_grad_norm ? o->max_grad_norm / out->grad_norm : 1;
+    double clip = o->update.max_grad_norm > 0 && out->grad_norm > o->update.max_grad_norm
+                      ? o->update.max_grad_norm / out->grad_norm
+                      : 1;
     out->learning_rate = update_learning_rate(o, *opt_step);
-    struct adamw_config c = {out->learning_rate, o->adam.beta1, o->adam.beta2, o->adam.eps, o->weight_decay};
+    struct adamw_config c = o->update.adam;
+    c.learning_rate = out->learning_rate;
     adamw_step(opt, params, n_params, &c, clip, false);
     model_params_changed(m);
     ++*opt_step;
@@ -386,10 +377,10 @@ static enum status all_passes(struct model *m, struct adamw *opt, const struct k
         if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
     out->groups_trained = n_kept;
     TRY(compare_with(m, reference, o, space, kept, n_kept, e));
-    const int substeps = (int)i64_min(o->num_substeps, n_kept);
+    const int substeps = (int)i64_min(o->update.num_substeps, n_kept);
     const int64_t before =
         *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */
-    for (int epoch = 0; epoch < i64_max(1, o->update_epochs); epoch++) {
+    for (int epoch = 0; epoch < i64_max(1, o->update.update_epochs); epoch++) {
         struct rng r = rng_make((uint64_t)o->seed, UINT64_C(0x6d696e6900000000) + (uint64_t)(before + epoch));
         if (substeps > 1) rng_shuffle(&r, kept, (size_t)n_kept, sizeof(struct sample_group *));
         for (int sub = 0; sub < substeps; sub++) {

@@ -41,7 +41,7 @@ struct kl_reference {
 enum status update_policy(struct model *m, struct adamw *opt, const struct kl_reference *reference,
                           const struct train_options *o, struct update_space *space, struct sample_group *groups,
                           int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) MUST_USE;
-/* Warm-up by optimizer steps, times the schedule by o->progress. */
+/* The rate of an optimizer step: update.adam.learning_rate, or less during the warm-up. */
 double update_learning_rate(const struct train_options *o, int64_t opt_step);
 
 /* Negative log-likelihood of the groups' samples: sum over tokens, in nats, and the number of tokens. */

@@ -4,18 +4,18 @@
 #include <math.h>
 
 #include "engine/engine.h"
-#include "rl/learn/session.h"
+#include "rl/rollout/curriculum.h"
 #include "rl/test_util.h"
 
 static struct update_space space; /* shared by all: what one leaves in it must not reach the next */
 
 /* learning_rate 0: the weights stay, and the gradient of the last substep can be looked at afterwards. */
-static const struct train_options base = {.num_substeps = 1,
-                                          .train_tokens = 1 << 20,
-                                          .max_tokens = 8,
-                                          .loss_fn = LOSS_REINFORCE - LOSS_REINFORCE,
-                                          .loss_norm = NORM_TOKENS,
-                                          .adam = {0.9, 0.95, 1e-8}};
+static const struct train_options base = {.rollout.max_tokens = 8,
+                                          .update = {.loss.kind = LOSS_REINFORCE,
+                                                     .loss_norm = NORM_TOKENS,
+                                                     .num_substeps = 1,
+                                                     .train_tokens = 1 << 20,
+                                                     .adam = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}}};
 
 /* Group of n samples of length 3, 4, ... under one prompt; no recorded log-probabilities. */
 static struct sample_group make_group(uint64_t seed, int n_prompt, int n) {
@@ -93,13 +93,13 @@ static void shared_prompt_gives_the_same_gradient(void **state) {
         split_group(&g, apart);
         struct update_stats one, many, micro;
         struct train_options small = base;
-        small.train_tokens = 1; /* a micro-batch for every group */
+        small.update.train_tokens = 1; /* a micro-batch for every group */
         struct flat a = gradient(m, &base, &g, 1, &one), b = gradient(m, &base, apart, 3, &many),
                     c = gradient(m, &small, apart, 3, &micro);
         assert_true(distance(a, b, 1) < 1e-5);
         assert_true(distance(a, c, 1) < 1e-5);
         /* A group larger than a micro-batch is cut between its samples: here after the second. */
-        small.train_tokens = 9 + 2 + 3;
+        small.update.train_tokens = 9 + 2 + 3;
         struct update_stats cut;
         struct flat d = gradient(m, &small, &g, 1, &cut);
         assert_true(distance(a, d, 1) < 1e-5);
@@ -140,7 +140,7 @@ static void a_group_is_cut_evenly(void **state) {
     struct train_options o = base;
     struct update_stats s;
     struct backend *be = test_backend();
-    o.train_tokens = 9 + 2 + 3 + 4 + 5 + 6;
+    o.update.train_tokens = 9 + 2 + 3 + 4 + 5 + 6;
     seen.embed = be->embed;
     seen.most = seen.passes = 0;
     be->embed = counted_embed;
@@ -184,9 +184,9 @@ static void normalisers(void **state) {
     struct train_options o = base;
     struct update_stats s;
     struct flat tokens = gradient(m, &o, &g, 1, &s);
-    o.loss_norm = NORM_SEQUENCES;
+    o.update.loss_norm = NORM_SEQUENCES;
     struct flat sequences = gradient(m, &o, &g, 1, &s);
-    o.loss_norm = NORM_CONSTANT;
+    o.update.loss_norm = NORM_CONSTANT;
     struct flat constant = gradient(m, &o, &g, 1, &s);
     assert_true(distance(tokens, sequences, 1) < 1e-6);
     assert_true(distance(tokens, constant, 8.0 / 3) < 1e-6); /* max_tokens 8 for 3 */
@@ -198,7 +198,7 @@ static void normalisers(void **state) {
     struct sample_group two = make_group(5, 6, 2);
     two.ep[1].advantage = 1e-12; /* takes part, weighs nothing */
     struct flat t2 = gradient(m, &base, &two, 1, &s);
-    o.loss_norm = NORM_SEQUENCES;
+    o.update.loss_norm = NORM_SEQUENCES;
     struct flat s2 = gradient(m, &o, &two, 1, &s);
     assert_true(distance(t2, s2, 6.0 / 7) < 1e-5);
     free(t2.p);
@@ -220,7 +220,7 @@ static void who_takes_part(void **state) {
     struct flat kept = gradient(m, &o, &g, 1, &s);
     assert_int_equal(s.loss.n, 3 + 4);
     assert_true(distance(want, kept, 1) > 0.1);
-    o.mask_truncated = true;
+    o.update.mask_truncated = true;
     struct flat masked = gradient(m, &o, &g, 1, &s);
     assert_int_equal(s.loss.n, 3);
     assert_int_equal(s.rows, 6 + 2);
@@ -231,7 +231,7 @@ static void who_takes_part(void **state) {
 
     /* Nothing left: no step, and the weights stay. */
     g.ep[0].advantage = 0;
-    o.learning_rate = 0.1;
+    o.update.adam.learning_rate = 0.1;
     int count;
     const struct param *p = model_params(m, &count);
     struct adamw *opt;
@@ -255,10 +255,10 @@ static void who_takes_part(void **state) {
 static struct flat train(int substeps, int calls, struct update_stats *s, int64_t *opt_step) {
     struct model *m = tiny_model(1, false);
     struct train_options o = base;
-    o.num_substeps = substeps;
-    o.learning_rate = 0.01;
+    o.update.num_substeps = substeps;
+    o.update.adam.learning_rate = 0.01;
     o.warmup_steps = 3;
-    o.weight_decay = 0.1;
+    o.update.adam.weight_decay = 0.1;
     struct sample_group g[4];
     for (int i = 0; i < 4; i++) g[i] = make_group(20 + (uint64_t)i, 5, 2);
     int count;
@@ -271,7 +271,8 @@ static struct flat train(int substeps, int calls, struct update_stats *s, int64_
     for (int c = 0; c < calls; c++) {
         int begin = 4 * c / calls, end = 4 * (c + 1) / calls;
         CHECK(update_policy(m, opt, NULL, &o, &space, g + begin, end - begin, opt_step, s, &err));
-        double want = o.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
+        double want =
+            o.update.adam.learning_rate * (double)i64_min(*opt_step, 3) / 3; /* warm-up counts optimizer steps */
         assert_true(fabs(s->learning_rate - want) < 1e-12);
     }
     assert_int_equal(opt->step, *opt_step);
@@ -311,7 +312,7 @@ static void clipping(void **state) {
         struct adamw *opt;
         CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         int64_t opt_step = 0;
-        o.max_grad_norm = i ? 0.01 : 0;
+        o.update.max_grad_norm = i ? 0.01 : 0;
         CHECK(update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &s, &err));
         assert_true(s.grad_norm > 0.01); /* reported as it was before clipping */
         double sum = 0;                  /* after one step the first moment is (1 - beta1) times the gradient */
@@ -358,7 +359,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         struct adamw *opt;
         CHECK(adamw_create(test_backend(), p, count, &opt, &err));
         struct train_options o = base;
-        o.loss_fn = LOSS_IMPORTANCE_SAMPLING - LOSS_REINFORCE;
+        o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
         int64_t opt_step = 0;
         struct update_stats s;
 
@@ -372,7 +373,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         /* The least difference before any update stops the run, and nothing was stepped. */
         float *logp = &g[1].ep[2].sample.logp[1], was = *logp;
         *logp = nextafterf(was, 0);
-        o.learning_rate = 0.01;
+        o.update.adam.learning_rate = 0.01;
         struct flat before = flatten(m, false);
         CHECK_FAILS(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err), ST_FAILED,
                     "must agree bit for bit");
@@ -382,16 +383,16 @@ static void sampler_and_trainer_must_agree(void **state) {
         assert_int_equal(opt_step, 1);
         /* numerics fast takes it, and says how far apart they were. */
         o.numerics = NUMERICS_FAST;
-        o.learning_rate = 0;
+        o.update.adam.learning_rate = 0;
         CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before > 0 && s.loss.k3 > 0);
         assert_int_equal(opt_step, 2);
         o.numerics = NUMERICS_EXACT;
-        o.learning_rate = 0.01;
+        o.update.adam.learning_rate = 0.01;
         *logp = was;
 
         /* The second substep is off policy, which is as it should be. */
-        o.num_substeps = 2;
+        o.update.num_substeps = 2;
         CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
         assert_true(s.kl_before == 0 && s.loss.k3 > 0);
         assert_int_equal(opt_step, 4);
@@ -417,7 +418,7 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     struct adamw *opt;
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     struct train_options o = base;
-    o.learning_rate = 0.01;
+    o.update.adam.learning_rate = 0.01;
     int64_t opt_step = 8;
     struct update_stats s;
     struct flat before = flatten(m, false);
@@ -452,9 +453,9 @@ static void micro_batches_reuse_memory(void **state) {
     struct adamw *opt[2];
     struct update_space kept = {0};
     struct train_options o = base;
-    o.learning_rate = 0.01;
-    o.train_tokens = 60;
-    o.num_substeps = 2;
+    o.update.adam.learning_rate = 0.01;
+    o.update.train_tokens = 60;
+    o.update.num_substeps = 2;
     for (int i = 0; i < 2; i++) {
         int count;
         const struct param *p = model_params(m[i], &count);
@@ -506,8 +507,8 @@ static void steps_allocate_nothing(void **state) {
         struct adamw *opt;
         CHECK(adamw_create(be, p, count, &opt, &err));
         struct train_options o = base;
-        o.learning_rate = 0.01;
-        o.train_tokens = 30; /* a micro-batch for each group */
+        o.update.adam.learning_rate = 0.01;
+        o.update.train_tokens = 30; /* a micro-batch for each group */
         struct sample_group g[3];
         for (int i = 0; i < 3; i++) g[i] = make_group((uint64_t)i, 12 - i, 3);
         struct update_stats s;
@@ -539,13 +540,13 @@ static void prompt_loss(void **state) {
     prompt.ep[0].sample.ids = xmalloc(8 * sizeof(int32_t));
     memcpy(prompt.ep[0].sample.ids, g.prompt.p + 1, 8 * sizeof(int32_t));
     struct train_options weighted = base;
-    weighted.prompt_loss_weight = 0.5;
+    weighted.update.prompt_loss_weight = 0.5;
     struct update_stats plain_stats, weighted_stats, prompt_stats;
     struct flat plain = gradient(m, &base, &g, 1, &plain_stats), more = gradient(m, &weighted, &g, 1, &weighted_stats),
                 alone = gradient(m, &base, &prompt, 1, &prompt_stats);
     assert_int_equal(weighted_stats.loss.n, plain_stats.loss.n); /* the statistics are of completions alone */
     struct train_options small = weighted;                       /* a cut group counts its prompt once */
-    small.train_tokens = 9 + 2;
+    small.update.train_tokens = 9 + 2;
     struct update_stats cut_stats;
     struct flat cut = gradient(m, &small, &g, 1, &cut_stats);
     assert_int_equal(cut_stats.rows, 2 * 9 + 2 + 3);
@@ -588,7 +589,7 @@ static void nll(void **state) {
         struct train_options o = base;
         double sum;
         int64_t tokens;
-        o.train_tokens = rows;
+        o.update.train_tokens = rows;
         CHECK(update_nll(m, &o, &space, g, 3, &sum, &tokens, &err));
         assert_int_equal(tokens, count);
         assert_true(fabs(sum - want) < 1e-4);
@@ -622,10 +623,10 @@ static void divergence_in_the_loss(void **state) {
     (void)state;
     struct model *m = tiny_model(1, false), *other = tiny_model(2, false);
     struct train_options o = base;
-    o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
-    o.kl_penalty_coef = 0.3;
+    o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
+    o.update.loss.kl_coef = 0.3;
     for (int kl = KL_K2; kl <= KL_K3; kl++) {
-        o.kl_estimator = kl;
+        o.update.loss.kl = kl;
         struct sample_group g[2];
         sampled_groups(m, g, 2);
         for (int i = 0; i < 2; i++)
@@ -660,10 +661,10 @@ static void divergence_in_the_loss(void **state) {
     sampled_groups(m, g, 2);
     struct flat with = gradient_against(m, m, &o, g, 2, &s);
     assert_true(s.loss.ref_kl == 0);
-    o.kl_penalty_coef = 0;
+    o.update.loss.kl_coef = 0;
     struct flat without = gradient_against(m, NULL, &o, g, 2, &s);
     assert_true(distance(with, without, 1) == 0);
-    o.entropy_coef = 0.1;
+    o.update.loss.entropy_coef = 0.1;
     struct flat bonus = gradient_against(m, NULL, &o, g, 2, &s);
     assert_true(distance(without, bonus, 1) > 1e-3);
     free(with.p);
@@ -690,7 +691,7 @@ static void divergence_from_adapters(void **state) {
     const struct kl_reference pairs[2][2] = {{{m, ADAPTER_BASE}, {bare, ADAPTER_OWN}},
                                              {{m, index}, {start, ADAPTER_OWN}}};
     struct train_options o = base;
-    o.kl_penalty_coef = 0.3;
+    o.update.loss.kl_coef = 0.3;
     double kl[2];
     for (int k = 0; k < 2; k++) {
         struct flat grad[2];
@@ -720,10 +721,10 @@ static void divergence_in_the_reward(void **state) {
     struct model *m = tiny_model(1, false), *other = tiny_model(2, false);
     for (int discounted = 0; discounted < 2; discounted++) {
         struct train_options o = base;
-        o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
-        o.kl_penalty_coef = 0.5;
-        o.kl_penalty_in = KL_IN_REWARD;
-        o.kl_discount_factor = discounted ? 0.5 : 0;
+        o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
+        o.update.loss.kl_coef = 0.5;
+        o.update.kl_penalty_in = KL_IN_REWARD;
+        o.update.kl_discount_factor = discounted ? 0.5 : 0;
         struct sample_group g[2];
         struct update_stats s;
         sampled_groups(m, g, 2);
@@ -742,7 +743,7 @@ static void divergence_in_the_reward(void **state) {
                             n++;
                             continue;
                         }
-                        later = mean / n - d + o.kl_discount_factor * later;
+                        later = mean / n - d + o.update.kl_discount_factor * later;
                         assert_true(fabs((double)ep->token_advantage[t] - (ep->advantage + 0.5 * later)) < 1e-4);
                         total += later;
                     }
@@ -762,9 +763,9 @@ static void other_normalisers(void **state) {
     struct train_options o = base;
     struct update_stats s;
     struct flat tokens = gradient(m, &o, &g, 1, &s);
-    o.loss_norm = NORM_SAMPLES;
+    o.update.loss_norm = NORM_SAMPLES;
     struct flat samples = gradient(m, &o, &g, 1, &s);
-    o.loss_norm = NORM_SUM;
+    o.update.loss_norm = NORM_SUM;
     struct flat sum = gradient(m, &o, &g, 1, &s);
     assert_true(distance(sum, tokens, 7) < 1e-5);
     assert_true(distance(sum, samples, 2) < 1e-5);
@@ -787,9 +788,9 @@ static void epochs_and_stale_samples(void **state) {
     const struct param *p = model_params(m, &count);
     struct adamw *opt;
     int64_t opt_step = 0;
-    o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
-    o.update_epochs = o.num_substeps = 2;
-    o.learning_rate = 1e-3;
+    o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
+    o.update.update_epochs = o.update.num_substeps = 2;
+    o.update.adam.learning_rate = 1e-3;
     sampled_groups(m, g, 2);
     CHECK(adamw_create(test_backend(), p, count, &opt, &err));
     CHECK(update_policy(m, opt, NULL, &o, &space, g, 2, &opt_step, &s, &err));
@@ -798,19 +799,19 @@ static void epochs_and_stale_samples(void **state) {
 
     /* The weights have moved: as fresh samples these are refused, as stale ones they are compared with today's model.
      */
-    o.update_epochs = o.num_substeps = 1;
-    o.learning_rate = 0;
+    o.update.update_epochs = o.update.num_substeps = 1;
+    o.update.adam.learning_rate = 0;
     g[0].stale = g[1].stale = 1;
     struct flat plain = gradient(m, &o, g, 2, &s);
     assert_true(fabs(s.loss.ratio / (double)s.loss.n - 1) < 1e-6); /* to the model before the update */
     assert_true(s.loss.k3 > 0);                                    /* to the sampler */
     assert_non_null(g[0].ep[0].old_logp);
-    o.ratio_correction = CORRECT_TRUNCATE;
-    o.ratio_high = 2;
+    o.update.loss.correction = CORRECT_TRUNCATE;
+    o.update.loss.correction_high = 2;
     struct flat truncated = gradient(m, &o, g, 2, &s);
     assert_true(distance(plain, truncated, 1) > 1e-6);
-    o.ratio_correction = CORRECT_SEQUENCE_MASK;
-    o.ratio_low = o.ratio_high = 1; /* nothing is exactly the same any more */
+    o.update.loss.correction = CORRECT_SEQUENCE_MASK;
+    o.update.loss.correction_low = o.update.loss.correction_high = 1; /* nothing is exactly the same any more */
     struct flat masked = gradient(m, &o, g, 2, &s);
     assert_true(s.loss.masked == (double)s.loss.n && s.grad_norm == 0);
     free(plain.p);
@@ -841,19 +842,23 @@ static void advantages_by_token(void **state) {
     model_free(m);
 }
 
+/* The rate of an optimizer step in a step of training that begins at this share of the run. */
+static double rate(const struct train_options *o, double progress, int64_t opt_step) {
+    const struct train_options now = schedule_at(o, progress);
+    return update_learning_rate(&now, opt_step);
+}
+
 static void learning_rates(void **state) {
     (void)state;
-    struct train_options o = {.learning_rate = 2, .warmup_steps = 4, .min_lr_ratio = 0.1};
-    assert_true(update_learning_rate(&o, 0) == 0.5 && update_learning_rate(&o, 4) == 2);
-    o.progress = 0.5;
-    assert_true(update_learning_rate(&o, 10) == 2); /* constant */
+    struct train_options o = {.update.adam.learning_rate = 2, .warmup_steps = 4, .min_lr_ratio = 0.1};
+    assert_true(rate(&o, 0, 0) == 0.5 && rate(&o, 0, 4) == 2);
+    assert_true(rate(&o, 0.5, 10) == 2); /* constant */
     o.lr_schedule = LR_LINEAR;
-    assert_true(fabs(update_learning_rate(&o, 10) - 1.1) < 1e-12);
+    assert_true(fabs(rate(&o, 0.5, 10) - 1.1) < 1e-12);
     o.lr_schedule = LR_COSINE;
-    assert_true(fabs(update_learning_rate(&o, 10) - 1.1) < 1e-12);
-    o.progress = 1;
-    assert_true(fabs(update_learning_rate(&o, 10) - 0.2) < 1e-12);
-    assert_true(fabs(update_learning_rate(&o, 1) - 0.1) < 1e-12); /* warming up at the same time */
+    assert_true(fabs(rate(&o, 0.5, 10) - 1.1) < 1e-12);
+    assert_true(fabs(rate(&o, 1, 10) - 0.2) < 1e-12);
+    assert_true(fabs(rate(&o, 1, 1) - 0.1) < 1e-12); /* warming up at the same time */
 }
 
 /* Every algorithm by its name, from scores to the gradient, against weights worked out by hand: on-policy all of them
@@ -889,21 +894,20 @@ static void algorithms_by_hand(void **state) {
         CHECK(config_set(&c, assignment, &err));
         CHECK(config_set(&c, "max_tokens=8", &err));
         CHECK(train_options_finish(&c, &o, &err));
-        o.learning_rate = 0;
-        o.update_epochs = 1;
+        o.update.adam.learning_rate = 0;
+        o.update.update_epochs = 1;
         struct advantage_sample s[3];
         for (int j = 0; j < 3; j++) s[j] = (struct advantage_sample){.present = true, .score = scores[j]};
-        const struct advantage_params p = session_advantage_params(&o);
         double baseline = NAN;
-        assert_int_equal(advantage_batch(&p, s, 3, 1, &baseline), 0);
+        assert_int_equal(advantage_batch(&o.advantage, s, 3, 1, &baseline), 0);
         struct sample_group g = make_group(5, 4, 3);
         for (int j = 0; j < 3; j++) g.ep[j].advantage = s[j].advantage;
         g.stale = 1; /* scored with the model as it is, so that every ratio is 1 */
         struct update_stats u;
         const struct flat got = gradient(m, &o, &g, 1, &u);
         for (int j = 0; j < 3; j++) g.ep[j].advantage = rows[i].weight[j];
-        plain.loss_fn = LOSS_REINFORCE;
-        plain.loss_norm = NORM_SUM;
+        plain.update.loss.kind = LOSS_REINFORCE;
+        plain.update.loss_norm = NORM_SUM;
         const struct flat want = gradient(m, &plain, &g, 1, &u);
         if (distance(want, got, 1) > 1e-4)
             fail_msg("%s: the gradient is %g of its length away", rows[i].name, distance(want, got, 1));

@@ -385,15 +385,14 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     CHECK(adamw_create(be, p, n, &opt, &err));
     sample(m, g, t);
     struct update_space space = {0};
-    const struct train_options o = {.num_substeps = 2,
-                                    .train_tokens = 200,
-                                    .max_tokens = MAX_NEW,
-                                    .loss_fn = LOSS_IMPORTANCE_SAMPLING - LOSS_REINFORCE,
-                                    .loss_norm = NORM_TOKENS,
-                                    .learning_rate = 0.01,
-                                    .weight_decay = 0.1,
-                                    .max_grad_norm = 0.5,
-                                    .adam = {0.9, 0.95, 1e-8}};
+    const struct train_options o = {
+        .rollout.max_tokens = MAX_NEW,
+        .update = {.loss.kind = LOSS_IMPORTANCE_SAMPLING,
+                   .loss_norm = NORM_TOKENS,
+                   .num_substeps = 2,
+                   .train_tokens = 200,
+                   .max_grad_norm = 0.5,
+                   .adam = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}}};
     struct update_stats s;
     int64_t opt_step = 0, next;
     double nll;
@@ -417,7 +416,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
             g[i].ep[j].sample.logp = NULL;
         }
     struct train_options plain = o;
-    plain.loss_fn = 0;
+    plain.update.loss.kind = 0;
     CHECK(update_policy(again, opt2, NULL, &plain, &space, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
     CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
@@ -534,14 +533,14 @@ static enum status work(const char *checkpoint, struct trace *t) {
                               .params = {.temperature = 1, .top_p = 1, .max_tokens = 5, .seed = 1}};
     if (st == ST_OK) st = engine_run(en, &r, 1, s, NULL, NULL, &err);
     for (int i = 0; i < SAMPLES; i++) g.ep[i] = (struct episode){.present = true, .advantage = i - 0.9, .sample = s[i]};
-    const struct train_options o = {.num_substeps = 1,
-                                    .train_tokens = 200,
-                                    .max_tokens = 5,
-                                    .loss_fn = LOSS_IMPORTANCE_SAMPLING - LOSS_REINFORCE,
-                                    .loss_norm = NORM_TOKENS,
-                                    .learning_rate = 0.01,
-                                    .max_grad_norm = 0.5,
-                                    .adam = {0.9, 0.95, 1e-8}};
+    const struct train_options o = {
+        .rollout.max_tokens = 5,
+        .update = {.loss.kind = LOSS_IMPORTANCE_SAMPLING,
+                   .loss_norm = NORM_TOKENS,
+                   .num_substeps = 1,
+                   .train_tokens = 200,
+                   .max_grad_norm = 0.5,
+                   .adam = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}}};
     if (st == ST_OK) st = update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &stats, &err);
     if (st == ST_OK) st = checkpoint_write(checkpoint, 1, opt_step, NULL, m, false, "f32", opt, NULL, &err);
     if (st == ST_OK) note_params(t, m, false);

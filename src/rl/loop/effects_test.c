@@ -19,8 +19,9 @@ static void of_rollouts(const struct train_options *o, struct str *out) {
     for (int i = 0; i <= 4; i++) {
         const struct train_options now = schedule_at(o, 0.25 * i);
         const struct rollout_params p = session_rollout_params(&now);
-        ADD("%d %d %a %llu %d %a %d %a %a\n", p.group_size, p.max_tokens, p.temperature, (unsigned long long)p.seed,
-            p.max_turns, p.gamma, p.early_stop, p.speedup_threshold, now.plan_weight);
+        ADD("%d %d %a %llu %d %a %d %a %a\n", p.o.group_size, p.o.max_tokens, p.o.temperature,
+            (unsigned long long)p.seed, p.o.max_turns, p.o.gamma, p.o.early_stop, p.o.speedup_threshold,
+            now.plan_weight);
         static const struct {
             enum outcome outcome;
             int passed;
@@ -39,7 +40,7 @@ static void of_rollouts(const struct train_options *o, struct str *out) {
                                       .speedup = answers[k].speedup};
             const struct reward r =
                 reward_score(&p.weights, &(struct reward_input){&v, answers[k].format, answers[k].thought,
-                                                                answers[k].kernel, answers[k].tokens, o->max_tokens});
+                                                                answers[k].kernel, answers[k].tokens, p.o.max_tokens});
             ADD("%a %a\n", r.total, r.plan);
         }
     }
@@ -55,19 +56,18 @@ static void of_verifier(const struct train_options *o, struct str *out) {
 }
 
 static void of_advantages(const struct train_options *o, struct str *out) {
-    const struct advantage_params p = session_advantage_params(o);
     struct advantage_sample s[] = {{0, true, 0.1, 0, 0, 0}, {0, true, 0.7, 0, 0, 0}, {0, true, 0.9, 0, 0, 0},
                                    {0, true, 1.4, 0, 0, 0}, {0, true, 2.0, 0, 0, 0}, {1, true, 1.0, 0, 0, 0},
                                    {1, true, 1.0, 0, 0, 0}};
     double baseline = 0.3;
-    (void)advantage_batch(&p, s, ARRAY_LEN(s), 2, &baseline);
+    (void)advantage_batch(&o->advantage, s, ARRAY_LEN(s), 2, &baseline);
     for (size_t i = 0; i < ARRAY_LEN(s); i++) ADD("%a %d ", s[i].advantage, s[i].takes_part);
     ADD("%a\n", baseline);
 }
 
 /* Two updates of a tiny model, the second one off policy, and against a reference. */
 static void of_updates(const struct train_options *o, struct str *out) {
-    struct model *m = tiny_model(1, false), *reference = o->kl_penalty_coef > 0 ? tiny_model(2, false) : NULL;
+    struct model *m = tiny_model(1, false), *reference = o->update.loss.kl_coef > 0 ? tiny_model(2, false) : NULL;
     int count;
     const struct param *p = model_params(m, &count);
     struct adamw *opt;
@@ -129,8 +129,8 @@ static void of_prompts(const struct train_options *o, struct str *out) {
                  &a, m);
     ADD("%s\n%s\n", m[0].content, m[1].content);
     CHECK(chat_style_choose(o->renderer_name, "qwen3", o->thinking, &style, &err));
-    ADD("%d %d %d %lld %a\n", style, s.actor.history_all, s.actor.full_feedback, (long long)s.actor.prompt_tokens,
-        s.actor.min_p);
+    ADD("%d %d %d %lld %a\n", style, s.actor.o.history, s.actor.o.full_feedback, (long long)s.actor.o.prompt_tokens,
+        s.actor.o.min_p);
     str_free(&s.hardware);
     arena_free(&a);
 }

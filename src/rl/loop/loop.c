@@ -86,7 +86,6 @@ enum what { OF_RETURN, OF_PLAN, OF_CODE };
  * turns of all samples of its problem, or the same turn's. Returns the number of constant groups. */
 static int advantages_of(struct trainer *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
     const struct train_options *o = t->o;
-    const struct advantage_params p = session_advantage_params(o);
     const int turns = o->mode == MODE_MULTI_TURN && o->advantage_group == GROUP_TURN ? TURNS_MAX : 1;
     int n = 0;
     for (int i = 0; i < r->n; i++)
@@ -100,7 +99,7 @@ static int advantages_of(struct trainer *t, const struct rollout *r, enum what w
                                                                           : ep->ret};
         }
     double unused = t->baseline;
-    return advantage_batch(&p, s, n, turns * r->n_tasks, what == OF_RETURN ? &t->baseline : &unused);
+    return advantage_batch(&o->advantage, s, n, turns * r->n_tasks, what == OF_RETURN ? &t->baseline : &unused);
 }
 
 /* Reasoning tokens earn what the plan is worth, the answer's tokens what the code is. */
@@ -116,7 +115,8 @@ static void split_advantage(const struct train_options *o, struct episode *ep, d
 /* Returns the number of groups that teach nothing. */
 static int assign_advantages(struct trainer *t, struct rollout *r) {
     const struct train_options *o = &t->now;
-    const bool idle_tokens_count = o->kl_penalty_coef > 0 || o->entropy_coef > 0 || !o->remove_constant_reward_groups;
+    const struct loss_params *loss = &o->update.loss;
+    const bool idle_tokens_count = loss->kl_coef > 0 || loss->entropy_coef > 0 || !o->advantage.drop_constant;
     const int n = count_episodes(r);
     struct advantage_sample *all = xcalloc((size_t)n + 1, sizeof *all), *plan = NULL, *code = NULL;
     const int constant = advantages_of(t, r, OF_RETURN, all);
@@ -265,7 +265,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
         metrics_add(&m, t->curriculum.key[t->curriculum.learned], "curriculum/learned_level");
         metrics_add(&m, t->curriculum.share, "curriculum/next_level_share");
     }
-    metrics_add(&m, t->now.dataset_builder.reward_speed_weight, "curriculum/speed_weight");
+    metrics_add(&m, t->now.reward.speed, "curriculum/speed_weight");
     if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
     missing_metrics(&t->missing, r, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
@@ -327,7 +327,7 @@ static enum status evaluate(struct trainer *t, struct err *e) {
     struct eval_result r;
     struct rollout_params p = session_rollout_params(o);
     p.step = t->step;
-    p.group_size = o->temperature > 0 ? (int)o->eval_samples : 1;
+    p.o.group_size = o->rollout.temperature > 0 ? (int)o->eval_samples : 1;
     TRY(eval_rollouts(&t->s.actor, t->test, t->n_test, &p, &r, e));
     struct metrics m = {0};
     metrics_of_eval(&m, &r);
@@ -450,9 +450,8 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
         run_charts(t.run, t.step);
     }
     if (!t.finished) TRY_GOTO(checkpoint_room(run_dir(t.run), params, n_params, e), out);
-    log_info("%s: %d training problems, %d held out; %lld x %lld answers a step, %lld steps", o->log_path, t.n_train,
-             t.n_test, (long long)o->dataset_builder.batch_size, (long long)o->dataset_builder.group_size,
-             (long long)t.steps);
+    log_info("%s: %d training problems, %d held out; %lld x %d answers a step, %lld steps", o->log_path, t.n_train,
+             t.n_test, (long long)o->dataset_builder.batch_size, o->rollout.group_size, (long long)t.steps);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
     if (st == ST_OK) missing_log(&t.missing);
     if (st == ST_OK) log_info("%s: done", o->log_path);

@@ -121,13 +121,7 @@ static enum status sample(struct roles *x, const struct actor *a, const struct r
                                   .n_prompt = (int)q->group[i].prompt.len,
                                   .n_samples = q->group[i].n,
                                   .id = hash_bytes(key, sizeof key, 0),
-                                  .params = {.temperature = (float)p->temperature,
-                                             .top_p = 1,
-                                             .min_p = (float)a->min_p,
-                                             .max_tokens = max_tokens,
-                                             .stop_ids = stops.ids,
-                                             .n_stop_ids = stops.n,
-                                             .seed = p->seed}};
+                                  .params = rollout_sampling(a, p, max_tokens, &stops)};
     }
     TRY(actor_run(a, req, q->n, out, go_on, (void *)(uintptr_t)a, e));
     for (int i = 0, k = 0; i < q->n; i++)
@@ -255,7 +249,7 @@ static enum status ask_corrector(struct roles *x, const struct actor *a, const s
     for (int i = 0; i < n && asked < o->roles.corrector_answers; i++) {
         if (is_correct(&answer[i]) || is_cheat(&answer[i])) continue;
         struct ids prompt = {0};
-        const enum status st = rollout_refine_prompt(a, answer[i].problem, answer[i].ep, p->max_tokens, &prompt, e);
+        const enum status st = rollout_refine_prompt(a, answer[i].problem, answer[i].ep, p->o.max_tokens, &prompt, e);
         if (st != ST_OK) ids_free(&prompt);
         if (st == ST_INVALID) { /* too long to be shown */
             x->counts.too_long++;
@@ -405,8 +399,8 @@ static void add_preferences(const struct train_options *o, const struct rollout_
         const int n = answers_of(r, task, answer);
         for (int i = 0; i < n; i++) {
             if (is_cheat(&answer[i])) continue;
-            const struct standing *s = &standing[task * p->group_size + answer[i].t->sample];
-            prefer(answer[i].t, s->decided ? (double)s->won / s->decided : 0.5, o->roles.judge_reward, p->gamma);
+            const struct standing *s = &standing[task * p->o.group_size + answer[i].t->sample];
+            prefer(answer[i].t, s->decided ? (double)s->won / s->decided : 0.5, o->roles.judge_reward, p->o.gamma);
         }
     }
 }
@@ -504,8 +498,9 @@ enum status roles_play(struct roles *x, const struct actor *a, const struct trai
                        const struct rollout_params *p, struct rollout *r, struct rollout_times *times, struct err *e) {
     if (!x->on) return ST_OK;
     const int tokens = (int)o->roles.answer_tokens;
-    CLEANUP_FREE struct role_answer *answer = xcalloc((size_t)p->group_size + 1, sizeof *answer);
-    CLEANUP_FREE struct standing *standing = xcalloc((size_t)r->n_tasks * (size_t)p->group_size + 1, sizeof *standing);
+    CLEANUP_FREE struct role_answer *answer = xcalloc((size_t)p->o.group_size + 1, sizeof *answer);
+    CLEANUP_FREE struct standing *standing =
+        xcalloc((size_t)r->n_tasks * (size_t)p->o.group_size + 1, sizeof *standing);
     for (int task = 0; task < r->n_tasks; task++) {
         const int n = answers_of(r, task, answer);
         if (samples_of(o, ROLE_VERIFIER) > 0) ask_verifier(x, a, o, task, answer, n);
@@ -513,18 +508,17 @@ enum status roles_play(struct roles *x, const struct actor *a, const struct trai
         if (samples_of(o, ROLE_JUDGE) > 0) ask_judge(x, a, o, task, answer, n);
     }
     TRY(sample(x, a, p, ROLE_VERIFIER, tokens, times, e));
-    TRY(sample(x, a, p, ROLE_CORRECTOR, p->max_tokens, times, e));
+    TRY(sample(x, a, p, ROLE_CORRECTOR, p->o.max_tokens, times, e));
     TRY(sample(x, a, p, ROLE_JUDGE, tokens, times, e));
     score_verifier(x, r);
     TRY(score_corrector(x, a, p, r, times, e));
-    score_judge(x, r, standing, p->group_size);
+    score_judge(x, r, standing, p->o.group_size);
     score_proposer(x, r);
     if (samples_of(o, ROLE_JUDGE) > 0) add_preferences(o, p, r, standing, answer);
     return ST_OK;
 }
 
 void roles_advantages(struct roles *x, const struct train_options *o, bool idle_tokens_count) {
-    const struct advantage_params params = session_advantage_params(o);
     for (int role = 0; role < ROLES; role++) {
         const struct role_groups *q = &x->of[role];
         const double weight = weight_of(o, (enum role)role);
@@ -536,7 +530,7 @@ void roles_advantages(struct roles *x, const struct train_options *o, bool idle_
             for (int j = 0; j < q->group[i].n; j++)
                 s[k++] = (struct advantage_sample){
                     .group = i, .present = q->group[i].ep[j].present, .score = q->group[i].ep[j].reward.total};
-        (void)advantage_batch(&params, s, total, q->n, &baseline);
+        (void)advantage_batch(&o->advantage, s, total, q->n, &baseline);
         for (int i = 0, k = 0; i < q->n; i++)
             for (int j = 0; j < q->group[i].n; j++, k++) {
                 const double factor = role == ROLE_VERIFIER ? weight * q->group[i].balance : weight;

@@ -148,15 +148,16 @@ struct sft {
     struct adamw *opt;
     struct dataset data, valid;
     int64_t step, steps, opt_step, groups_per_step;
-    struct train_options update; /* how update_policy is to behave */
+    struct train_options now; /* the options of a step, for update_policy */
     struct update_space space;
 };
 
 static double learning_rate(const struct sft_options *o, int64_t step, int64_t steps) {
-    if (step < o->warmup_steps) return o->learning_rate * (double)(step + 1) / (double)o->warmup_steps;
+    const double rate = o->update.adam.learning_rate;
+    if (step < o->warmup_steps) return rate * (double)(step + 1) / (double)o->warmup_steps;
     double x = steps > o->warmup_steps ? (double)(step - o->warmup_steps) / (double)(steps - o->warmup_steps) : 1;
     double low = o->min_lr_ratio;
-    return o->learning_rate * (low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * fmin(1, x))));
+    return rate * (low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * fmin(1, x))));
 }
 
 static int64_t group_size_rows(const struct sample_group *g) {
@@ -187,7 +188,7 @@ static int step_groups(const struct sft *s, int64_t step, struct sample_group *o
 static enum status validate(struct sft *s, double *nll, struct err *e) {
     double sum = 0;
     int64_t tokens = 0;
-    TRY(update_nll(s->model, &s->update, &s->space, s->valid.groups, s->valid.n, &sum, &tokens, e));
+    TRY(update_nll(s->model, &s->now, &s->space, s->valid.groups, s->valid.n, &sum, &tokens, e));
     *nll = sum / (double)tokens;
     return ST_OK;
 }
@@ -222,9 +223,8 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         if (o->stop_after_minutes > 0 && clock_now_s() - start > 60 * o->stop_after_minutes) break;
         int n = step_groups(s, s->step, batch);
         struct update_stats u;
-        s->update.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, NULL, &s->update, &s->space, batch, n, &s->opt_step, &u, e)) !=
-            ST_OK) {
+        s->now.update.adam.learning_rate = learning_rate(o, s->step, s->steps);
+        if ((st = update_policy(s->model, s->opt, NULL, &s->now, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
             keep_state(s, first);
             break;
         }
@@ -324,16 +324,8 @@ static bool is_finished(const struct sft *s) {
 }
 
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) {
-    struct sft s = {.o = o,
-                    .lock_fd = -1,
-                    .update = {.num_substeps = 1,
-                               .train_tokens = o->train_tokens,
-                               .weight_decay = o->weight_decay,
-                               .max_grad_norm = o->max_grad_norm,
-                               .adam = o->adam,
-                               .loss_fn = 0, /* reinforce with advantage 1: -logp */
-                               .prompt_loss_weight = o->prompt_loss_weight,
-                               .loss_norm = NORM_TOKENS}};
+    struct sft s = {.o = o, .lock_fd = -1, .now = {.update = o->update}};
+    s.now.update.num_substeps = 1; /* all of a batch makes one optimizer step */
     struct str state = STR_INIT, probe = STR_INIT;
     str_addf(&state, "%s/state", o->output);
     s.state_dir = str_steal(&state);

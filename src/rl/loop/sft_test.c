@@ -67,28 +67,27 @@ static void completion_ids(void **state) {
 }
 
 static struct sft_options options(const char *output) {
-    return (struct sft_options){.init_config = in_tmp("config.json"),
-                                .tokenizer = in_tmp("tokenizer"),
-                                .data = in_tmp("rows.jsonl"),
-                                .output = output,
-                                .device = "cpu",
-                                .save_dtype = 1,
-                                .batch_tokens = 150,
-                                .train_tokens = 100,
-                                .max_length = 200,
-                                .max_steps = 20,
-                                .num_epochs = 1,
-                                .warmup_steps = 3,
-                                .seed = 5,
-                                .threads = 1,
-                                .save_every = 7,
-                                .log_every = 1000,
-                                .lora_alpha = 8,
-                                .learning_rate = 1e-2,
-                                .min_lr_ratio = 0.1,
-                                .weight_decay = 0.01,
-                                .max_grad_norm = 1,
-                                .adam = {0.9, 0.95, 1e-8}};
+    return (struct sft_options){
+        .init_config = in_tmp("config.json"),
+        .tokenizer = in_tmp("tokenizer"),
+        .data = in_tmp("rows.jsonl"),
+        .output = output,
+        .device = "cpu",
+        .save_dtype = 1,
+        .batch_tokens = 150,
+        .max_length = 200,
+        .max_steps = 20,
+        .num_epochs = 1,
+        .warmup_steps = 3,
+        .seed = 5,
+        .threads = 1,
+        .save_every = 7,
+        .log_every = 1000,
+        .lora_alpha = 8,
+        .min_lr_ratio = 0.1,
+        .update = {.train_tokens = 100,
+                   .max_grad_norm = 1,
+                   .adam = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.01}}};
 }
 
 /* Mean negative log-likelihood of the first row's completion, written out by hand. */
@@ -144,7 +143,7 @@ static void twenty_steps_lower_the_loss(void **state) {
     char *was, *is;
     size_t n, m;
     CHECK(fs_read(weights, 1 << 24, &was, &n, &err));
-    o.learning_rate = 1e-3;
+    o.update.adam.learning_rate = 1e-3;
     CHECK(sft_run(&o, NULL, &err));
     CHECK(fs_read(weights, 1 << 24, &is, &m, &err));
     assert_int_equal(n, m);

@@ -89,7 +89,7 @@ static enum status measure(const struct train_options *o, const char *config, st
     mo.activation_memory = INT64_MAX / 2;
     TRY(model_init(config, 0, &mo, s->be, &s->m, e));
     p->weights = paper_bytes(s->be);
-    if (o->kl_penalty_coef > 0 && !lora) {
+    if (o->update.loss.kl_coef > 0 && !lora) {
         mo.frozen = true;
         TRY(model_init(config, 0, &mo, s->be, &s->reference, e));
         p->reference = paper_bytes(s->be) - p->weights;
@@ -97,7 +97,7 @@ static enum status measure(const struct train_options *o, const char *config, st
     int64_t before = paper_bytes(s->be);
     if (lora) TRY(model_lora_init(s->m, (int)o->lora_rank, 1, 0, e));
     /* The reference is another adapter then: the one a run goes on from, or none. */
-    if (o->kl_penalty_coef > 0 && lora && o->load_checkpoint_path && *o->load_checkpoint_path)
+    if (o->update.loss.kl_coef > 0 && lora && o->load_checkpoint_path && *o->load_checkpoint_path)
         p->reference = paper_bytes(s->be) - before;
     TRY(model_train_prepare(s->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
     p->trained = paper_bytes(s->be) - before;
@@ -108,21 +108,23 @@ static enum status measure(const struct train_options *o, const char *config, st
     p->moments = paper_bytes(s->be) - before;
 
     const struct model_config *c = model_cfg(s->m);
-    const int64_t prompt = o->prompt_max_tokens > 0 ? o->prompt_max_tokens : PROMPT;
-    p->context = i64_min(c->max_positions, prompt + o->max_tokens);
+    const int64_t prompt = o->actor.prompt_tokens > 0 ? o->actor.prompt_tokens : PROMPT;
+    p->context = i64_min(c->max_positions, prompt + o->rollout.max_tokens);
     /* No more than a step has: every answer of every turn. */
-    const int64_t turns = o->mode == MODE_MULTI_TURN ? o->max_turns : 1,
-                  answers = o->dataset_builder.batch_size * turns * o->dataset_builder.group_size;
-    p->rows = i64_min(o->train_tokens, answers * o->max_tokens + o->dataset_builder.batch_size * turns * prompt);
+    const int64_t turns = train_options_turns(o),
+                  answers = o->dataset_builder.batch_size * turns * o->rollout.group_size;
+    p->rows = i64_min(o->update.train_tokens,
+                      answers * o->rollout.max_tokens + o->dataset_builder.batch_size * turns * prompt);
     p->rows = i64_max(p->rows, p->context);
-    p->answers = i64_min(engine_batch_on(o->device), o->dataset_builder.batch_size * o->dataset_builder.group_size);
+    p->answers = i64_min(engine_batch_on(o->device), o->dataset_builder.batch_size * o->rollout.group_size);
     p->layers = c->L;
     TRY(sketch_step(s, p, &p->sampling, e));
     TRY(sketch_train(s, p, &p->scratch, e));
     /* The answers of a group share their prompt. */
-    const int64_t groups = (p->answers + o->dataset_builder.group_size - 1) / o->dataset_builder.group_size;
+    const int64_t groups = (p->answers + o->rollout.group_size - 1) / o->rollout.group_size;
     p->kv_least = blocks_of(p->context) * kv_block_bytes(s->m);
-    p->kv_most = (groups * blocks_of(prompt) + p->answers * (blocks_of(o->max_tokens) + 1)) * kv_block_bytes(s->m);
+    p->kv_most =
+        (groups * blocks_of(prompt) + p->answers * (blocks_of(o->rollout.max_tokens) + 1)) * kv_block_bytes(s->m);
     p->kv_most = i64_max(p->kv_most, p->kv_least);
     p->activations_most = model_activation_bytes(s->m, p->rows, p->rows, 0);
     p->activations_least = i64_min(p->activations_most, model_activation_bytes(s->m, p->rows, p->rows, c->L));
@@ -154,8 +156,8 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
 
 /* Whether answers run on the device that the model is on. */
 static bool shares_device(const struct train_options *o) {
-    const struct backend_info *backend = backend_info((enum verify_backend)o->dataset_builder.backend);
-    const char *at = o->sandbox.device;
+    const struct backend_info *backend = backend_info(o->verify.backend);
+    const char *at = o->verify.device;
     if (strcmp(o->device, "cpu") == 0 || backend->on_cpu) return false;
     if (!at || !*at) return true;
     const int64_t mine = o->device[4] ? strtol(o->device + 5, NULL, 10) : 0;

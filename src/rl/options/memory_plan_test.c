@@ -160,12 +160,12 @@ static void test_choices_fit(void **state) {
     assert_in_range(p.recomputed, 1, 27);
     assert_true(p.weights > 14 * GIB && p.weights < 15 * GIB);
     /* Half the answers at a time need no more; the verifier on the same card needs some. */
-    o.dataset_builder.backend = 3;
+    o.verify.backend = 3;
     struct train_plan shared;
     CHECK(train_plan(&o, seven, &card, &shared, &err));
     assert_int_equal(shared.verifier, PLAN_VERIFIER);
     assert_true(shared.recomputed >= p.recomputed && plan_total(&shared) <= shared.available);
-    o.sandbox.device = "cuda:1";
+    o.verify.device = "cuda:1";
     CHECK(train_plan(&o, seven, &card, &shared, &err));
     assert_int_equal(shared.verifier, 0);
     config_free(&c);
@@ -226,7 +226,7 @@ static void test_small_step(void **state) {
     assert_int_equal(p.rows, 80);
     assert_int_equal(p.answers, 2);
     o.mode = MODE_MULTI_TURN;
-    o.max_turns = 3;
+    o.rollout.max_turns = 3;
     CHECK(train_plan(&o, small, &device, &p, &err));
     assert_int_equal(p.rows, 240);
     config_free(&c);

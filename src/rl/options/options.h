@@ -1,12 +1,15 @@
 /* options: every key of `train` (and `eval`) and of `sft`, with default, range and meaning in one table each
- * (options.c). Field paths are the keys. */
+ * (options.c). A key sets its field in the struct of whoever uses the value: verifier, rewards, losses, optimizer. They
+ * get that struct as it stands here. A key that several parts of the program read is a field under its own name. */
 #ifndef KERNELRL_RL_OPTIONS_OPTIONS_H
 #define KERNELRL_RL_OPTIONS_OPTIONS_H
 
 #include "io/config.h"
 #include "reward/advantage.h"
 #include "reward/reward.h"
+#include "train/adamw.h"
 #include "train/loss.h"
+#include "verify/verify.h"
 
 /* Choices of keys: X(value, name in a configuration). */
 #define SRC_LIST(X) X(SRC_ANY, any) X(SRC_HUGGINGFACE, huggingface) X(SRC_LOCAL, local)
@@ -65,62 +68,91 @@ enum algorithm { CHOICE_ENUM(ALGORITHM_LIST) };
     X(PRESET_DEFAULT, default)
 enum reward_preset { CHOICE_ENUM(PRESET_LIST) };
 
-struct adam_options {
-    double beta1, beta2, eps;
+/* What an update of the weights does with a batch (rl/learn/update.h). */
+struct update_options {
+    struct loss_params loss; /* kl_coef holds kl_penalty_coef, also where the penalty is paid in the reward */
+    enum kl_place kl_penalty_in;
+    double kl_discount_factor;
+    enum loss_norm loss_norm;
+    double prompt_loss_weight; /* of the prompt's own tokens; only sft has a key for it */
+    bool mask_truncated;
+    int64_t num_substeps, update_epochs, train_tokens;
+    double max_grad_norm;
+    struct adamw_config adam; /* learning_rate: behind the warm-up; in the options of a step (schedule_at) what
+                                 lr_schedule leaves of it */
+};
+
+/* How the answers to a problem are sampled (rl/rollout/rollout.h). */
+struct rollout_options {
+    int group_size;     /* answers a problem */
+    int max_tokens;     /* of an answer */
+    double temperature; /* 0: greedy */
+    int max_turns;      /* 0: 1 */
+    double gamma;
+    bool early_stop;          /* true: a correct answer ends a trajectory ... */
+    double speedup_threshold; /* ... when it is as fast as that; 0: any */
+};
+
+/* What all prompts and all sampling have in common (struct actor in rl/rollout/rollout.h). */
+struct actor_options {
+    double min_p;          /* 0: off */
+    int64_t prompt_tokens; /* longest prompt; 0: what the model's positions leave */
+    enum history history;  /* earlier attempts that a prompt shows */
+    bool full_feedback;    /* true: feedback version 2 */
+};
+
+/* Retrieved examples in prompts (rl/rollout/raicl.h). */
+struct example_options {
+    const char *index_path; /* folder of build-rag-index */
+    int k;                  /* examples a problem, at most PROMPT_EXAMPLES_MAX */
+    int64_t max_tokens;     /* of the examples of a prompt together; 0: no limit */
 };
 
 struct train_options {
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
-    int64_t lora_rank, max_tokens, num_substeps, warmup_steps, max_steps, save_every, eval_every, eval_samples, seed,
-        threads, train_tokens, activation_memory, max_staleness, kv_memory, update_epochs, keep_best;
-    double lora_alpha, learning_rate, weight_decay, max_grad_norm, clip_low, clip_high, temperature, min_p;
-    double clip_dual, dro_beta, ratio_low, ratio_high, kl_penalty_coef, kl_discount_factor, entropy_coef,
-        keep_threshold, reward_temperature, baseline_decay, min_lr_ratio;
-    double prompt_loss_weight; /* no key of train: sft sets it */
-    double progress;           /* no key: share of the run that is done, for lr_schedule */
-    struct adam_options adam;
-    int dtype;                                                      /* enum dtype_choice */
-    int numerics;                                                   /* enum numerics */
-    int loss_fn;                                                    /* enum loss_kind */
-    int advantage;                                                  /* enum advantage_kind */
-    int ratio_correction, kl_estimator, kl_penalty_in, lr_schedule; /* enums of loss.h and above */
-    double negative_advantage_scale;
-    int loss_norm;
-    bool mask_truncated, tensorboard_enabled, thinking, remove_constant_reward_groups;
+    int dtype;    /* enum dtype_choice */
+    int numerics; /* enum numerics */
+    int64_t lora_rank, seed, threads, activation_memory, kv_memory;
+    double lora_alpha;
+    struct verify_options verify; /* session_verify_options() adds what follows from other keys */
+    struct reward_weights reward;
+    struct advantage_params advantage;
+    struct update_options update;
+    struct rollout_options rollout;
+    struct actor_options actor;
+    struct example_options examples;
+    bool thinking;   /* true: prompts ask for a think block; also decides the chat template */
+    int lr_schedule; /* enum lr_schedule */
+    double min_lr_ratio;
+    int64_t warmup_steps;
     /* Turns. */
-    int mode, history, advantage_group, overlap; /* enums above */
-    int64_t max_turns, refill_rounds, prompt_max_tokens;
-    double gamma, speedup_threshold, plan_weight;
-    bool early_stop_on_correct, full_feedback, hierarchical_rewards;
+    int mode, advantage_group; /* enums above */
+    bool hierarchical_rewards;
+    double plan_weight;
+    /* The run. */
+    int overlap; /* enum overlap */
+    int64_t max_staleness, refill_rounds, max_steps, save_every, eval_every, eval_samples;
     /* The run directory. */
     int64_t start_batch, resume_from_batch, keep_checkpoints, tensorboard_log_histograms_every;
-    bool tensorboard_log_per_level;
+    bool tensorboard_enabled, tensorboard_log_per_level;
     struct {
-        const char *source, *prompt_gpu_name, *rag_index_path;
-        int64_t raicl_k, raicl_max_tokens, generated_problems, batch_factor, level, difficulty, start_problem,
-            end_problem, batch_size, group_size, num_epochs, num_correct_trials, num_perf_trials;
-        double test_fraction, reward_format_weight, reward_compile_weight, reward_correctness_weight,
-            reward_speed_weight, reward_thinking_weight, reward_length_weight, speed_max_reward, cheating_penalty,
-            format_penalty, overlong_penalty, excessive_speedup_threshold;
-        int64_t length_min, length_max, thinking_soft_max, thinking_hard_max, overlong_buffer_tokens;
-        double thinking_no_think, thinking_floor;
-        int reward_preset;               /* enum reward_preset, or unset */
-        int speed_reward;                /* enum speed_shape */
-        int dataset_src;                 /* enum dataset_src */
-        int backend, scoring, precision; /* enums of verify.h; enum precision */
-        int timing_method, staged;       /* enums of verify.h */
-        int64_t timing_warmup;
-        double timing_trim, timing_interval, timing_budget_s;
+        /* Problems. */
+        const char *source;
+        int dataset_src; /* enum dataset_src */
+        int64_t level, difficulty, start_problem, end_problem, generated_problems, batch_factor;
+        double test_fraction;
+        int64_t batch_size, num_epochs;
+        bool shuffle;
+        /* Prompts and judging. */
         int prompt_option, prompt_precision; /* enums above; precision may be unset */
-        bool shuffle, measure_performance, partial_correctness, sparse_rewards, check_for_excessive_speedup,
-            prompt_include_hardware, multi_input;
+        const char *prompt_gpu_name;
+        bool prompt_include_hardware, multi_input;
+        int precision;     /* enum precision */
+        int reward_preset; /* enum reward_preset, or unset */
     } dataset_builder;
     struct {
-        const char *python, *cache_dir, *device;
-        double compile_timeout_s, run_timeout_s;
         int64_t memory_mib;
-        bool allow_weaker;
     } sandbox;
     struct { /* curriculum.h */
         bool enabled, by_difficulty;
@@ -151,6 +183,9 @@ extern const struct config_alias train_aliases[];
 const char *const *algorithm_preset(int index);
 const char *const *reward_preset(int index);
 
+/* Turns of a trajectory at most. */
+int train_options_turns(const struct train_options *o);
+
 /* Rules between keys. */
 enum status train_options_check(const struct config *c, const struct train_options *o, struct err *e) MUST_USE;
 
@@ -158,10 +193,11 @@ struct sft_options {
     const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* enum saved_dtype */
     int dtype;      /* enum dtype_choice */
-    int64_t lora_rank, batch_tokens, train_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
-        save_every, log_every, activation_memory;
-    double lora_alpha, learning_rate, min_lr_ratio, weight_decay, max_grad_norm, stop_after_minutes, prompt_loss_weight;
-    struct adam_options adam;
+    int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
+        log_every, activation_memory;
+    double lora_alpha, min_lr_ratio, stop_after_minutes;
+    /* No key sets loss and loss_norm: with their zeros and advantage 1 the loss is the mean -log p of the tokens. */
+    struct update_options update;
 };
 extern const struct config_schema sft_schema;
 enum status sft_options_check(const struct config *c, const struct sft_options *o, struct err *e) MUST_USE;

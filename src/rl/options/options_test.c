@@ -6,18 +6,6 @@
 #include "rl/learn/update.h"
 #include "rl/test_util.h"
 
-static size_t field_bytes(enum config_type t) {
-    switch (t) {
-    case CONFIG_BOOL: return sizeof(bool);
-    case CONFIG_INT: return sizeof(int64_t);
-    case CONFIG_FLOAT: return sizeof(double);
-    case CONFIG_ENUM: return sizeof(int);
-    case CONFIG_STRING: return sizeof(char *);
-    case CONFIG_STRINGS: return sizeof(struct config_strings);
-    }
-    return 0;
-}
-
 /* Sets a value that is allowed and differs from the default; returns false when none of the usual ones does. */
 static bool set_another(struct config *c, const struct config_key *k) {
     static const char *const numbers[] = {"0.125", "0.5", "1", "2", "3", "64", "300", "5000"};
@@ -59,7 +47,7 @@ static void every_key(const struct config_schema *schema, void *values, void *de
         const struct config_key *k = &schema->key[i];
         assert_string_equal(config_source(&c, k->name), "default");
         if (!set_another(&c, k)) fail_msg("%s: no other value was accepted", k->name);
-        if (memcmp((char *)values + k->offset, (char *)defaults + k->offset, field_bytes(k->type)) == 0)
+        if (memcmp((char *)values + k->offset, (char *)defaults + k->offset, k->bytes) == 0)
             fail_msg("%s: the value did not change", k->name);
         assert_string_equal(config_source(&c, k->name), "command line");
         if (!k->doc || k->doc[strlen(k->doc) - 1] != '.') fail_msg("%s: documentation is no sentence", k->name);
@@ -98,20 +86,20 @@ static void names_mean_what_they_say(void **state) {
         CHECK(config_set(&c, assignment, &err));        \
         assert_int_equal((int)(o.field), (int)(value)); \
     } while (0)
-    EXPECT("loss_fn=reinforce", loss_fn + LOSS_REINFORCE, LOSS_REINFORCE);
-    EXPECT("loss_fn=importance_sampling", loss_fn + LOSS_REINFORCE, LOSS_IMPORTANCE_SAMPLING);
-    EXPECT("loss_fn=ppo", loss_fn + LOSS_REINFORCE, LOSS_PPO);
-    EXPECT("loss_fn=cispo", loss_fn + LOSS_REINFORCE, LOSS_CISPO);
-    EXPECT("advantage=center", advantage, ADVANTAGE_CENTER);
-    EXPECT("advantage=std", advantage, ADVANTAGE_STD);
-    EXPECT("advantage=leave_one_out", advantage, ADVANTAGE_LEAVE_ONE);
-    EXPECT("negative_advantage_scale=0.5", negative_advantage_scale, 0.5);
-    EXPECT("loss_norm=tokens", loss_norm, NORM_TOKENS);
-    EXPECT("loss_norm=sequences", loss_norm, NORM_SEQUENCES);
-    EXPECT("loss_norm=constant", loss_norm, NORM_CONSTANT);
-    EXPECT("speed_reward=ratio", dataset_builder.speed_reward, SPEED_RATIO); /* the short name */
-    EXPECT("speed_reward=excess", dataset_builder.speed_reward, SPEED_EXCESS);
-    EXPECT("dataset_builder.speed_reward=log", dataset_builder.speed_reward, SPEED_LOG);
+    EXPECT("loss_fn=reinforce", update.loss.kind, LOSS_REINFORCE);
+    EXPECT("loss_fn=importance_sampling", update.loss.kind, LOSS_IMPORTANCE_SAMPLING);
+    EXPECT("loss_fn=ppo", update.loss.kind, LOSS_PPO);
+    EXPECT("loss_fn=cispo", update.loss.kind, LOSS_CISPO);
+    EXPECT("advantage=center", advantage.kind, ADVANTAGE_CENTER);
+    EXPECT("advantage=std", advantage.kind, ADVANTAGE_STD);
+    EXPECT("advantage=leave_one_out", advantage.kind, ADVANTAGE_LEAVE_ONE);
+    EXPECT("negative_advantage_scale=0.5", advantage.negative_scale, 0.5);
+    EXPECT("loss_norm=tokens", update.loss_norm, NORM_TOKENS);
+    EXPECT("loss_norm=sequences", update.loss_norm, NORM_SEQUENCES);
+    EXPECT("loss_norm=constant", update.loss_norm, NORM_CONSTANT);
+    EXPECT("speed_reward=ratio", reward.shape, SPEED_RATIO); /* the short name */
+    EXPECT("speed_reward=excess", reward.shape, SPEED_EXCESS);
+    EXPECT("dataset_builder.speed_reward=log", reward.shape, SPEED_LOG);
     EXPECT("level=2", dataset_builder.level, 2);
 #undef EXPECT
     config_free(&c);
@@ -206,18 +194,18 @@ static void files_of_earlier_systems(void **state) {
     assert_string_equal(o.model_name, "Qwen/Qwen3-30B-A3B");
     assert_string_equal(o.renderer_name, "qwen3");
     assert_int_equal(o.lora_rank, 64);
-    assert_int_equal(o.max_turns, 6);
-    assert_float_equal(o.gamma, 0.3, 1e-12);
-    assert_float_equal(o.learning_rate, 2e-6, 1e-12);
+    assert_int_equal(o.rollout.max_turns, 6);
+    assert_float_equal(o.rollout.gamma, 0.3, 1e-12);
+    assert_float_equal(o.update.adam.learning_rate, 2e-6, 1e-12);
     assert_int_equal(o.dataset_builder.level, 2);
     assert_int_equal(o.dataset_builder.start_problem, 0); /* null: the default */
     assert_int_equal(o.dataset_builder.num_epochs, 22);
-    assert_float_equal(o.dataset_builder.reward_format_weight, 0.25, 1e-12);
-    assert_float_equal(o.dataset_builder.reward_compile_weight, 0.5, 1e-12);
-    assert_float_equal(o.dataset_builder.reward_correctness_weight, 0.3, 1e-12);
-    assert_float_equal(o.dataset_builder.reward_speed_weight, 2, 1e-12);
-    assert_float_equal(o.sandbox.run_timeout_s, 60, 1e-12);
-    assert_true(o.dataset_builder.check_for_excessive_speedup);
+    assert_float_equal(o.reward.format, 0.25, 1e-12);
+    assert_float_equal(o.reward.compile, 0.5, 1e-12);
+    assert_float_equal(o.reward.correct, 0.3, 1e-12);
+    assert_float_equal(o.reward.speed, 2, 1e-12);
+    assert_float_equal(o.verify.run_timeout_s, 60, 1e-12);
+    assert_true(o.reward.check_excessive);
     config_free(&c);
 
     static const char turns[] =
@@ -225,8 +213,8 @@ static void files_of_earlier_systems(void **state) {
         "  speedup_threshold: null\n  batch_size: 7\n";
     config_init(&c, &train_schema, &o);
     CHECK(config_load_text(&c, "k.yaml", turns, strlen(turns), &err));
-    assert_int_equal(o.max_turns, 3);
-    assert_true(o.early_stop_on_correct);
+    assert_int_equal(o.rollout.max_turns, 3);
+    assert_true(o.rollout.early_stop);
     assert_int_equal(o.dataset_builder.batch_size, 7);
     config_free(&c);
 
@@ -264,9 +252,9 @@ static void shipped_files(void **state) {
             else
                 CHECK(train_options_finish(&c, &t, &err));
             if (strcmp(names[i], "best_of_n.yaml") == 0) {
-                assert_int_equal(t.dataset_builder.group_size, 10);
-                assert_int_equal(t.keep_best, 3);
-                assert_float_equal(t.keep_threshold, 0.5, 1e-12);
+                assert_int_equal(t.rollout.group_size, 10);
+                assert_int_equal(t.advantage.keep, 3);
+                assert_float_equal(t.advantage.threshold, 0.5, 1e-12);
             }
             config_free(&c);
             n++;

@@ -143,37 +143,37 @@ _Static_assert(ARRAY_LEN(train_aliases) == TRAIN_ALIASES, "options.h says how ma
 /* ---- rules between keys -------------------------------------------------------------------------------------------*/
 
 static enum status check_speed(const struct config *c, const T *o, struct err *e) {
-    if (o->dataset_builder.reward_speed_weight > 0 && !o->dataset_builder.measure_performance)
+    if (o->reward.speed > 0 && !o->verify.measure)
         return config_reject(c, "dataset_builder.reward_speed_weight", e, "needs measure_performance: true");
-    if (o->mode == MODE_MULTI_TURN && o->early_stop_on_correct && o->speedup_threshold > 0 &&
-        !o->dataset_builder.measure_performance)
+    if (o->mode == MODE_MULTI_TURN && o->rollout.early_stop && o->rollout.speedup_threshold > 0 && !o->verify.measure)
         return config_reject(c, "speedup_threshold", e, "needs measure_performance: true");
     return ST_OK;
 }
 
 static enum status check_ranges(const struct config *c, const T *o, struct err *e) {
+    const struct loss_params *loss = &o->update.loss;
     if (o->dataset_builder.end_problem && o->dataset_builder.end_problem < o->dataset_builder.start_problem)
         return config_reject(c, "dataset_builder.end_problem", e, "expected at least start_problem (%lld)",
                              (long long)o->dataset_builder.start_problem);
-    if (o->dataset_builder.length_max <= o->dataset_builder.length_min)
+    if (o->reward.length_max <= o->reward.length_min)
         return config_reject(c, "dataset_builder.length_max", e, "expected more than length_min (%lld)",
-                             (long long)o->dataset_builder.length_min);
-    if (o->dataset_builder.thinking_hard_max <= o->dataset_builder.thinking_soft_max)
+                             (long long)o->reward.length_min);
+    if (o->reward.think_hard_max <= o->reward.think_soft_max)
         return config_reject(c, "dataset_builder.thinking_hard_max", e, "expected more than thinking_soft_max (%lld)",
-                             (long long)o->dataset_builder.thinking_soft_max);
+                             (long long)o->reward.think_soft_max);
     if (o->curriculum.end_share < o->curriculum.start_share)
         return config_reject(c, "curriculum.end_share", e, "expected at least start_share (%g)",
                              o->curriculum.start_share);
     if (o->schedule.speed_until < o->schedule.speed_from)
         return config_reject(c, "schedule.speed_until", e, "expected at least speed_from (%g)", o->schedule.speed_from);
-    if (o->ratio_correction == CORRECT_SEQUENCE_MASK && o->ratio_low >= o->ratio_high)
-        return config_reject(c, "ratio_high", e, "expected more than ratio_low (%g)", o->ratio_low);
+    if (loss->correction == CORRECT_SEQUENCE_MASK && loss->correction_low >= loss->correction_high)
+        return config_reject(c, "ratio_high", e, "expected more than ratio_low (%g)", loss->correction_low);
     return ST_OK;
 }
 
 /* Batches that are sampled ahead. */
 static enum status check_staleness(const struct config *c, const T *o, struct err *e) {
-    if (o->max_staleness == 0 && o->ratio_correction != CORRECT_NONE)
+    if (o->max_staleness == 0 && o->update.loss.correction != CORRECT_NONE)
         return config_reject(c, "ratio_correction", e,
                              "needs max_staleness above 0: without it no sample is older than the weights");
     if (o->max_staleness > 0 && o->overlap == OVERLAP_OFF)
@@ -191,7 +191,7 @@ static enum status check_roles(const struct config *c, const T *o, struct err *e
     if (o->roles.proposals > o->dataset_builder.batch_size)
         return config_reject(c, "roles.proposals", e, "expected at most batch_size (%lld)",
                              (long long)o->dataset_builder.batch_size);
-    if (o->roles.judge_reward > 0 && o->dataset_builder.group_size < 2)
+    if (o->roles.judge_reward > 0 && o->rollout.group_size < 2)
         return config_reject(c, "roles.judge_reward", e, "needs two answers to compare: group_size of at least 2");
     return ST_OK;
 }
@@ -199,15 +199,15 @@ static enum status check_roles(const struct config *c, const T *o, struct err *e
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
     if (!backend_device_valid(o->device))
         return config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", o->device);
-    const char *index = o->dataset_builder.rag_index_path;
+    const char *index = o->examples.index_path;
     if (o->dataset_builder.prompt_option == PROMPT_RAICL && (!index || !*index))
         return config_reject(c, "dataset_builder.rag_index_path", e,
                              "prompt_option: raicl needs the folder of an index (kernelrl build-rag-index)");
-    const struct backend_info *backend = backend_info((enum verify_backend)o->dataset_builder.backend);
+    const struct backend_info *backend = backend_info(o->verify.backend);
     if (!backend->is_module && o->dataset_builder.precision != PRECISION_FP32)
         return config_reject(c, "dataset_builder.precision", e, "backend %s takes the types of the problem: fp32",
                              backend->name);
-    if (!backend->is_module && o->dataset_builder.scoring != SCORING_HARDENED)
+    if (!backend->is_module && o->verify.scoring != SCORING_HARDENED)
         return config_reject(c, "dataset_builder.scoring", e, "backend %s is always judged hardened", backend->name);
     TRY(check_ranges(c, o, e));
     TRY(check_staleness(c, o, e));

@@ -141,13 +141,20 @@ enum status curriculum_load(struct curriculum *c, const json_t *state, const cha
 
 /* ---- schedule -----------------------------------------------------------------------------------------------------*/
 
+/* Returns the share of learning_rate that lr_schedule leaves at this share of the run. */
+static double rate_at(const struct train_options *o, double progress) {
+    const double x = fmin(1, progress), low = o->min_lr_ratio, pi = 3.14159265358979323846;
+    if (o->lr_schedule == LR_LINEAR) return low + (1 - low) * (1 - x);
+    if (o->lr_schedule == LR_COSINE) return low + (1 - low) * 0.5 * (1 + cos(pi * x));
+    return 1;
+}
+
 struct train_options schedule_at(const struct train_options *o, double progress) {
     struct train_options now = *o;
     const double from = o->schedule.speed_from, until = o->schedule.speed_until, pi = 3.14159265358979323846;
-    now.progress = progress;
-    if (progress < until) now.dataset_builder.reward_speed_weight *= fmax(0, (progress - from) / (until - from));
-    if (progress >= o->schedule.partial_until && o->schedule.partial_until < 1)
-        now.dataset_builder.partial_correctness = false;
+    now.update.adam.learning_rate *= rate_at(o, progress);
+    if (progress < until) now.reward.speed *= fmax(0, (progress - from) / (until - from));
+    if (progress >= o->schedule.partial_until && o->schedule.partial_until < 1) now.reward.partial_correct = false;
     if (!isnan(o->schedule.plan_weight_end))
         now.plan_weight = o->schedule.plan_weight_end +
                           (o->plan_weight - o->schedule.plan_weight_end) * 0.5 * (1 + cos(pi * fmin(1, progress)));

@@ -114,19 +114,19 @@ static void picks_are_a_function_of_the_state(void **state) {
 static void schedule(void **state) {
     (void)state;
     struct train_options o = options("reward_speed_weight=2");
-    assert_true(schedule_at(&o, 0).dataset_builder.reward_speed_weight == 2);
+    assert_true(schedule_at(&o, 0).reward.speed == 2);
     o.schedule.speed_from = 0.2;
     o.schedule.speed_until = 0.6;
     const double at[] = {0, 0.2, 0.3, 0.4, 0.6, 1}, want[] = {0, 0, 0.5, 1, 2, 2};
     for (size_t i = 0; i < ARRAY_LEN(at); i++) {
         const struct train_options now = schedule_at(&o, at[i]);
-        assert_true(fabs(now.dataset_builder.reward_speed_weight - want[i]) < 1e-12 && now.progress == at[i]);
+        assert_true(fabs(now.reward.speed - want[i]) < 1e-12);
     }
-    o.dataset_builder.partial_correctness = true;
-    assert_true(schedule_at(&o, 0.99).dataset_builder.partial_correctness);
+    o.reward.partial_correct = true;
+    assert_true(schedule_at(&o, 0.99).reward.partial_correct);
     o.schedule.partial_until = 0.5;
-    assert_true(schedule_at(&o, 0.49).dataset_builder.partial_correctness);
-    assert_false(schedule_at(&o, 0.5).dataset_builder.partial_correctness);
+    assert_true(schedule_at(&o, 0.49).reward.partial_correct);
+    assert_false(schedule_at(&o, 0.5).reward.partial_correct);
     o.plan_weight = 0.1; /* half a cosine from 0.1 to 0.01 */
     assert_true(schedule_at(&o, 1).plan_weight == 0.1);
     o.schedule.plan_weight_end = 0.01;

@@ -75,8 +75,7 @@ static void open_scene(struct scene *s, bool slow) {
                               .judging = judging_create(NULL, &judge, true, NULL),
                               .lease = s->lease,
                               .backend = backend_named("triton"),
-                              .history_all = true,
-                              .prompt_tokens = 900};
+                              .o = {.prompt_tokens = 900, .history = HISTORY_ALL}};
 }
 
 static void close_scene(struct scene *s) {
@@ -89,13 +88,10 @@ static void close_scene(struct scene *s) {
     lease_free(s->lease);
 }
 
-static const struct rollout_params base = {.group_size = SAMPLES,
-                                           .max_tokens = 12,
-                                           .temperature = 1,
-                                           .seed = 7,
-                                           .max_turns = 1,
-                                           .gamma = 0.4,
-                                           .weights = {.compile = 0.2, .correct = 1, .speed = 1, .speed_cap = 3}};
+static const struct rollout_params base = {
+    .o = {.group_size = SAMPLES, .max_tokens = 12, .temperature = 1, .max_turns = 1, .gamma = 0.4},
+    .seed = 7,
+    .weights = {.compile = 0.2, .correct = 1, .speed = 1, .speed_cap = 3}};
 
 static void sample(struct scene *s, struct pipeline *p, const struct rollout_params *params, int64_t step,
                    int64_t sampled_in, int64_t opt_step) {
@@ -145,7 +141,7 @@ static void what_a_checkpoint_holds(void **state) {
     open_scene(&s, false);
     struct pipeline p = {0}, again = {0}, none = {0};
     struct rollout_params params = base;
-    params.max_turns = 3;
+    params.o.max_turns = 3;
     CHECK(fs_mkdirs(in_tmp("ckpt"), &err));
     CHECK(pipeline_save(&p, 5, in_tmp("ckpt"), &err));
     assert_int_not_equal(access(in_tmp("ckpt/in_flight.safetensors"), F_OK), 0); /* nothing, no file */
@@ -188,8 +184,8 @@ static struct train_options options(double rate) {
     struct config c;
     config_init(&c, &train_schema, &o);
     config_free(&c);
-    o.learning_rate = rate;
-    o.loss_fn = LOSS_IMPORTANCE_SAMPLING;
+    o.update.adam.learning_rate = rate;
+    o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
     return o;
 }
 
@@ -206,7 +202,7 @@ static void stale_samples_are_corrected(void **state) {
         struct update_stats u;
         int64_t opt_step = 0;
         struct train_options o = options(0.02);
-        o.ratio_correction = corrected ? CORRECT_TRUNCATE : CORRECT_NONE;
+        o.update.loss.correction = corrected ? CORRECT_TRUNCATE : CORRECT_NONE;
         sample(&s, &p, &base, 0, 0, opt_step);
         sample(&s, &p, &base, 1, 0, opt_step); /* while 0 waits for its verdicts */
         for (int step = 0; step < 2; step++) {
@@ -253,9 +249,9 @@ static struct spent run_steps(int k, double verdict_s) {
     s.judge.seconds = verdict_s;
     struct pipeline p = {0};
     struct rollout_params params = base;
-    params.max_tokens = 48;
+    params.o.max_tokens = 48;
     struct train_options o = options(1e-4);
-    o.ratio_correction = k > 0 ? CORRECT_TRUNCATE : CORRECT_NONE;
+    o.update.loss.correction = k > 0 ? CORRECT_TRUNCATE : CORRECT_NONE;
     struct spent t = {0};
     int64_t opt_step = 0;
     double from = 0;

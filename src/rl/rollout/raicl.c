@@ -58,8 +58,8 @@ enum status raicl_open(const struct raicl_options *o, struct raicl **out, struct
     struct raicl *r = xcalloc(1, sizeof *r);
     r->o = *o;
     enum status st;
-    TRY_GOTO(raicl_index_there(o->index_path, e), out);
-    if ((st = rag_index_open(o->index_path, o->pool, &r->index, e)) != ST_OK) {
+    TRY_GOTO(raicl_index_there(o->examples.index_path, e), out);
+    if ((st = rag_index_open(o->examples.index_path, o->pool, &r->index, e)) != ST_OK) {
         err_note(e, "%s", index_key);
         goto out;
     }
@@ -70,7 +70,7 @@ enum status raicl_open(const struct raicl_options *o, struct raicl **out, struct
                  out);
         TRY_GOTO(rag_index_embedder(r->index, em, e), out);
     }
-    log_info("%s: %lld records, embedded by %s", o->index_path, (long long)rag_index_count(r->index),
+    log_info("%s: %lld records, embedded by %s", o->examples.index_path, (long long)rag_index_count(r->index),
              rag_index_model(r->index));
 out:
     if (st == ST_OK)
@@ -102,15 +102,15 @@ static int64_t tokens_of(const struct raicl *r, const struct prompt_example *x) 
 static enum status look_up(struct raicl *r, const struct problem *p, struct raicl_choice *c, struct err *e) {
     /* As many more as there are places: some may be too long. */
     struct rag_example found[2 * PROMPT_EXAMPLES_MAX];
-    const struct rag_query q = {.code = p->code, .name = p->name, .backend = r->o.backend, .k = 2 * r->o.k};
+    const struct rag_query q = {.code = p->code, .name = p->name, .backend = r->o.backend, .k = 2 * r->o.examples.k};
     struct arena a = ARENA_INIT;
     int n = 0;
     int64_t used = 0;
     const enum status st = rag_retrieve(r->index, &q, &a, found, &n, e);
-    for (int i = 0; st == ST_OK && i < n && c->n < r->o.k; i++) {
+    for (int i = 0; st == ST_OK && i < n && c->n < r->o.examples.k; i++) {
         struct prompt_example x = {found[i].r.pytorch_code, found[i].r.kernel_code};
         const int64_t tokens = tokens_of(r, &x);
-        if (r->o.max_tokens > 0 && used + tokens > r->o.max_tokens) continue;
+        if (r->o.examples.max_tokens > 0 && used + tokens > r->o.examples.max_tokens) continue;
         used += tokens;
         c->example[c->n++] =
             (struct prompt_example){arena_strdup(&r->arena, x.code), arena_strdup(&r->arena, x.kernel)};

@@ -5,15 +5,14 @@
 
 #include "policy/prompt.h"
 #include "problem/problem.h"
+#include "rl/options/options.h"
 
 struct raicl_options {
-    const char *index_path; /* folder of build-rag-index */
-    const char *backend;    /* of the answers that are trained: "c", "triton", ... */
-    const char *device;     /* of a neural embedder; RAG_DEVICE overrules it */
-    int k;                  /* examples a problem, at most PROMPT_EXAMPLES_MAX */
-    int64_t max_tokens;     /* of the examples of a prompt together; 0: no limit */
-    struct pool *pool;      /* borrowed */
-    struct tokenizer *tok;  /* borrowed: counts the tokens */
+    struct example_options examples;
+    const char *backend;   /* of the answers that are trained: "c", "triton", ... */
+    const char *device;    /* of a neural embedder; RAG_DEVICE overrules it */
+    struct pool *pool;     /* borrowed */
+    struct tokenizer *tok; /* borrowed: counts the tokens */
     const volatile bool *cancel;
 };
 struct raicl;

@@ -64,23 +64,23 @@ static void examples(void **state) {
     snprintf(tiny, sizeof tiny, "%s/models/tiny", home_dir());
     assert_int_equal(tokenizer_open(tiny, &tok, &e), ST_OK);
     build();
-    struct raicl_options o = {.index_path = dir, .backend = "c", .k = 3, .tok = tok};
+    struct raicl_options o = {.examples = {.index_path = dir, .k = 3}, .backend = "c", .tok = tok};
     expect(&o, "longer", "exp", "cumsum"); /* never the problem itself, nor another backend's */
-    o.k = 1;
+    o.examples.k = 1;
     expect(&o, "longer", NULL, NULL);
-    o.max_tokens = 100; /* the first is too long: the next takes its place */
+    o.examples.max_tokens = 100; /* the first is too long: the next takes its place */
     expect(&o, "exp", NULL, NULL);
-    o.k = 3;
+    o.examples.k = 3;
     expect(&o, "exp", "cumsum", NULL);
-    o.max_tokens = 5;
+    o.examples.max_tokens = 5;
     expect(&o, NULL, NULL, NULL);
     o.backend = "cuda";
     expect(&o, NULL, NULL, NULL);
 
     struct raicl *r;
-    o.index_path = NULL;
+    o.examples.index_path = NULL;
     assert_int_equal(raicl_open(&o, &r, &e), ST_CONFIG);
-    o.index_path = "/nonexistent";
+    o.examples.index_path = "/nonexistent";
     assert_int_not_equal(raicl_open(&o, &r, &e), ST_OK);
     assert_non_null(strstr(e.msg, "rag_index_path: /nonexistent: no index here"));
 

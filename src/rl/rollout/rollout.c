@@ -23,6 +23,17 @@ struct stop_set rollout_stops(const struct actor *a) {
     return s;
 }
 
+struct sample_params rollout_sampling(const struct actor *a, const struct rollout_params *p, int max_tokens,
+                                      const struct stop_set *stops) {
+    return (struct sample_params){.temperature = (float)p->o.temperature,
+                                  .top_p = 1,
+                                  .min_p = (float)a->o.min_p,
+                                  .max_tokens = max_tokens,
+                                  .stop_ids = stops->ids,
+                                  .n_stop_ids = stops->n,
+                                  .seed = p->seed};
+}
+
 static bool has_prototype(const struct actor *a) { return !a->backend || !a->backend->is_module; }
 
 /* What a prompt shows of a trajectory, newest attempts at the end; less and less of it until it fits. */
@@ -49,7 +60,7 @@ static bool show_less(struct shown *s) {
 
 static const char *feedback_text(const struct actor *a, const struct episode *ep, bool details, struct arena *arena) {
     CLEANUP_STR struct str s = STR_INIT;
-    if (a->full_feedback)
+    if (a->o.full_feedback)
         feedback_render_full(&ep->verdict, a->backend, &s);
     else
         feedback_render(&ep->verdict, &s);
@@ -95,7 +106,7 @@ static enum status make_messages(const struct actor *a, const struct problem *p,
     const struct prompt_example *examples = a->examples;
     struct shown show = {.t = t, .examples = a->n_examples, .summaries = true, .details = true};
     if (a->raicl) TRY(raicl_examples(a->raicl, p, &examples, &show.examples, e));
-    if (t) show.attempts = a->history_all ? t->n_turns : 1;
+    if (t) show.attempts = a->o.history == HISTORY_ALL ? t->n_turns : 1;
     do {
         arena_reset(arena);
         build_prompt(a, p, spec, examples, &show, arena, messages);
@@ -118,7 +129,7 @@ static enum status make_prompt(const struct actor *a, const struct problem *p, c
 
 static int64_t longest_prompt(const struct actor *a, int max_tokens) {
     const int64_t left = (int64_t)model_cfg(a->model)->max_positions - max_tokens;
-    return a->prompt_tokens > 0 && a->prompt_tokens < left ? a->prompt_tokens : left;
+    return a->o.prompt_tokens > 0 && a->o.prompt_tokens < left ? a->o.prompt_tokens : left;
 }
 
 enum status rollout_prompt(const struct actor *a, const struct problem *p, struct ids *out, struct err *e) {
@@ -278,13 +289,7 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
             .n_prompt = (int)g->prompt.len,
             .n_samples = g->n,
             .id = g->turn == 0 ? key[0] : hash_bytes(key, sizeof key, 0),
-            .params = {.temperature = (float)p->temperature,
-                       .top_p = 1,
-                       .min_p = (float)a->min_p,
-                       .max_tokens = p->max_tokens,
-                       .stop_ids = stops.ids,
-                       .n_stop_ids = stops.n,
-                       .seed = p->seed},
+            .params = rollout_sampling(a, p, p->o.max_tokens, &stops),
         };
         for (int j = 0; j < g->n; j++, k++) {
             t.ep[k] = &g->ep[j];
@@ -319,8 +324,8 @@ struct sample_group *rollout_add_group(struct rollout *r, const struct problem *
 
 static enum status first_turns(const struct actor *a, const struct problem *const *problems, int n,
                                const struct rollout_params *p, struct rollout *r, struct err *e) {
-    const int64_t longest = longest_prompt(a, p->max_tokens);
-    const int total = r->n_trajectories + n * p->group_size;
+    const int64_t longest = longest_prompt(a, p->o.max_tokens);
+    const int total = r->n_trajectories + n * p->o.group_size;
     r->trajectory = xrealloc(r->trajectory, (size_t)(total + 1) * sizeof *r->trajectory);
     for (int i = 0; i < n; i++) {
         struct ids prompt = {0};
@@ -328,8 +333,8 @@ static enum status first_turns(const struct actor *a, const struct problem *cons
             ids_free(&prompt);
             return err_note(e, "problem %s", problems[i]->key);
         }
-        const struct sample_group *g = rollout_add_group(r, problems[i], &prompt, r->n_tasks, 0, 0, p->group_size);
-        for (int j = 0; j < p->group_size; j++)
+        const struct sample_group *g = rollout_add_group(r, problems[i], &prompt, r->n_tasks, 0, 0, p->o.group_size);
+        for (int j = 0; j < p->o.group_size; j++)
             r->trajectory[r->n_trajectories++] =
                 (struct trajectory){.task = r->n_tasks, .sample = j, .n_turns = 1, .turn = {&g->ep[j]}};
         r->n_tasks++;
@@ -339,14 +344,14 @@ static enum status first_turns(const struct actor *a, const struct problem *cons
 
 static bool ends(const struct rollout_params *p, const struct episode *ep) {
     if (outcome_class(ep->verdict.outcome) == 'I') return true; /* nothing to tell the model */
-    if (!p->early_stop || ep->verdict.outcome != OUTCOME_CORRECT) return false;
-    return p->speedup_threshold <= 0 || ep->verdict.speedup >= p->speedup_threshold;
+    if (!p->o.early_stop || ep->verdict.outcome != OUTCOME_CORRECT) return false;
+    return p->o.speedup_threshold <= 0 || ep->verdict.speedup >= p->o.speedup_threshold;
 }
 
 /* A group of one for each trajectory that goes on. */
 static enum status next_turns(const struct actor *a, const struct rollout_params *p, struct rollout *r,
                               int first_trajectory, int first_group, int first_task, struct err *e) {
-    const int64_t longest = longest_prompt(a, p->max_tokens);
+    const int64_t longest = longest_prompt(a, p->o.max_tokens);
     for (int k = first_trajectory; k < r->n_trajectories; k++) {
         struct trajectory *t = &r->trajectory[k];
         t->done |= ends(p, t->turn[t->n_turns - 1]);
@@ -369,11 +374,11 @@ enum status rollout_sample(const struct actor *a, const struct problem *const *p
                            const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
                            struct err *e) {
     const int first_task = r->n_tasks, first_group = r->n, first_trajectory = r->n_trajectories;
-    ASSERT(p->max_turns <= TURNS_MAX);
+    ASSERT(p->o.max_turns <= TURNS_MAX);
     r->judging = a->judging;
     TRY(first_turns(a, problems, n, p, r, e));
     TRY(play(a, p, r, first_group, first_task, times, e));
-    for (int turn = 1; turn < p->max_turns; turn++) {
+    for (int turn = 1; turn < p->o.max_turns; turn++) {
         const double from = clock_now_s();
         TRY(judging_wait(a->judging, &r->verdicts, e));
         if (times) times->verify_s += clock_now_s() - from;
@@ -392,7 +397,7 @@ struct reward rollout_reward(const struct rollout_params *p, const struct episod
                                                             .thought_chars = ep->thought_chars,
                                                             .kernel_chars = ep->kernel_chars,
                                                             .tokens = ep->sample.n,
-                                                            .max_tokens = p->max_tokens});
+                                                            .max_tokens = p->o.max_tokens});
 }
 
 static void score_trajectory(const struct rollout_params *p, struct trajectory *t) {
@@ -406,9 +411,9 @@ static void score_trajectory(const struct rollout_params *p, struct trajectory *
         plan[i] = ep->reward.plan;
         code[i] = ep->reward.code;
     }
-    reward_returns(total, t->n_turns, p->gamma, total);
-    reward_returns(plan, t->n_turns, p->gamma, plan);
-    reward_returns(code, t->n_turns, p->gamma, code);
+    reward_returns(total, t->n_turns, p->o.gamma, total);
+    reward_returns(plan, t->n_turns, p->o.gamma, plan);
+    reward_returns(code, t->n_turns, p->o.gamma, code);
     for (int i = t->n_turns - 1; i >= 0; i--) {
         struct episode *ep = t->turn[i];
         known &= ep->present; /* what a turn led to is not known once a later verdict is missing */

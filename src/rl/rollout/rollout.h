@@ -7,6 +7,7 @@
 #include "policy/parse.h"
 #include "policy/prompt.h"
 #include "reward/reward.h"
+#include "rl/options/options.h"
 #include "rl/rollout/judging.h"
 #include "rl/rollout/quiet_lease.h"
 #include "text/chat.h"
@@ -30,7 +31,7 @@ struct actor {
     struct verifier *verifier; /* knows the prototypes; NULL for backends without */
     enum chat_style style;
     bool think;
-    double min_p;                /* of all sampling; 0: off */
+    struct actor_options o;      /* of all prompts and all sampling */
     struct judging *judging;     /* gives verdicts */
     struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
@@ -40,9 +41,6 @@ struct actor {
     struct raicl *raicl;                /* where the examples come from; NULL: the next two */
     const struct prompt_example *examples;
     int n_examples;
-    int64_t prompt_tokens; /* longest prompt; 0: what the model's positions leave */
-    bool history_all;      /* show all earlier attempts, not only the latest */
-    bool full_feedback;    /* feedback version 2 */
 };
 
 struct episode { /* one turn of one sample */
@@ -86,7 +84,7 @@ struct trajectory { /* the turns of one sample of a task */
     struct episode *turn[TURNS_MAX];
     bool done; /* no further turn */
 };
-/* Everything one step samples: tasks, each a problem with group_size trajectories. Zero at first. */
+/* Everything one step samples: tasks, each a problem with as many trajectories as a group has. Zero at first. */
 struct rollout {
     struct sample_group
         *group; /* first turns of all tasks in front of their second turns, rollout_run by rollout_run */
@@ -102,16 +100,11 @@ void rollout_free(struct rollout *r);
 struct rollout_params {
     int64_t step; /* place in the journal */
     bool eval;
-    int group_size, max_tokens;
     int first_task; /* number of the first problem in the journal */
     int at_once;    /* problems of an evaluation that are sampled and judged together; 0: as many as fit (rates.c) */
-    double temperature;
+    struct rollout_options o;
     uint64_t seed, stream; /* the random stream of task i, sample j is (seed, stream + i, j); later turns have others */
     struct reward_weights weights;
-    int max_turns; /* 0: 1 */
-    double gamma;
-    bool early_stop;          /* a correct answer ends a trajectory ... */
-    double speedup_threshold; /* ... when it is as fast as that; 0: any */
 };
 struct rollout_times {
     double generate_s, verify_s; /* sampling; waiting for verdicts */
@@ -171,5 +164,8 @@ struct stop_set {
     int n;
 };
 struct stop_set rollout_stops(const struct actor *a);
+/* How an answer of at most max_tokens is sampled. Borrows the stops. */
+struct sample_params rollout_sampling(const struct actor *a, const struct rollout_params *p, int max_tokens,
+                                      const struct stop_set *stops);
 
 #endif

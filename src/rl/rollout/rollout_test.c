@@ -87,13 +87,10 @@ static char *prompt_text(const struct scene *s, const struct sample_group *g) {
     return str_steal(&t);
 }
 
-static const struct rollout_params base = {.group_size = SAMPLES,
-                                           .max_tokens = 12,
-                                           .temperature = 1,
-                                           .seed = 7,
-                                           .max_turns = 3,
-                                           .gamma = 0.4,
-                                           .weights = {.compile = 0.2, .correct = 1, .speed = 1, .speed_cap = 3}};
+static const struct rollout_params base = {
+    .o = {.group_size = SAMPLES, .max_tokens = 12, .temperature = 1, .max_turns = 3, .gamma = 0.4},
+    .seed = 7,
+    .weights = {.compile = 0.2, .correct = 1, .speed = 1, .speed_cap = 3}};
 
 /* Wrong, then right and slow, then right and fast. */
 static struct script three_turns(void) {
@@ -109,8 +106,8 @@ static void turns_and_returns(void **state) {
     struct script script = three_turns();
     struct scene s;
     open_scene(&s, &script, false, 4);
-    s.actor.history_all = true;
-    s.actor.prompt_tokens = 1000;
+    s.actor.o.history = HISTORY_ALL;
+    s.actor.o.prompt_tokens = 1000;
     struct rollout r = {0};
     CHECK(rollout_run(&s.actor, both, PROBLEMS, &base, &r, NULL, &err));
     assert_int_equal(r.n,
@@ -151,11 +148,11 @@ static void history_and_budget(void **state) {
         struct scene s;
         open_scene(&s, &script, false, 4);
         struct rollout whole = {0}, r = {0};
-        s.actor.history_all = true;
+        s.actor.o.history = HISTORY_ALL;
         CHECK(rollout_run(&s.actor, both, 1, &base, &whole, NULL, &err));
         const int last = 1 + SAMPLES; /* the first third turn */
-        s.actor.history_all = !latest;
-        s.actor.prompt_tokens = latest ? 0 : (int64_t)whole.group[last].prompt.len - 1;
+        s.actor.o.history = latest ? HISTORY_LATEST : HISTORY_ALL;
+        s.actor.o.prompt_tokens = latest ? 0 : (int64_t)whole.group[last].prompt.len - 1;
         script.given = 0;
         CHECK(rollout_run(&s.actor, both, 1, &base, &r, NULL, &err));
         CLEANUP_FREE char *text = prompt_text(&s, &r.group[last]);
@@ -165,7 +162,7 @@ static void history_and_budget(void **state) {
         assert_true(r.group[last].prompt.len < whole.group[last].prompt.len);
         /* Not even the problem fits. */
         struct rollout none = {0};
-        s.actor.prompt_tokens = 10;
+        s.actor.o.prompt_tokens = 10;
         CHECK_FAILS(rollout_run(&s.actor, both, 1, &base, &none, NULL, &err), ST_INVALID, "10 are allowed");
         assert_non_null(strstr(err.msg, "problem a"));
         rollout_free(&none);
@@ -178,13 +175,13 @@ static void history_and_budget(void **state) {
 static void ends_early(void **state) {
     (void)state;
     struct rollout_params p = base;
-    p.early_stop = true;
+    p.o.early_stop = true;
     for (int threshold = 0; threshold < 2; threshold++) {
         struct script script = three_turns();
         struct scene s;
         open_scene(&s, &script, false, 4);
         struct rollout r = {0};
-        p.speedup_threshold = threshold ? 1 : 0;
+        p.o.speedup_threshold = threshold ? 1 : 0;
         CHECK(rollout_run(&s.actor, both, PROBLEMS, &p, &r, NULL, &err));
         for (int k = 0; k < r.n_trajectories; k++) assert_int_equal(r.trajectory[k].n_turns, threshold ? 3 : 2);
         rollout_free(&r);
@@ -218,7 +215,7 @@ static void background_changes_nothing(void **state) {
     struct script script[2] = {{.by_turn = {{.outcome = OUTCOME_CORRECT, .speedup = 1}}},
                                {.by_turn = {{.outcome = OUTCOME_CORRECT, .speedup = 1}}}};
     struct rollout_params p = base;
-    p.max_turns = 1;
+    p.o.max_turns = 1;
     for (int i = 0; i < 2; i++) {
         open_scene(&s[i], &script[i], i == 1, 4);
         if (i == 1) s[i].actor.lease = lease_create();
@@ -255,9 +252,9 @@ static double step_s(double verdict_s, bool background, double *wait_s) {
     struct scene s;
     open_scene(&s, &script, background, 1);
     struct rollout_params p = base;
-    p.max_turns = 1;
-    p.group_size = ANSWERS;
-    p.max_tokens = 100;
+    p.o.max_turns = 1;
+    p.o.group_size = ANSWERS;
+    p.o.max_tokens = 100;
     struct rollout r = {0};
     const double from = clock_now_s();
     CHECK(rollout_run(&s.actor, both, 1, &p, &r, NULL, &err));

@@ -90,8 +90,7 @@ static void count(struct tally *c, const struct train_options *o, const struct e
     if (v->speedup <= 0) return;
     c->timed++;
     c->fast += v->speedup > 1;
-    c->excessive +=
-        o->dataset_builder.check_for_excessive_speedup && v->speedup > o->dataset_builder.excessive_speedup_threshold;
+    c->excessive += o->reward.check_excessive && v->speedup > o->reward.excessive;
     c->log_speed += log(v->speedup);
     c->speed += v->speedup;
 }
@@ -229,7 +228,7 @@ static void add_levels(struct metrics *l, const struct train_options *o, const s
 
 static void add_update(struct metrics *l, const struct train_options *o, const struct update_stats *u) {
     const double tok = u->loss.n ? (double)u->loss.n : (double)NAN;
-    const bool kl = o->kl_penalty_coef > 0 && o->kl_penalty_in == KL_IN_LOSS;
+    const bool kl = o->update.loss.kl_coef > 0 && o->update.kl_penalty_in == KL_IN_LOSS;
     metrics_add(l, u->loss.loss / tok, "train/loss");
     metrics_add(l, u->kl_before, "train/kl_sampler_trainer");
     metrics_add(l, u->loss.k1 / tok, "train/kl_k1");

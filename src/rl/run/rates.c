@@ -147,8 +147,8 @@ static void count_task(struct eval_result *r, int i, const struct rollout *x, in
 
 enum status eval_rollouts(const struct actor *a, const struct problem *const *problems, int n,
                           const struct rollout_params *p, struct eval_result *out, struct err *e) {
-    const int n_samples = p->group_size;
-    eval_begin(out, n, n_samples, p->temperature);
+    const int n_samples = p->o.group_size;
+    eval_begin(out, n, n_samples, p->o.temperature);
     int step = p->at_once > 0 ? p->at_once : EVAL_BATCH / n_samples > 0 ? EVAL_BATCH / n_samples : 1;
     for (int begin = 0; begin < n; begin += step) {
         int chunk = n - begin < step ? n - begin : step;
@@ -172,7 +172,7 @@ enum status eval_rollouts(const struct actor *a, const struct problem *const *pr
 enum status eval_run(const struct actor *a, const struct problem *const *problems, int n, int n_samples,
                      double temperature, int max_tokens, uint64_t seed, struct eval_result *out, struct err *e) {
     const struct rollout_params p = {
-        .group_size = n_samples, .max_tokens = max_tokens, .temperature = temperature, .seed = seed};
+        .o = {.group_size = n_samples, .max_tokens = max_tokens, .temperature = temperature}, .seed = seed};
     return eval_rollouts(a, problems, n, &p, out, e);
 }
 
