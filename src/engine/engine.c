@@ -102,6 +102,10 @@ void sample_free(struct sample *s) {
 
 static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
+int64_t engine_kv_blocks(int64_t slots, int64_t positions, int64_t prompt_blocks) {
+    return slots * blocks_of(positions) + prompt_blocks;
+}
+
 static void drop_kv(struct engine *en) {
     kv_free(en->kv);
     en->kv = NULL;
@@ -757,9 +761,7 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
     r.total = (int)total;
     memset(out, 0, (size_t)total * sizeof *out);
     r.slots = (int)i64_min(total, en->opt.max_batch);
-    /* All slots at their longest, and the prompts beside them for those that meet them again. */
-    const int64_t least = blocks_of(longest);
-    TRY(reserve_kv(en, r.slots * least + prompts, least, longest_req, e));
+    TRY(reserve_kv(en, engine_kv_blocks(r.slots, longest, prompts), blocks_of(longest), longest_req, e));
     reserve_flights(en, r.slots + 1, (int)longest + 1, limit);
     en->stats = (struct engine_stats){.kv_bytes = en->n_blocks * kv_block_bytes(en->m)};
     CLEANUP_FREE int *first_out = xmalloc((size_t)n_req * sizeof(int));
