@@ -44,6 +44,10 @@ void sample_free(struct sample *s) {
 
 int64_t kv_blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
+int64_t engine_kv_blocks(int64_t slots, int64_t positions, int64_t prompt_blocks) {
+    return slots * kv_blocks_of(positions) + prompt_blocks;
+}
+
 static void drop_kv(struct engine *en) {
     kv_free(en->kv);
     en->kv = NULL;
@@ -370,7 +374,7 @@ static bool made_for(struct engine *en, struct ticket *t) {
         en->limit_cap >= request_limit(en, &t->req))
         return true;
     if (en->n_order > 0) return false;
-    t->status = reserve(en, en->opt.max_batch * kv_blocks_of(most), kv_blocks_of(need), (int)most + 1, (int)most,
+    t->status = reserve(en, engine_kv_blocks(en->opt.max_batch, most, 0), kv_blocks_of(need), (int)most + 1, (int)most,
                         t->label, &t->err);
     return true;
 }
@@ -804,9 +808,8 @@ enum status engine_run(struct engine *en, const struct request *req, int n_req, 
     TRY(measure(en, req, n_req, &b, e));
     if (b.total == 0) return ST_OK;
     memset(out, 0, (size_t)b.total * sizeof *out);
-    /* All slots at their longest, and the prompts beside them for those that meet them again. */
-    const int64_t least = kv_blocks_of(b.longest);
-    TRY(reserve(en, i64_min(b.total, en->opt.max_batch) * least + b.prompts, least, (int)b.longest + 1, b.limit,
+    const int64_t slots = i64_min(b.total, en->opt.max_batch);
+    TRY(reserve(en, engine_kv_blocks(slots, b.longest, b.prompts), kv_blocks_of(b.longest), (int)b.longest + 1, b.limit,
                 b.longest_at, e));
     en->stats = (struct engine_stats){.kv_bytes = en->n_blocks * kv_block_bytes(en->m)};
     CLEANUP_FREE struct ticket **tickets = xmalloc((size_t)n_req * sizeof *tickets);

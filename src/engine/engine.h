@@ -81,6 +81,10 @@ enum { ENGINE_BATCH_CPU = 64, ENGINE_BATCH_GPU = 256, ENGINE_PREFILL = 512 };
 /* The batch that training asks for on a device ("cpu", "cuda:0"). */
 int engine_batch_on(const char *device);
 
+/* Blocks that a run wants its KV cache to have: so many slots at their longest, of that many positions, and the blocks
+ * of all prompts beside them for those that meet them again. */
+int64_t engine_kv_blocks(int64_t slots, int64_t positions, int64_t prompt_blocks);
+
 struct engine_options {
     int64_t memory_bytes; /* KV budget on the device, never exceeded; 0: a quarter of the device's free memory */
     int max_batch;        /* samples decoded together at most; 0: ENGINE_BATCH_CPU */

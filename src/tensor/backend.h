@@ -63,6 +63,9 @@ struct backend {
     void *(*mem_alloc)(struct backend *be, size_t bytes);
     void (*mem_free)(struct backend *be, void *p); /* waits for queued work; NULL is fine */
     int64_t (*mem_available)(struct backend *be);  /* bytes that can still be had; INT64_MAX when unknown */
+    /* Most bytes held at a time since the backend was opened: by mem_alloc, and by ops for themselves. NULL where
+     * nobody counts them. */
+    int64_t (*mem_peak)(struct backend *be);
     /* put: host to device. get: device to host; waits for queued work, and its own failure surfaces at sync. copy and
      * zero are queued. */
     void (*mem_put)(struct backend *be, void *dst, const void *src_host, size_t bytes);
@@ -175,13 +178,10 @@ struct backend {
                           const float *scale);
 };
 
-/* The CUDA backend's logit_chunk_bytes: 512 rows of Qwen2.5's 152,064, whole tiles of a product. */
-enum { CUDA_LOGIT_CHUNK = 296 << 20 };
-
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 13 };
+enum { BACKEND_ABI = 14 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

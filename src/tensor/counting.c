@@ -3,25 +3,18 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-
-struct counted_block {
-    char *p;
-    int64_t bytes;
-};
-
-/* Parts of a thin gradient, src/cuda/bf16/lora_grad.cu; rows that share a part of a gain's, src/cuda/bf16/grad.cu. */
-#define THIN_PARTS ((int64_t)4 << 20)
-enum { NORM_ROWS = 16 };
-
-/* The CUDA backend's slabs, src/cuda/host/host.h. */
-enum counted_slab { X16, WIDE, LORA_X, OWN_KV, CHUNKS, COUNT, SCRATCH, SLABS };
+#include "tensor/cuda_scratch.h"
+#include "tensor/mem_held.h"
 
 struct paper_backend {
     struct backend be; /* first: ops cast back */
-    struct counted_block *block;
-    int64_t n, cap;
+    struct mem_held held;
     char *next;
-    int64_t held, limit, slab[SLABS];
+    int64_t limit, slab[CUDA_SLABS];
+    int64_t ring, results;          /* places of index arrays and of results */
+    uint64_t pass[CUDA_RECORDINGS]; /* keys of the passes that are recorded */
+    int n_passes;
+    bool recorded; /* true: the pass under way is one of them */
 };
 
 static struct paper_backend *of(struct backend *be) { return (struct paper_backend *)be; }
@@ -30,32 +23,22 @@ static struct paper_backend *of(struct backend *be) { return (struct paper_backe
 
 static void *mem_alloc(struct backend *be, size_t bytes) {
     struct paper_backend *x = of(be);
-    const int64_t n = ((int64_t)bytes + 255) & ~(int64_t)255;
-    if (x->limit > 0 && x->held + n > x->limit) return NULL;
-    if (x->n == x->cap) {
-        x->cap = 2 * x->cap + 64;
-        x->block = xrealloc(x->block, (size_t)x->cap * sizeof *x->block);
-    }
-    x->block[x->n++] = (struct counted_block){x->next, n};
-    x->held += n;
+    const int64_t n = mem_held_size((int64_t)bytes);
+    if (x->limit > 0 && x->held.bytes + n > x->limit) return NULL;
+    void *p = x->next;
+    mem_held_add(&x->held, p, n);
     x->next += n + 256;
-    return x->block[x->n - 1].p;
+    return p;
 }
 
-static void mem_free(struct backend *be, void *p) {
-    struct paper_backend *x = of(be);
-    for (int64_t i = 0; p && i < x->n; i++) {
-        if (x->block[i].p != p) continue;
-        x->held -= x->block[i].bytes;
-        x->block[i] = x->block[--x->n];
-        return;
-    }
-}
+static void mem_free(struct backend *be, void *p) { mem_held_drop(&of(be)->held, p); }
 
 static int64_t mem_available(struct backend *be) {
     const struct paper_backend *x = of(be);
-    return x->limit > 0 ? x->limit - x->held : INT64_MAX;
+    return x->limit > 0 ? x->limit - x->held.bytes : INT64_MAX;
 }
+
+static int64_t mem_peak(struct backend *be) { return of(be)->held.peak + paper_scratch_bytes(be); }
 
 static void weight_room(struct backend *be, struct weight *w) {
     if (!w->packed) w->packed = mem_alloc(be, (size_t)(w->N * w->K) * sizeof(uint16_t));
@@ -85,44 +68,82 @@ static enum status synced(struct backend *be, struct err *e) {
 }
 static void paper_close(struct backend *be) {
     if (!be) return;
-    free(of(be)->block);
+    free(of(be)->held.block);
     free(be);
 }
 
-/* ---- what ops take for themselves: slabs that grow to the most, and a quarter more (cuda_scratch) -------------------
+/* ---- what ops take for themselves (cuda_scratch.h) ----------------------------------------------------------------
  */
 
-static void use(struct backend *be, enum counted_slab s, int64_t bytes) {
-    int64_t *most = &of(be)->slab[s];
-    if (bytes > *most) *most = bytes + bytes / 4 + 4096;
+static void use(struct backend *be, enum cuda_slab s, int64_t bytes) {
+    int64_t *have = &of(be)->slab[s];
+    *have = cuda_slab_bytes(*have, bytes);
 }
-static int64_t rounded(struct tensor t) { return t.dt == DT_F32 ? ((t.rows * t.cols * 2 + 255) & ~(int64_t)255) : 0; }
-static int64_t elements(struct tensor t) { return t.rows * t.cols; }
-static int64_t row_blocks(struct tensor t) { return (t.rows + ROW_BLOCK - 1) / ROW_BLOCK; }
+/* Arrays on their way to the device, and results on their way to the host. */
+static void stage(struct backend *be, int64_t bytes) {
+    struct paper_backend *x = of(be);
+    x->ring = i64_max(x->ring, cuda_ring_bytes(bytes));
+}
+static void result(struct backend *be, int64_t rows) {
+    struct paper_backend *x = of(be);
+    x->results = i64_max(x->results, cuda_results_bytes(rows * CUDA_ROW_STATS_BYTES));
+}
+static int64_t indices(int64_t n) { return n * (int64_t)sizeof(int32_t); }
 
+static void pass_begin(struct backend *be, uint64_t key) {
+    struct paper_backend *x = of(be);
+    int i = 0;
+    x->recorded = key != 0;
+    while (i < x->n_passes && x->pass[i] != key) i++;
+    if (key != 0 && i == x->n_passes && i < CUDA_RECORDINGS) x->pass[x->n_passes++] = key;
+}
+static bool pass_end(struct backend *be) {
+    of(be)->recorded = false;
+    return true;
+}
+
+static void factors(struct backend *be, enum cuda_slab s, struct tensor x) {
+    if (!cuda_is_factor(x)) use(be, s, cuda_factor_bytes(x));
+}
 static void linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                    bool accumulate) {
-    (void)y, (void)bias, (void)accumulate;
-    if (w->dt == DT_BF16) use(be, X16, rounded(x));
+    (void)bias;
+    if (w->dt != DT_BF16) return;
+    factors(be, CUDA_X16, x);
+    if (accumulate && y.dt == DT_F32 && cuda_long_parts(w->N, w->K) > 1)
+        use(be, CUDA_PARTS, cuda_long_bytes(y.rows, w->N));
 }
 static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, bool accumulate) {
     (void)dx, (void)accumulate;
-    if (w->dt == DT_BF16) use(be, X16, rounded(dy));
+    if (w->dt == DT_BF16) factors(be, CUDA_X16, dy);
 }
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)dw;
-    if (dt == DT_BF16 && (dy.dt == DT_F32 || x.dt == DT_F32)) use(be, X16, elements(dy) * 2 + elements(x) * 2 + 512);
-    if (dt == DT_BF16) use(be, SCRATCH, THIN_PARTS);
+    if (dt != DT_BF16) return;
+    const int64_t both = cuda_factor_bytes(dy) + cuda_factor_bytes(x);
+    if (!cuda_is_factor(dy) || !cuda_is_factor(x)) use(be, CUDA_X16, both);
+    use(be, CUDA_SCRATCH,
+        cuda_thin_bytes(CUDA_MULTIPROCESSORS, x.rows, i64_max(dy.cols, x.cols), i64_min(dy.cols, x.cols)));
 }
 static void bias_grad(struct backend *be, float *db, struct tensor dy) {
     (void)db;
-    if (dy.dt == DT_BF16) use(be, SCRATCH, (row_blocks(dy) * dy.cols + 1) * (int64_t)sizeof(float));
+    if (dy.dt != DT_BF16) return;
+    use(be, CUDA_SCRATCH, cuda_bias_grad_bytes(dy.rows, dy.cols));
+    if (!cuda_bias_grad_takes(dy.cols)) use(be, CUDA_WIDE, cuda_wide_bytes(dy));
 }
 static void embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
-    (void)be, (void)x, (void)table, (void)ids;
+    (void)table, (void)ids;
+    stage(be, indices(x.rows));
+}
+/* Lists of the rows that meet in one destination, and their scales. */
+static void scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                             const float *scale) {
+    (void)y, (void)rows, (void)scale;
+    stage(be, 4 * indices(x.rows));
 }
 static void embed_grad(struct backend *be, float *dtable, struct tensor dx, const int32_t *ids) {
-    (void)be, (void)dtable, (void)dx, (void)ids;
+    (void)dtable;
+    scatter_add_rows(be, dx, dx, ids, NULL);
 }
 static void rmsnorm(struct backend *be, struct tensor y, struct tensor x, const float *gain, float eps) {
     (void)be, (void)y, (void)x, (void)gain, (void)eps;
@@ -130,20 +151,24 @@ static void rmsnorm(struct backend *be, struct tensor y, struct tensor x, const 
 static void rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
                          const float *gain, float eps, bool accumulate) {
     (void)dx, (void)dgain, (void)dy, (void)gain, (void)eps, (void)accumulate;
-    use(be, SCRATCH, (x.rows + row_blocks(x) * x.cols) * (int64_t)sizeof(float));
+    use(be, CUDA_SCRATCH, cuda_block_sums_bytes(x.rows, x.rows, x.cols));
 }
 static void rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
                          const float *gain, float eps, float *dgain) {
-    (void)dx, (void)y, (void)dy, (void)gain, (void)eps;
-    if (dgain) use(be, SCRATCH, (x.rows + NORM_ROWS - 1) / NORM_ROWS * x.cols * (int64_t)sizeof(float));
+    (void)y;
+    if (dgain) use(be, CUDA_SCRATCH, cuda_norm_back_bytes(x.rows, x.cols));
+    if (cuda_norm_back_takes(x.cols)) return;
+    use(be, CUDA_WIDE, cuda_wide_bytes(dy));
+    rmsnorm_grad(be, dx, dgain, dy, x, gain, eps, true);
 }
 static void rope(struct backend *be, struct tensor qk, struct tensor qkv, const struct rope_args *a) {
-    (void)be, (void)qk, (void)qkv, (void)a;
+    (void)qkv, (void)a;
+    stage(be, indices(qk.rows));
 }
 static void rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
                       const struct rope_args *a) {
     (void)dq_gain, (void)dk_gain, (void)qkv;
-    use(be, SCRATCH, (dqkv.rows * (a->H + a->G) + row_blocks(dqkv) * 2 * a->K) * (int64_t)sizeof(float));
+    use(be, CUDA_SCRATCH, cuda_block_sums_bytes(dqkv.rows * (a->H + a->G), dqkv.rows, 2 * a->K));
 }
 static void swiglu(struct backend *be, struct tensor y, struct tensor gu) { (void)be, (void)y, (void)gu; }
 static void swiglu_grad(struct backend *be, struct tensor dgu, struct tensor dy, struct tensor gu) {
@@ -153,25 +178,32 @@ static void kv_write(struct backend *be, struct tensor k, struct tensor v, const
                      struct attn_shape s) {
     (void)be, (void)k, (void)v, (void)seq, (void)n_seq, (void)s;
 }
+/* Blocks that sequences of a batch share are counted once for each. */
 static void attention(struct backend *be, struct tensor o, float *stats, struct tensor q, struct tensor k,
                       struct tensor v, const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)o, (void)stats, (void)k, (void)v;
-    int64_t blocks = 0;
-    for (int i = 0; i < n_seq; i++)
+    int64_t blocks = 0, units = 0, split = 0;
+    if (q.dt != DT_BF16) return;
+    for (int i = 0; i < n_seq; i++) {
         if (!seq[i].blocks) blocks += (seq[i].past + seq[i].len + KV_BLOCK - 1) / KV_BLOCK;
-    if (q.dt == DT_BF16) use(be, OWN_KV, blocks * kv_layer_floats_of(DT_BF16, s.G, s.K) * (int64_t)sizeof(float));
+        units += cuda_units(&seq[i], s.H, s.G) * s.G;
+        if (cuda_is_split(&seq[i], s.H, s.G)) split += s.G;
+    }
+    if (of(be)->recorded) units = cuda_recorded_size(i64_max(units, 1));
+    if (blocks > 0) use(be, CUDA_OWN_KV, cuda_own_kv_bytes(blocks, s.G, s.K));
+    if (split == 0) return;
+    use(be, CUDA_UNIT_PART, cuda_unit_bytes(units, s.K));
+    use(be, CUDA_UNIT_COUNT, split * (int64_t)sizeof(unsigned));
 }
 static void attention_grad(struct backend *be, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o,
                            struct tensor o, const float *stats, struct tensor q, struct tensor k, struct tensor v,
                            const struct attn_seq *seq, int n_seq, struct attn_shape s) {
     (void)dq, (void)dk, (void)dv, (void)d_o, (void)o, (void)stats, (void)k, (void)v, (void)seq, (void)n_seq;
-    use(be, SCRATCH, q.rows * s.H * (int64_t)sizeof(float));
+    use(be, CUDA_SCRATCH, cuda_attention_grad_bytes(q.dt, q.rows, s.H));
 }
-/* Long rows: 21 numbers of a chunk of one, and a counter a row. */
 static void logits_in_chunks(struct backend *be, struct tensor logits) {
-    if (logits.cols <= LOGIT_CHUNK) return;
-    use(be, CHUNKS, logits.rows * ((logits.cols + LOGIT_CHUNK - 1) / LOGIT_CHUNK) * 21 * (int64_t)sizeof(float));
-    use(be, COUNT, logits.rows * (int64_t)sizeof(uint32_t));
+    result(be, logits.rows);
+    if (logits.cols > LOGIT_CHUNK) use(be, CUDA_CHUNKS, cuda_chunks_bytes(logits.rows, logits.cols));
 }
 static void logprob(struct backend *be, float *logp, float *entropy, struct tensor logits, const int32_t *targets) {
     (void)targets;
@@ -183,8 +215,23 @@ static void logprob(struct backend *be, float *logp, float *entropy, struct tens
 }
 static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g) {
     (void)targets, (void)g;
+    stage(be, 2 * indices(logits.rows));
     logits_in_chunks(be, logits);
-    use(be, SCRATCH, logits.rows * 5 * (int64_t)sizeof(float));
+    if (logits.cols > LOGIT_CHUNK) use(be, CUDA_SCRATCH, logits.rows * CUDA_ROW_STATS_BYTES);
+}
+/* A token is drawn without looking. */
+static void draw(struct backend *be, struct tensor logits, int32_t limit, const struct draw *how, int32_t *id,
+                 float *logp, float *entropy) {
+    (void)limit, (void)how;
+    stage(be, logits.rows * (int64_t)sizeof *how);
+    result(be, logits.rows);
+    use(be, CUDA_CHUNKS, cuda_chunks_bytes(logits.rows, logits.cols));
+    use(be, CUDA_DRAWN, indices(logits.rows));
+    for (int64_t i = 0; i < logits.rows; i++) {
+        id[i] = 0;
+        logp[i] = 0;
+        if (entropy) entropy[i] = 0;
+    }
 }
 static void logprob_grad16(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
                            const float *g) {
@@ -195,15 +242,13 @@ static void axpby(struct backend *be, struct tensor y, float a, struct tensor x,
     (void)be, (void)y, (void)a, (void)x, (void)b;
 }
 static void gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
-    (void)be, (void)y, (void)x, (void)rows;
-}
-static void scatter_add_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
-                             const float *scale) {
-    (void)be, (void)y, (void)x, (void)rows, (void)scale;
+    (void)x, (void)rows;
+    stage(be, indices(y.rows));
 }
 static void gather_scaled(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
                           const float *scale) {
-    (void)be, (void)y, (void)x, (void)rows, (void)scale;
+    (void)x, (void)rows, (void)scale;
+    stage(be, 2 * indices(y.rows));
 }
 static void adamw(struct backend *be, float *w, float *m, float *v, const float *g, int64_t n,
                   const struct adamw_args *a) {
@@ -211,12 +256,16 @@ static void adamw(struct backend *be, float *w, float *m, float *v, const float 
 }
 static double sum_squares(struct backend *be, const float *x, int64_t n) {
     (void)x;
-    use(be, SCRATCH, (n / SUM_BLOCK + n / SUM_BLOCK / SUM_BLOCK + 3) * (int64_t)sizeof(double));
+    use(be, CUDA_SCRATCH, (1 + cuda_sum_doubles(n)) * (int64_t)sizeof(double));
     return 0;
 }
 static void lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
-    (void)a, (void)xa, (void)scale;
-    use(be, LORA_X, rounded(x));
+    (void)xa, (void)scale;
+    const int64_t tiles = cuda_lora_tiles(x.rows, a->K, a->N);
+    factors(be, CUDA_LORA_X, x);
+    if (tiles == 0) return;
+    use(be, CUDA_LORA_PART, tiles * CUDA_LORA_TILE * (int64_t)sizeof(float));
+    use(be, CUDA_LORA_COUNT, tiles * (int64_t)sizeof(unsigned));
 }
 static void lora_up(struct backend *be, struct tensor xa, const struct lora_site_args *site, int n) {
     (void)be, (void)xa, (void)site, (void)n;
@@ -244,6 +293,7 @@ struct backend *paper_open(const struct paper *p) {
         .mem_alloc = mem_alloc,
         .mem_free = mem_free,
         .mem_available = mem_available,
+        .mem_peak = mem_peak,
         .mem_put = put,
         .mem_get = put,
         .mem_copy = put,
@@ -280,14 +330,19 @@ struct backend *paper_open(const struct paper *p) {
         .rmsnorm_back = p->act == DT_BF16 ? rmsnorm_back : NULL,
         .logprob_grad16 = p->act == DT_BF16 ? logprob_grad16 : NULL,
         .gather_scaled = p->act == DT_BF16 ? gather_scaled : NULL,
+        .draw = p->act == DT_BF16 ? draw : NULL,
+        .pass_begin = p->act == DT_BF16 ? pass_begin : NULL,
+        .pass_end = p->act == DT_BF16 ? pass_end : NULL,
     };
     return &x->be;
 }
 
-int64_t paper_bytes(const struct backend *be) { return ((const struct paper_backend *)be)->held; }
+int64_t paper_bytes(const struct backend *be) { return ((const struct paper_backend *)be)->held.bytes; }
 
 int64_t paper_scratch_bytes(const struct backend *be) {
-    int64_t sum = 0;
-    for (int i = 0; i < SLABS; i++) sum += ((const struct paper_backend *)be)->slab[i];
+    const struct paper_backend *x = (const struct paper_backend *)be;
+    if (x->be.act != DT_BF16) return 0; /* another backend than CUDA's */
+    int64_t sum = x->ring + x->results + x->n_passes * (int64_t)CUDA_ARENA_BYTES;
+    for (int i = 0; i < CUDA_SLABS; i++) sum += x->slab[i];
     return sum;
 }

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW = 64 };
-static const double zero_scale = 1e-3; /* of an output that is zero everywhere */
+#include "verify/worker_constants.h"
 
 /* Compiled for several vector widths, of which one is picked when the program starts; the arithmetic is the same in
  * each. The sanitizers cannot run that early. */
@@ -48,9 +47,9 @@ double compare_element(enum arg_type type, const void *x, int64_t i) {
 
 static double base_tolerance(enum arg_type type) {
     switch (type) {
-    case TYPE_F32: return 1e-4;
+    case TYPE_F32: return TOLERANCE_SINGLE;
     case TYPE_F16:
-    case TYPE_BF16: return 1e-2;
+    case TYPE_BF16: return TOLERANCE_HALF;
     case TYPE_I64:
     case TYPE_BOOL: return 0;
     }
@@ -59,11 +58,11 @@ static double base_tolerance(enum arg_type type) {
 
 struct compare_limit compare_no_limit(enum arg_type type) {
     /* Half types round by about their tolerance: no row can be held to less than a typical one. */
-    return (struct compare_limit){.floor = type == TYPE_F32 ? 1e-2 : 1};
+    return (struct compare_limit){.floor = type == TYPE_F32 ? FLOOR_SINGLE : FLOOR_HALF};
 }
 
 double compare_tolerance(enum arg_type type, const struct compare_limit *limit) {
-    return type == TYPE_I64 || type == TYPE_BOOL ? 0 : fmax(base_tolerance(type), 10 * limit->noise);
+    return type == TYPE_I64 || type == TYPE_BOOL ? 0 : fmax(base_tolerance(type), TOLERANCE_NOISES * limit->noise);
 }
 
 static double smallest_scale(enum arg_type type) {
@@ -174,10 +173,10 @@ WIDE static void add_squares(const float *x, int64_t rows, int64_t row, double *
 
 int64_t compare_row(const struct arg *a) {
     int64_t row = 1;
-    for (int d = a->nd - 1; d >= 0 && row < ROW; d--) {
+    for (int d = a->nd - 1; d >= 0 && row < ROW_ELEMENTS; d--) {
         int64_t part = a->dim[d];
-        if (row > 1 && row * part >= ROW) /* not all of it, where less will do */
-            for (part = 1; a->dim[d] % part != 0 || row * part < ROW;) part++;
+        if (row > 1 && row * part >= ROW_ELEMENTS) /* not all of it, where less will do */
+            for (part = 1; a->dim[d] % part != 0 || row * part < ROW_ELEMENTS;) part++;
         row *= part;
     }
     return i64_max(row, 1);
@@ -239,7 +238,7 @@ void compare_scales(enum arg_type type, const void *want, int64_t count, int64_t
     }
     free(finites);
     const double least = fmax(limit->typical, smallest_scale(type)), whole = sqrt(all / (double)i64_max(finite_all, 1));
-    const double lowest = whole > 0 ? limit->floor * median(scales, rows) : zero_scale;
+    const double lowest = whole > 0 ? limit->floor * median(scales, rows) : ZERO_SCALE;
     for (int64_t r = 0; r < rows; r++) {
         double scale = fmax(scales[r], lowest);
         if (whole > 0) scale = fmin(scale, whole);

@@ -863,6 +863,7 @@ static bool recordings_come_and_go(struct backend *gpu) {
 }
 
 #include "engine_checks.h" /* with the helpers above */
+#include "memory_checks.h"
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
@@ -994,6 +995,7 @@ int main(int argc, char **argv) {
         test_attention_grad(other);
         other->close(other);
     }
+    if (emulated) test_memory_as_planned(plugin, open_plugin);
     if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);

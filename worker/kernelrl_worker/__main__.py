@@ -9,14 +9,11 @@ import os
 import resource
 import sys
 
-SOCKET_FD = 3
-PROTOCOL = 1
-
 
 def serve(channel, threads, is_zygote):
     import torch  # noqa: PLC0415  (after the channel is up, so that failure can be reported)
 
-    from kernelrl_worker import reference  # noqa: PLC0415
+    from kernelrl_worker import constants, reference  # noqa: PLC0415
 
     if is_zygote:
         from kernelrl_worker import zygote  # noqa: PLC0415
@@ -29,7 +26,7 @@ def serve(channel, threads, is_zygote):
     channel.send(
         {
             "ok": True,
-            "protocol": PROTOCOL,
+            "protocol": constants.PROTOCOL,
             "torch": str(torch.__version__),
             "python": sys.version.split()[0],
             "threads": threads,
@@ -43,13 +40,13 @@ def serve(channel, threads, is_zygote):
             reply = service.handle(request, channel)
             reply["ok"] = True
         except reference.ProblemError as error:
-            reply = {"ok": False, "kind": "problem", "error": str(error)}
+            reply = {"ok": False, "kind": constants.KIND_PROBLEM, "error": str(error)}
         except reference.NoRoom as error:
-            reply = {"ok": False, "kind": "memory", "error": str(error)}
+            reply = {"ok": False, "kind": constants.KIND_MEMORY, "error": str(error)}
         except MemoryError as error:
-            reply = {"ok": False, "kind": "problem", "error": f"out of memory: {error}"}
+            reply = {"ok": False, "kind": constants.KIND_PROBLEM, "error": f"out of memory: {error}"}
         except Exception as error:  # a fault of ours, told to the verifier rather than lost
-            reply = {"ok": False, "kind": "internal", "error": f"{type(error).__name__}: {error}"}
+            reply = {"ok": False, "kind": constants.KIND_INTERNAL, "error": f"{type(error).__name__}: {error}"}
         channel.send(reply)
 
 
@@ -67,9 +64,10 @@ def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     is_zygote = len(sys.argv) > 2 and sys.argv[2] == "zygote"
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from kernelrl_worker.channel import Channel  # noqa: PLC0415  (found through the path set above)
+    from kernelrl_worker import constants  # noqa: PLC0415  (found through the path set above)
+    from kernelrl_worker.channel import Channel  # noqa: PLC0415
 
-    channel = Channel(SOCKET_FD)
+    channel = Channel(constants.SOCKET_FD)
     if not is_zygote:
         limit_memory()
     # Problem code may print; nobody reads that.
@@ -77,7 +75,7 @@ def main():
     try:
         serve(channel, threads, is_zygote)
     except ImportError as error:
-        channel.send({"ok": False, "kind": "import", "error": str(error)})
+        channel.send({"ok": False, "kind": constants.KIND_IMPORT, "error": str(error)})
         sys.exit(3)
     except (BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass

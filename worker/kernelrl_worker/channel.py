@@ -6,8 +6,7 @@ import json
 import socket
 import struct
 
-MAX_MESSAGE_BYTES = 64 << 20
-MAX_FDS = 4  # that travel with one message
+from kernelrl_worker.constants import MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS
 
 
 class Channel:
@@ -20,7 +19,7 @@ class Channel:
     def _read(self, count):
         chunks = []
         while count > 0:
-            size = socket.CMSG_SPACE(MAX_FDS * struct.calcsize("i"))
+            size = socket.CMSG_SPACE(MAX_MESSAGE_FDS * struct.calcsize("i"))
             data, ancillary, _, _ = self.socket.recvmsg(min(count, 1 << 20), size)
             for level, kind, payload in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -15,6 +15,7 @@ problem runs in a process of its own, so that one that hangs or dies says so and
 import json
 import math
 import multiprocessing
+import os
 import sys
 import time
 
@@ -23,7 +24,8 @@ try:
 except ImportError:
     sys.exit(3)
 
-TOLERANCE = 1e-4
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from kernelrl_worker.constants import TOLERANCE_SINGLE as TOLERANCE  # noqa: E402  (found through the path set above)
 
 
 def tensors(value):

@@ -28,24 +28,38 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kernelrl_worker import cupti, reference, rule, selfjail, tensors
+from kernelrl_worker.constants import (
+    FAMILY_NEGATED,
+    FAMILY_OFFSET,
+    FAMILY_PROBE,
+    FAMILY_SCALED,
+    FAMILY_SHIPPED,
+    FAMILY_SIGNED,
+    FAMILY_SMALL,
+    FAMILY_SPIKES,
+    FAMILY_TOUCHED,
+    FAMILY_UNIT,
+    NOISE_MOST,
+    REFERENCE_LANE,
+    WORD_DIFFERENT,
+    WORD_EQUAL,
+    WORD_INPUTS_CHANGED,
+    WORD_NOT_FINITE,
+    WORD_UNREACHABLE,
+)
 from kernelrl_worker.tensors import Fault
 
-REFERENCE_LANE = 0  # torch/case.h
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
 REST_BYTES = 1 << 30  # of a GPU, of expected outputs and of float64 models, while there is nothing to judge
 DOUBLE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of inputs and outputs that float64 is tried on
 # A family on which the reference itself is this far from float64 says nothing about an answer.
-BAD_NOISE = {"cpu": 1e-3, "cuda": 1e-2}
+BAD_NOISE = {"cpu": NOISE_MOST, "cuda": 1e-2}
 MOST_OPEN = 64  # blocks of an answer's memory
 REST_SLACK_S, REST_WAIT_S = 300e-6, 1.0  # what more than usual a small piece of work may take; how long others may
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
-PROBE_ENOUGH = 50  # times the tolerance that a probed element has to move some output
-MOST_TOUCHED = 3  # inputs
 RANDOM, RANDOM_LEAST = 2, 1e-2  # times the tolerance, and error, that two runs on the same inputs may be apart
-MORE_DRAWS = 3  # of inputs, where an output has so few elements that the scale and noise of one may be luck
 SEARCH_SECONDS = 5.0  # for the factor of `scaled`
 SEARCH_ELEMENTS = 1 << 24  # of an output that are looked at for that
-SAME_TIME = 1.25  # times what shipped inputs take, at most, for inputs that the clock may run on
 # Of tensors above this size one piece in so many is looked at around timed calls. Trials look at everything.
 SAMPLED_BYTES, SAMPLED_SHARE, PIECE_BYTES = 64 << 20, 8, 1 << 16
 
@@ -204,7 +218,7 @@ class Case:
                     buffer.mul_(1 + 0.5 * torch.rand(buffer.shape).to(buffer))
 
     def _describe(self, seed):
-        values = self._draw("shipped", seed ^ 1, 0)
+        values = self._draw(FAMILY_SHIPPED, seed ^ 1, 0)
         self.inputs_layout = tensors.Layout()
         self.values = []
         for index, value in enumerate(values):
@@ -300,7 +314,7 @@ class Case:
         with contextlib.ExitStack() as stack:
             if not self.cpu_inputs:
                 stack.enter_context(torch.device(self.device))
-            if into and family != "probe":
+            if into and family != FAMILY_PROBE:
                 stack.enter_context(DrawInto(into))
             values = self.get_inputs()
         if not isinstance(values, (list, tuple)):
@@ -314,15 +328,15 @@ class Case:
                 if value.numel() and not tensors.is_dense(value):
                     value = value.contiguous()
             result.append(value)
-        if family != "shipped":
+        if family != FAMILY_SHIPPED:
             generator = torch.Generator(device=self.device).manual_seed(seed ^ 0xFA311)
-            if family == "probe":
+            if family == FAMILY_PROBE:
                 result = self._probe(result, param_set, seed, generator)
-            elif family == "touched":
+            elif family == FAMILY_TOUCHED:
                 result = self._touch(result, param_set, seed, into)
             else:
                 fresh = [is_alone(v, result, into) for v in result]
-                scaling = (self.scaling or rule.Scaling()) if family == "scaled" else None
+                scaling = (self.scaling or rule.Scaling()) if family == FAMILY_SCALED else None
                 result = [self._change(v, family, generator, f, scaling, seed) for v, f in zip(result, fresh)]
         return result
 
@@ -335,26 +349,26 @@ class Case:
         def mirrored(t):
             return torch.triu(t) + torch.triu(t, 1).transpose(-1, -2) if symmetric else t
 
-        if family in ("signed", "scaled", "small", "unit", "offset", "negated"):
+        if family in (FAMILY_SIGNED, FAMILY_SCALED, FAMILY_SMALL, FAMILY_UNIT, FAMILY_OFFSET, FAMILY_NEGATED):
             # In place: of gigabytes there is seldom room for many, and each pass takes milliseconds.
             x = x if fresh else x.clone()
-            if family == "negated":
+            if family == FAMILY_NEGATED:
                 return x.neg_()
-            zero = x == 0 if family in ("unit", "offset") else None
+            zero = x == 0 if family in (FAMILY_UNIT, FAMILY_OFFSET) else None
             signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8)
             signs = mirrored(signs.mul_(2).sub_(1))
-            if family == "unit":
+            if family == FAMILY_UNIT:
                 x.mul_(0.01).add_(1)
             if not scaling or scaling.signs:
                 x.mul_(signs)
-            if family == "scaled":
+            if family == FAMILY_SCALED:
                 x.mul_((scaling or rule.Scaling()).factor_for(seed))
-            elif family == "small":
+            elif family == FAMILY_SMALL:
                 x.mul_(0.01)
-            elif family == "offset":
+            elif family == FAMILY_OFFSET:
                 x.add_(OFFSET)
             return x if zero is None else x.masked_fill_(zero, 0)
-        if family == "spikes":
+        if family == FAMILY_SPIKES:
             if x.is_contiguous() and not symmetric:
                 return self._spikes(x if fresh else x.clone(), generator)
             chosen = torch.rand(x.shape, generator=generator, device=x.device) < min(0.5, 8 / x.numel() + 1e-4)
@@ -415,17 +429,17 @@ class Case:
                     if not bool(torch.isfinite(b).all()):
                         return None
                     moved = max(moved, rule.largest_error(a, b) / rule.TOLERANCE[a.dtype])
-            if moved > PROBE_ENOUGH:
+            if moved > rule.SHOWS:
                 return place, scale * factor
         return None
 
     def _find_touches(self, param_set, seed):
         """Which inputs can be touched, and with which values."""
-        values = self._draw("shipped", seed, param_set)
+        values = self._draw(FAMILY_SHIPPED, seed, param_set)
         generator = torch.Generator(device=self.device).manual_seed(seed ^ 0x70C4)
         found = {}
         for pick, value in enumerate(values):
-            if len(found) < MOST_TOUCHED and reference.is_float(value) and value.numel():
+            if len(found) < rule.MOST_TOUCHED and reference.is_float(value) and value.numel():
                 shows = self._shows(values, param_set, seed, generator, pick)
                 if shows:
                     found[pick] = shows[1]
@@ -468,8 +482,8 @@ class Case:
         """How each output is judged on such inputs, by how far the reference is from float64; where that cannot run, by
         what the inputs' last bits change."""
         draws = [(values, outputs, seed)]
-        if any(o.is_floating_point() and o.numel() < rule.ROW for o in outputs):
-            for index in range(1, MORE_DRAWS + 1):
+        if any(o.is_floating_point() and o.numel() < rule.ROW_ELEMENTS for o in outputs):
+            for index in range(1, rule.MORE_DRAWS + 1):
                 other = reference.another_seed(seed, index) >> 11
                 drawn = self._draw(family, other, param_set)
                 draws.append((drawn, self._run(param_set, clones(drawn), other)[0], other))
@@ -517,7 +531,8 @@ class Case:
 
         def outputs_for(scaling, which):
             self.scaling = scaling or rule.Scaling()
-            values = self._draw("scaled" if scaling else "shipped", reference.another_seed(seed, which) >> 11, 0)
+            family = FAMILY_SCALED if scaling else FAMILY_SHIPPED
+            values = self._draw(family, reference.another_seed(seed, which) >> 11, 0)
             return values, self._run(0, clones(values), seed)[0]
 
         def run(scaling, which):
@@ -542,7 +557,7 @@ class Case:
 
     def _same_time(self, values, seed):
         """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
-        shipped = self._draw("shipped", seed, 0)
+        shipped = self._draw(FAMILY_SHIPPED, seed, 0)
 
         def best(of):
             seconds = []
@@ -557,7 +572,7 @@ class Case:
 
         def alike():
             usual, these = best(shipped), best(values)
-            return max(usual, these) <= SAME_TIME * min(usual, these) + 5e-6
+            return max(usual, these) <= rule.SAME_TIME * min(usual, these) + 5e-6
 
         return any(alike() for _ in range(4))
 
@@ -604,7 +619,7 @@ class Case:
             if key not in self.surveyed:
                 self.surveyed[key] = self._survey_one(family, param_set, seed)
             usable = self.surveyed[key][0]
-            if usable and timed and family == "scaled":
+            if usable and timed and family == FAMILY_SCALED:
                 usable = self._same_time(self._draw(family, seed, param_set), seed)
             result.append({"usable": usable})
         if self.kind == "cuda":
@@ -612,11 +627,11 @@ class Case:
         return result
 
     def _survey_one(self, family, param_set, seed):
-        if family == "touched":
+        if family == FAMILY_TOUCHED:
             self._find_touches(param_set, seed)
             if not self.touches[param_set]:
                 return False, []
-        if family == "scaled":
+        if family == FAMILY_SCALED:
             if self.scaling is None:
                 self.find_scaling(seed)
             if param_set == 0 and not self.scaling.blind:
@@ -628,9 +643,9 @@ class Case:
             self._limits(family, values, outputs, param_set, seed) if finite else [rule.Limit(o.dtype) for o in outputs]
         )
         # Far from the problem's own scale only float64 says how far the reference itself is to be trusted.
-        if self.doubles[param_set] is False and family in ("offset", "spikes", "scaled", "touched"):
+        if self.doubles[param_set] is False and family in (FAMILY_OFFSET, FAMILY_SPIKES, FAMILY_SCALED, FAMILY_TOUCHED):
             return False, limits
-        shipped = family == "shipped" and param_set == 0
+        shipped = family == FAMILY_SHIPPED and param_set == 0
         trusted = all(limit.noise <= BAD_NOISE[self.kind] for limit in limits)
         return shipped or (finite and trusted), limits
 
@@ -711,9 +726,9 @@ class Case:
         """Compares outputs (tensors or Pieces) with a set's expected ones."""
         values, wanted, scales = self.expected(entry)
         if not self.mutates and not self.intact(lane, entry, values, seed):
-            return {"verdict": "inputs_changed"}
-        worst = {"verdict": "equal", "max_error": 0.0}
-        shipped = entry["family"] == "shipped" and entry["param_set"] == 0
+            return {"verdict": WORD_INPUTS_CHANGED}
+        worst = {"verdict": WORD_EQUAL, "max_error": 0.0}
+        shipped = entry["family"] == FAMILY_SHIPPED and entry["param_set"] == 0
         for index, (want, have) in enumerate(zip(wanted, got)):
             base = rule.TOLERANCE.get(want.dtype, 0.0)
             tolerance = self.limit(entry, index, want.dtype).tolerance(want.dtype) if hardened else None
@@ -725,7 +740,8 @@ class Case:
             result = rule.compare(looked_at, have, tolerance, base if shipped or not hardened else None, scale)
             if result["different"]:
                 first = result["first"] if flat is want else sample.place(result["first"], flat)
-                result["verdict"] = "not_finite" if result["not_finite"] else "different"
+                finite = not result["not_finite"]
+                result["verdict"] = WORD_DIFFERENT if finite else WORD_NOT_FINITE
                 result["output"] = index
                 result["elements"] = looked_at.numel()
                 result["place"] = [int(i) for i in unravel(first, want.shape)]
@@ -1081,7 +1097,7 @@ class Referee:
         for entry in request["calls"]:
             got = [self._output(case, item) for item in entry["outputs"]]
             if any(g is None for g in got):
-                verdicts.append({"verdict": "unreachable"})
+                verdicts.append({"verdict": WORD_UNREACHABLE})
                 continue
             verdict = self._judge(case, request, entry, got)
             if verdict is None:

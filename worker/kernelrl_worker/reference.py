@@ -24,6 +24,12 @@ import types
 import torch
 
 from kernelrl_worker import rule
+from kernelrl_worker.constants import (
+    FAMILY_SCALED,
+    FAMILY_SHIPPED,
+    FAMILY_SIGNED,
+    FAMILY_TOUCHED,
+)
 
 TYPES = {
     torch.float32: "f32",
@@ -40,15 +46,11 @@ CASTS = {
     torch.int8: torch.int64,
     torch.uint8: torch.int64,
 }
-# Times the tolerance that one changed element has to move some output; how large it is tried, in sizes of its input;
-# and of how many inputs.
-SHOWS, TOUCH_FACTORS, MOST_TOUCHED = 50, (10.0, 300.0, 1e4, 1e6), 3
+TOUCH_FACTORS = (10.0, 300.0, 1e4, 1e6)  # how large one changed element is tried, in sizes of its input
 # A forward that is slower is not run again and again to see what shows; nor, beyond the second, in float64.
 SLOW_SECONDS, TOO_SLOW_SECONDS = 0.25, 2.5
-MORE_DRAWS = 3  # of inputs, where an output has so few elements that the scale and noise of one may be luck
 RANDOM = 10  # times the tolerance that two runs on the same inputs may be apart
 SEARCH_SECONDS = 3.0  # for the factor of `scaled`
-SAME_TIME = 1.25  # times what shipped inputs take, at most, for inputs that the clock may run on
 
 
 class ProblemError(Exception):
@@ -225,14 +227,14 @@ class Problem:
         for value in values:
             if isinstance(value, torch.Tensor):
                 value = supported(value)
-                if value.is_floating_point() and family == "signed":
+                if value.is_floating_point() and family == FAMILY_SIGNED:
                     value = random_signs(value)
-                elif value.is_floating_point() and family == "scaled":
+                elif value.is_floating_point() and family == FAMILY_SCALED:
                     value = (random_signs(value) if scaling.signs else value) * scaling.factor_for(seed)
             elif not isinstance(value, (bool, int, float)):
                 raise ProblemError(f"an input of type {type(value).__name__} is not supported")
             result.append(value)
-        if family == "touched":
+        if family == FAMILY_TOUCHED:
             if self.touches is None:
                 self._find_touches(result)
             self._touch(result)
@@ -247,7 +249,7 @@ class Problem:
         if time.perf_counter() - start > SLOW_SECONDS:
             return
         for index, value in enumerate(inputs):
-            if len(self.touches) < MOST_TOUCHED and is_float(value) and value.numel():
+            if len(self.touches) < rule.MOST_TOUCHED and is_float(value) and value.numel():
                 size = self._size_that_shows(inputs, index, base)
                 if size:
                     self.touches.append((index, size))
@@ -268,7 +270,7 @@ class Problem:
                     continue
                 if not bool(torch.isfinite(b).all()):
                     return 0
-                if rule.largest_error(a, b) > SHOWS * rule.TOLERANCE[a.dtype]:
+                if rule.largest_error(a, b) > rule.SHOWS * rule.TOLERANCE[a.dtype]:
                     return factor * scale
         return 0
 
@@ -295,7 +297,7 @@ class Problem:
         return outputs, buffers
 
     def _describe(self, seeds):
-        inputs = self._inputs("shipped", seeds[0] ^ 1)
+        inputs = self._inputs(FAMILY_SHIPPED, seeds[0] ^ 1)
         seed_all(seeds[0] ^ 2)
         outputs, buffers = self._run(inputs, 0)
         seed_all(seeds[0] ^ 3)
@@ -371,8 +373,8 @@ class Problem:
         sum cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the
         inputs' last bits change."""
         draws = [(inputs, results, seed)]
-        if any(r.is_floating_point() and r.numel() < rule.ROW for r in results):
-            for index in range(1, MORE_DRAWS + 1):
+        if any(r.is_floating_point() and r.numel() < rule.ROW_ELEMENTS for r in results):
+            for index in range(1, rule.MORE_DRAWS + 1):
                 other = another_seed(seed, index)
                 values = self._inputs(family, other)
                 draws.append((values, self._results(values, param_set, other), other))
@@ -394,7 +396,7 @@ class Problem:
 
         def run(scaling, which):
             try:
-                values = self._inputs("scaled" if scaling else "shipped", another_seed(seed, which), scaling)
+                values = self._inputs(FAMILY_SCALED if scaling else FAMILY_SHIPPED, another_seed(seed, which), scaling)
                 return self._results(values, 0, seed)
             except ProblemError:
                 raise
@@ -402,7 +404,7 @@ class Problem:
                 return None
 
         def stands(scaling):
-            values = self._inputs("scaled", seed, scaling)
+            values = self._inputs(FAMILY_SCALED, seed, scaling)
             mine, true = self._results(values, 0, seed), self._exact(values, 0, seed)
             return true is not None and all(
                 rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0)
@@ -414,7 +416,7 @@ class Problem:
 
     def _same_time(self, inputs, seed):
         """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
-        shipped = self._inputs("shipped", seed)
+        shipped = self._inputs(FAMILY_SHIPPED, seed)
 
         def best(values):
             seconds = []
@@ -429,7 +431,7 @@ class Problem:
 
         def alike():
             usual, these = best(shipped), best(inputs)
-            return max(usual, these) <= SAME_TIME * min(usual, these) + 5e-6
+            return max(usual, these) <= rule.SAME_TIME * min(usual, these) + 5e-6
 
         return any(alike() for _ in range(4))
 
@@ -500,9 +502,9 @@ class Problem:
             limits = [rule.limit_of([(v, None)], False) for v in written]
         # Only float64 says how far the reference is to be trusted where one element is unlike the others.
         known = isinstance(self.doubles[param_set], torch.nn.Module)
-        usable = family != "touched" or (bool(self.touches) and known)
+        usable = family != FAMILY_TOUCHED or (bool(self.touches) and known)
         timed = usable and (
-            family != "scaled" or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed))
+            family != FAMILY_SCALED or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed))
         )
         return {
             "finite": finite and usable,

@@ -11,14 +11,27 @@ import math
 
 import torch
 
+from kernelrl_worker.constants import (
+    FLOOR_HALF,
+    FLOOR_SINGLE,
+    ROW_ELEMENTS,
+    TOLERANCE_HALF,
+    TOLERANCE_NOISES,
+    TOLERANCE_SINGLE,
+    ZERO_SCALE,
+)
+
 CHUNK = 1 << 26  # elements compared at a time
 QUICK_CHUNK = 1 << 28  # when nothing is expected to be wrong
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-ROW = 64  # elements that a row has at least, where there are so many
-ZERO_SCALE = 1e-3  # of an output that is zero everywhere
+TOLERANCE = {torch.float64: TOLERANCE_SINGLE, torch.float32: TOLERANCE_SINGLE}
+TOLERANCE |= {torch.float16: TOLERANCE_HALF, torch.bfloat16: TOLERANCE_HALF}
 # A row's scale is at least this share of the rows' median. The first that keeps ten times the reference's own error
 # below the tolerance is taken; the last is one scale for all rows.
-FLOORS = (1e-2, 1e-1, 1.0, 1e30)
+FLOORS = (FLOOR_SINGLE, 1e-1, 1.0, 1e30)
+# Inputs that tell answers apart: times the tolerance that one changed element has to move some output, and of how many
+# inputs one is changed; draws of inputs, where an output has so few elements that the scale and noise of one may be
+# luck; times what shipped inputs take, at most, for inputs that the clock may run on.
+SHOWS, MOST_TOUCHED, MORE_DRAWS, SAME_TIME = 50, 3, 3, 1.25
 
 
 class Limit:
@@ -30,12 +43,12 @@ class Limit:
         self.typical = typical  # scale of an output of few elements, over several draws; 0: it speaks for itself
 
     def tolerance(self, dtype):
-        return max(TOLERANCE.get(dtype, 0.0), 10 * self.noise)
+        return max(TOLERANCE.get(dtype, 0.0), TOLERANCE_NOISES * self.noise)
 
 
 def first_floor(dtype):
     """Half types round by about their tolerance: no row can be held to less than a typical one."""
-    return FLOORS[0] if dtype in (torch.float32, torch.float64) else 1.0
+    return FLOORS[0] if dtype in (torch.float32, torch.float64) else FLOOR_HALF
 
 
 def smallest_scale(dtype):
@@ -48,10 +61,10 @@ def row_length(shape):
     """Elements of a row. It divides the number of all, and no row is a part of the last dimension."""
     length = 1
     for size in reversed(shape):
-        if length > 1 and length * size >= ROW:
-            return length * next(k for k in range(1, size + 1) if size % k == 0 and length * k >= ROW)
+        if length > 1 and length * size >= ROW_ELEMENTS:
+            return length * next(k for k in range(1, size + 1) if size % k == 0 and length * k >= ROW_ELEMENTS)
         length *= size
-        if length >= ROW:
+        if length >= ROW_ELEMENTS:
             break
     return max(length, 1)
 
@@ -269,7 +282,7 @@ def largest_error(want, got, limit=None, scales=None):
 
 def typical_scale(draws):
     """Of one output in several draws of inputs: 0 where a single one has elements enough to say."""
-    if draws[0].numel() >= ROW or not draws[0].is_floating_point():
+    if draws[0].numel() >= ROW_ELEMENTS or not draws[0].is_floating_point():
         return 0.0
     sizes = sorted(s for s in map(rms_of, draws) if s > 0)
     return sizes[(len(sizes) - 1) // 2] if sizes else 0.0
@@ -293,7 +306,7 @@ def limit_of(pairs, known=True):
             if true is not None and true.shape == mine.shape and mine.numel():
                 scale.apply(limit)
                 limit.noise = max(limit.noise, largest_error(mine, true, scales=scale))
-        if 10 * limit.noise <= TOLERANCE[dtype]:
+        if TOLERANCE_NOISES * limit.noise <= TOLERANCE[dtype]:
             break
     return limit
 

@@ -10,7 +10,7 @@
 #include "cuda/shared/bf16.cuh"
 #include "tensor/ops.h"
 
-enum { UNIT = CU_UNIT, PIECES = UNIT / 32, TILE_PAIRS = 16, WARPS = 4, THREADS = 32 * WARPS };
+enum { UNIT = CUDA_UNIT, PIECES = UNIT / 32, TILE_PAIRS = CUDA_SPLIT_PAIRS, WARPS = 4, THREADS = 32 * WARPS };
 static_assert(UNIT % KV_BLOCK == 0 && KV_BLOCK % 32 == 0, "a piece of 32 keys lies in one block");
 
 /* What a warp knows of its tile. */
@@ -605,10 +605,6 @@ template <int DP> static int walk(const struct cu_dev *d, const struct cu_attn16
 extern "C" int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a) {
     if (a->n_tasks <= 0) return 0;
     return a->K <= 64 ? walk<64>(d, a) : walk<128>(d, a);
-}
-
-extern "C" int64_t cu_attention16_part_bytes(int64_t units, int64_t K) {
-    return units * TILE_PAIRS * ((K <= 64 ? 64 : 128) + 2) * (int64_t)sizeof(float);
 }
 
 template <int DP> static int launch_units(const struct cu_dev *d, const struct cu_attn16 *a) {

@@ -14,13 +14,13 @@ enum { LONG_RUN = 8 }; /* units: shorter runs are not split for the sake of bala
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void plan16_free(struct plan16 *p) {
+void plan16_free(struct cuda_backend *c) {
+    struct plan16 *p = &c->plan16;
     free(p->h_kv);
     free(p->h_split);
     free(p->h_walk);
     free(p->h_table);
-    cudaFree(p->dev.p);
-    cudaFree(p->own_kv.p);
+    device_free(c, p->dev.p);
 }
 
 #define ROOM(array, n, cap)                                               \
@@ -30,16 +30,6 @@ void plan16_free(struct plan16 *p) {
             (array) = xrealloc((array), (size_t)(cap) * sizeof *(array)); \
         }                                                                 \
     } while (0)
-
-/* 1, 2, 3, 4, 6, 8, 12, 16, ... */
-static int64_t rounded_up(int64_t n) {
-    int64_t size = 1;
-    while (size < n) {
-        if (size + size / 2 >= n && size > 1) return size + size / 2;
-        size *= 2;
-    }
-    return size;
-}
 
 /* Rows `row`.. become keys `key`.. of a sequence whose table begins at `table`. */
 static void write_rows(struct plan16 *p, const int32_t *table, int64_t row, int64_t key, int64_t n) {
@@ -91,8 +81,8 @@ static void own_cache(struct plan16 *p, const struct attn_seq *seq, int i, int64
 
 static void query_tasks(struct plan16 *p, const struct attn_seq *s, struct attn_shape shape, int64_t table) {
     const int64_t rep = shape.H / shape.G, pairs = s->len * rep;
-    const bool split = pairs <= CU_SPLIT_PAIRS;
-    const int64_t tile = split ? CU_SPLIT_PAIRS : CU_WALK_PAIRS, units = ceil_div(s->past + s->len, CU_UNIT);
+    const bool split = cuda_is_split(s, shape.H, shape.G);
+    const int64_t tile = split ? CUDA_SPLIT_PAIRS : CU_WALK_PAIRS, units = cuda_units(s, shape.H, shape.G);
     /* The last rows see the most keys: they go first. */
     for (int64_t first = pairs > 0 ? (pairs - 1) / tile * tile : 0; first >= 0; first -= tile)
         for (int32_t g = 0; g < shape.G; g++) {
@@ -147,7 +137,7 @@ static bool send_plan(struct cuda_backend *c, const char *op, struct plan16 *p) 
     p->table = stage_add(&s, p->h_table, table);
     if (c->pass.mode != PASS_RUN) return stage_send(c, op, &s);
     /* The ring comes round again before a pass ends: a place of its own. */
-    char *to = cuda_scratch(c, op, &p->dev, bytes);
+    char *to = device_room(c, op, &p->dev, (int64_t)bytes);
     if (!to || !cuda_ok(c, op, cudaMemcpyAsync(to, s.host, s.used, cudaMemcpyHostToDevice, c->stream))) return false;
     p->kv_task = (const void *)(to + ((const char *)p->kv_task - from));
     p->split = (const void *)(to + ((const char *)p->split - from));
@@ -188,9 +178,9 @@ struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct at
         query_tasks(p, &seq[i], s, table);
     }
     if (c->pass.open && c->pass.rec) { /* sizes that hold for a while */
-        p->max_units = rounded_up(p->max_units);
-        p->part_units = rounded_up(i64_max(p->part_units, 1));
-        const int64_t room = rounded_up(p->n_table + 1);
+        p->max_units = cuda_recorded_size(p->max_units);
+        p->part_units = cuda_recorded_size(i64_max(p->part_units, 1));
+        const int64_t room = cuda_recorded_size(p->n_table + 1);
         table_room(p, room - p->n_table);
         memset(p->h_table + p->n_table, 0, (size_t)(room - p->n_table) * sizeof *p->h_table);
         p->n_table = room;

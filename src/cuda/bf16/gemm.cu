@@ -69,7 +69,7 @@ extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------
  */
 
-enum { CHAINS = CU_LORA_CHAINS, DOWN_FEW = 64, DOWN_WIDE = 4, DOWN_LONG = 8192, DOWN_BLOCKS = 4 };
+enum { CHAINS = CUDA_LORA_CHAINS, DOWN_WIDE = CUDA_LORA_WIDE / 8, DOWN_BLOCKS = 4 };
 
 /* t = scale x A^T: BLOCKS blocks have 16 rows and 8 NT of A's, their warps share k, a chain each. Of few rows they are
  * narrow, so that there are many; of more rows wide, so that there are not many more than multiprocessors that the
@@ -228,21 +228,14 @@ static __global__ void __launch_bounds__(THREADS) lora_up_kernel(const struct cu
 static __global__ void nothing_kernel(int unused) { (void)unused; }
 extern "C" int cu_nothing(const struct cu_dev *d) { return LAUNCH(nothing_kernel, 1, 32, 0, d->stream, 0); }
 
-extern "C" int64_t cu_lora_down_tiles(const struct cu_lora *l) {
-    const int64_t cols = l->n * l->R;
-    return l->K > DOWN_LONG && l->T > DOWN_FEW && l->T < CU_LORA_MANY && cols > 8
-               ? ceil_div(l->T, 16) * ceil_div(cols, 8 * DOWN_WIDE)
-               : 0;
-}
-
 extern "C" int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l) {
     if (l->T <= 0 || l->n <= 0) return 0;
     if (cu_lora_takes_down(d, l)) return cu_lora_down_many(d, l);
-    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R, shared = cu_lora_down_tiles(l);
+    const int64_t high = ceil_div(l->T, 16), cols = l->n * l->R, shared = cuda_lora_tiles(l->T, l->K, cols);
     if (shared > 0)
         return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, DOWN_BLOCKS>), shared * DOWN_BLOCKS, 32 * CHAINS / DOWN_BLOCKS, 0,
                       d->stream, *l);
-    if (l->T > DOWN_FEW && cols > 8)
+    if (l->T > CUDA_LORA_FEW && cols > 8)
         return LAUNCH((lora_down_kernel<DOWN_WIDE, 4, 1>), high * ceil_div(cols, 8 * DOWN_WIDE), 32 * CHAINS, 0,
                       d->stream, *l);
     return LAUNCH((lora_down_kernel<1, 8, 1>), high * ceil_div(cols, 8), 32 * CHAINS, 0, d->stream, *l);

@@ -75,7 +75,7 @@ extern "C" int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, str
 
 /* A row at a time, all of which is asked for at once: with xh = x r, dx += r (dy gain - xh mean(dy gain xh)). A block
  * takes one row, or with GAIN up to GAIN_ROWS, of which partial[block] gets the sum of dy xh, rows ascending. */
-enum { GAIN_ROWS = 16 };
+enum { GAIN_ROWS = CUDA_GAIN_ROWS };
 template <int N_THREADS, int QUADS, bool GAIN>
 static __global__ void __launch_bounds__(N_THREADS)
     rmsnorm_back16_kernel(struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x, const float *gain,
@@ -152,14 +152,12 @@ static int norm_back(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y
     return rc ? rc : cu_add_up(d, dgain, partial, blocks, x.cols);
 }
 
-extern "C" int64_t cu_norm_partials(int64_t rows) { return ceil_div(rows, GAIN_ROWS); }
-
 extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy,
                                  struct cu_mat x, const float *gain, float eps, uint16_t *rounded, float *dgain,
                                  float *partial, int *done) {
     *done = x.rows <= 0 ||
-            (x.cols % 4 == 0 && x.cols <= 4096 && aligned16(dx.p, dx.ld) && aligned16(x.p, x.ld) &&
-             aligned16(gain, 4) && (((uintptr_t)y.p | (uintptr_t)dy.p) & 7) == 0 && y.ld % 4 == 0 && dy.ld % 4 == 0);
+            (cuda_norm_back_takes(x.cols) && aligned16(dx.p, dx.ld) && aligned16(x.p, x.ld) && aligned16(gain, 4) &&
+             (((uintptr_t)y.p | (uintptr_t)dy.p) & 7) == 0 && y.ld % 4 == 0 && dy.ld % 4 == 0);
     if (x.rows <= 0 || !*done) return 0;
     if (x.cols <= 1536) return norm_back<128, 3>(d, dx, y, dy, x, gain, eps, rounded, dgain, partial);
     return norm_back<256, 4>(d, dx, y, dy, x, gain, eps, rounded, dgain, partial);
@@ -168,7 +166,7 @@ extern "C" int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struc
 /* ---- sums over rows -----------------------------------------------------------------------------------------------
  */
 
-enum { RUNS = 8, SUM_ROWS = 128 };
+enum { RUNS = 8, SUM_ROWS = CUDA_BIAS_ROWS };
 
 /* out[j] += the sum over b of partial[b][j]: RUNS warps each take every RUNSth b ascending, then theirs in order. */
 static __global__ void __launch_bounds__(RUNS * 32)
@@ -217,11 +215,9 @@ static __global__ void __launch_bounds__(RUNS * 32) bias_grad16_kernel(float *pa
     *reinterpret_cast<float2 *>(partial + t0 / SUM_ROWS * dy.cols + j) = s;
 }
 
-extern "C" int64_t cu_bias_partials(int64_t rows) { return ceil_div(rows, SUM_ROWS); }
-
 extern "C" int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float *partial, int *done) {
-    const int64_t blocks = cu_bias_partials(dy.rows);
-    *done = dy.cols % 2 == 0 && dy.ld % 2 == 0 && ((uintptr_t)dy.p & 3) == 0;
+    const int64_t blocks = ceil_div(dy.rows, SUM_ROWS);
+    *done = cuda_bias_grad_takes(dy.cols) && dy.ld % 2 == 0 && ((uintptr_t)dy.p & 3) == 0;
     if (!*done || dy.rows <= 0 || dy.cols <= 0) return 0;
     const int rc =
         LAUNCH(bias_grad16_kernel, blocks * ceil_div(dy.cols, (int64_t)64), RUNS * 32, 0, d->stream, partial, dy);

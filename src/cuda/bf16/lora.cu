@@ -7,18 +7,18 @@ enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS };
 /* ---- t = scale x A^T ----------------------------------------------------------------------------------------------
  */
 
-/* A block has 32 rows and 32 of A's; its warps share k, each OWN of the CU_LORA_CHAINS chains over pieces of 32 that
+/* A block has 32 rows and 32 of A's; its warps share k, each OWN of the CUDA_LORA_CHAINS chains over pieces of 32 that
  * are added in order at the end. A warp asks for AHEAD pieces together: it is their number on a multiprocessor that
  * keeps memory busy. A chain's part lies in shared memory as the fragments do, a float4 a thread. */
 enum { DOWN_ROWS = 32, DOWN_COLS = 32, DOWN_WARPS = 8, DOWN_THREADS = 32 * DOWN_WARPS, AHEAD = 2 };
-enum { OWN = CU_LORA_CHAINS / DOWN_WARPS, DOWN_BYTES = CU_LORA_CHAINS * DOWN_ROWS * DOWN_COLS * 4 };
+enum { OWN = CUDA_LORA_CHAINS / DOWN_WARPS, DOWN_BYTES = CUDA_LORA_CHAINS * DOWN_ROWS * DOWN_COLS * 4 };
 
 static __global__ void __launch_bounds__(DOWN_THREADS, 2) lora_down_many_kernel(const struct cu_lora l) {
     DYNAMIC_SHARED(shared);
-    float4 *const part = reinterpret_cast<float4 *>(shared); /* [CU_LORA_CHAINS][2][4][32] */
+    float4 *const part = reinterpret_cast<float4 *>(shared); /* [CUDA_LORA_CHAINS][2][4][32] */
     const int64_t cols = l.n * l.R, per_row = ceil_div(cols, DOWN_COLS);
     const int64_t m0 = blockIdx.x / per_row * DOWN_ROWS, n0 = blockIdx.x % per_row * DOWN_COLS;
-    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CU_LORA_CHAINS);
+    const int64_t pieces = ceil_div(l.K, 32), each = ceil_div(pieces, CUDA_LORA_CHAINS);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane / 4, c = lane % 4;
     const uint16_t *x[4], *a[4]; /* in place of rows that are not there the last one */
 #pragma unroll
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2) lora_down_many_kernel(
     static_assert(DOWN_THREADS == 2 * 4 * 32, "a thread finishes four outputs");
     float s[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int chain = 0; chain < CU_LORA_CHAINS; chain++) {
+    for (int chain = 0; chain < CUDA_LORA_CHAINS; chain++) {
         const float4 p = part[chain * DOWN_THREADS + threadIdx.x];
         s[0] = s[0] + p.x, s[1] = s[1] + p.y, s[2] = s[2] + p.z, s[3] = s[3] + p.w;
     }
@@ -203,7 +203,7 @@ template <int PIECES, int TILES_OF> static int up(const struct cu_dev *d, const 
 extern "C" int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l) {
     l->up_blocks = 0;
     for (int i = 0; i < l->n; i++) l->up_blocks += ceil_div(l->site[i].N, BLOCK_N);
-    if (l->T < CU_LORA_MANY) return l->R <= 32 ? up<1, ROWS / 16>(d, l) : up<2, ROWS / 16>(d, l);
+    if (l->T < CUDA_LORA_MANY) return l->R <= 32 ? up<1, ROWS / 16>(d, l) : up<2, ROWS / 16>(d, l);
     return l->R <= 32 ? up<1, ROWS / 8>(d, l) : up<2, ROWS / 8>(d, l);
 }
 
@@ -292,7 +292,7 @@ extern "C" int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y) 
 
 template <int PIECES> static int swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y) {
     const int64_t wide = ceil_div(y.cols, BLOCK_N);
-    if (l->T < CU_LORA_MANY)
+    if (l->T < CUDA_LORA_MANY)
         return LAUNCH((lora_swiglu_kernel<PIECES, 1>), ceil_div(l->T, 16) * wide, THREADS, 0, d->stream, *l, y);
     return LAUNCH((lora_swiglu_kernel<PIECES, TILES>), ceil_div(l->T, ROWS) * wide, THREADS, 0, d->stream, *l, y);
 }
@@ -308,7 +308,7 @@ extern "C" int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, s
 /* Over few rows the many narrow blocks of the kernel for few occupy a GPU better. */
 extern "C" int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l) {
     const int64_t blocks = ceil_div(l->T, DOWN_ROWS) * ceil_div(l->n * l->R, DOWN_COLS);
-    return blocks >= d->sm_count && l->T >= CU_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
+    return blocks >= d->sm_count && l->T >= CUDA_LORA_MANY && l->K % 8 == 0 && l->x.vec && l->a.vec &&
            DOWN_BYTES <= d->max_shared;
 }
 
@@ -320,5 +320,5 @@ extern "C" int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l)
         if (!s->b.vec || s->N % 8 != 0 || ((uintptr_t)s->y & 15) != 0 || s->ldy % (s->y16 ? 8 : 4) != 0) return 0;
         blocks += ceil_div(s->N, BLOCK_N);
     }
-    return l->T >= CU_LORA_MANY || (l->T > ROWS / 2 && ceil_div(l->T, ROWS) * blocks >= d->sm_count);
+    return l->T >= CUDA_LORA_MANY || (l->T > ROWS / 2 && ceil_div(l->T, ROWS) * blocks >= d->sm_count);
 }

@@ -6,9 +6,16 @@
  * neighbours of W and four of S, and pairs of rows become the words of a fragment by exchanging halves. */
 #include "cuda/shared/bf16.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, GROUP = 16 /* rows */, COLS = 64, THIN = 32, VALUES = COLS * THIN / 32 };
-enum { MOST_COLS = 2048 /* of more cuBLASLt has enough tiles to occupy the device, and is faster */ };
-enum { AHEAD = 2, SHARED = WARPS * COLS * THIN * 4, MOST_PARTS = 64, LEAST_ROWS = WARPS * GROUP };
+enum {
+    WARPS = 8,
+    THREADS = 32 * WARPS,
+    GROUP = 16 /* rows */,
+    COLS = CUDA_THIN_COLS,
+    THIN = CUDA_THIN_R,
+    VALUES = COLS * THIN / 32
+};
+static_assert((int)CUDA_THIN_ROWS == WARPS * GROUP, "a part has work for each warp");
+enum { AHEAD = 2, SHARED = WARPS * COLS * THIN * 4 };
 
 /* Words of rows a and b: their low halves, and their high halves. */
 static __device__ __forceinline__ uint32_t low_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
@@ -92,14 +99,6 @@ static __global__ void fold_kernel(float *out, const float *parts, int64_t n, in
     out[i] = out[i] + sum;
 }
 
-/* As many blocks as fit at a time, two a multiprocessor, of at least LEAST_ROWS rows each. */
-extern "C" int64_t cu_thin_parts(const struct cu_dev *d, struct cu_thin *a) {
-    const int64_t blocks = ceil_div(a->N, COLS) * ceil_div(a->R, THIN), fit = 2 * (int64_t)d->sm_count / blocks;
-    const int64_t most = fit < 1 ? 1 : fit < MOST_PARTS ? fit : MOST_PARTS;
-    a->part_rows = ceil_div(ceil_div(a->T, most), LEAST_ROWS) * LEAST_ROWS;
-    return ceil_div(a->T, a->part_rows);
-}
-
 extern "C" int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *parts) {
     const int64_t count = ceil_div(a->T, a->part_rows), n = a->N * a->R;
     const int64_t blocks = ceil_div(a->N, COLS) * ceil_div(a->R, THIN) * count;
@@ -111,6 +110,6 @@ extern "C" int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *p
 }
 
 extern "C" int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a) {
-    return a->T >= 512 && a->N <= MOST_COLS && a->R <= 192 && a->R % 8 == 0 && a->N % 8 == 0 && a->lds % 4 == 0 &&
-           a->ldw % 8 == 0 && (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
+    return cuda_thin_takes(a->T, a->N, a->R) && a->lds % 4 == 0 && a->ldw % 8 == 0 &&
+           (((uintptr_t)a->w & 15) | ((uintptr_t)a->s & 7)) == 0 && SHARED <= d->max_shared;
 }

@@ -69,17 +69,9 @@ void bf16_weight_get(struct backend *be, const struct weight *w, int64_t row, in
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-static bool lined_up(const void *p, int64_t ld, size_t element) {
-    return ((uintptr_t)p | ((size_t)ld * element)) % 16 == 0;
-}
-
-static size_t factor_bytes(struct tensor x) { return ((size_t)(x.rows * x.cols) * 2 + 255) & ~(size_t)255; }
-
-static bool is_factor(struct tensor x) { return x.dt == DT_BF16 && (x.cols % 8 != 0 || lined_up(x.data, x.ld, 2)); }
-
 /* Rounds or copies x to `s`. */
-static bool make_factor(struct cuda_backend *c, const char *op, struct tensor *x, struct device_slab *s,
-                        size_t offset_bytes, size_t room_bytes) {
+static bool make_factor(struct cuda_backend *c, const char *op, struct tensor *x, enum cuda_slab s,
+                        int64_t offset_bytes, int64_t room_bytes) {
     char *p = cuda_scratch(c, op, s, room_bytes);
     if (!p) return false;
     struct tensor y = tensor_of(p + offset_bytes, DT_BF16, x->rows, x->cols);
@@ -97,18 +89,18 @@ static bool make_factor(struct cuda_backend *c, const char *op, struct tensor *x
 
 /* x in bfloat16, and lined up for wide reads where its width allows it; rounded or copied into x16 when it is not so
  * already. What x16 begins with is remembered until another op than a gradient's product comes (cuda_begin). */
-static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, size_t offset_bytes, size_t room_bytes) {
-    if (is_factor(*x)) return true;
+static bool factor(struct cuda_backend *c, const char *op, struct tensor *x, int64_t offset_bytes, int64_t room_bytes) {
+    if (cuda_is_factor(*x)) return true;
     struct tensor *const r = &c->rounded;
-    const bool grows = room_bytes > c->x16.bytes;
+    const bool grows = room_bytes > (int64_t)c->slab[CUDA_X16].bytes;
     if (offset_bytes == 0 && !grows && x->dt == DT_F32 && r->data == x->data && r->rows == x->rows &&
         r->cols == x->cols && r->ld == x->ld) {
-        *x = tensor_of(c->x16.p, DT_BF16, x->rows, x->cols);
+        *x = tensor_of(c->slab[CUDA_X16].p, DT_BF16, x->rows, x->cols);
         return true;
     }
-    if (grows || (r->data && offset_bytes < factor_bytes(*r))) r->data = NULL;
+    if (grows || (r->data && offset_bytes < cuda_factor_bytes(*r))) r->data = NULL;
     const struct tensor from = *x;
-    if (!make_factor(c, op, x, &c->x16, offset_bytes, room_bytes)) return false;
+    if (!make_factor(c, op, x, CUDA_X16, offset_bytes, room_bytes)) return false;
     if (from.dt == DT_F32 && offset_bytes == 0 && c->pass.mode == PASS_RUN) *r = from;
     return true;
 }
@@ -120,10 +112,11 @@ static void written(struct cuda_backend *c, const void *p, size_t bytes) {
     if (begin < first + (size_t)(r->rows * r->ld) * sizeof(float) && first < begin + bytes) c->rounded.data = NULL;
 }
 
-bool bf16_lines_up(struct tensor x) { return x.cols % 8 == 0 && lined_up(x.data, x.ld, 4); }
+bool bf16_lines_up(struct tensor x) { return x.cols % 8 == 0 && cuda_lines_up(x.data, x.ld, 4); }
 
 uint16_t *bf16_rounding_room(const struct cuda_backend *c, struct tensor x) {
-    return bf16_lines_up(x) && factor_bytes(x) <= c->x16.bytes ? c->x16.p : NULL;
+    const struct device_slab *s = &c->slab[CUDA_X16];
+    return bf16_lines_up(x) && cuda_factor_bytes(x) <= (int64_t)s->bytes ? s->p : NULL;
 }
 
 void bf16_round_to(struct cuda_backend *c, const char *op, uint16_t *y, struct tensor x) {
@@ -131,7 +124,7 @@ void bf16_round_to(struct cuda_backend *c, const char *op, uint16_t *y, struct t
 }
 
 static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
-    return (struct cu_side16){p, row, step, step == 1 && lined_up(p, row, 2)};
+    return (struct cu_side16){p, row, step, step == 1 && cuda_lines_up(p, row, 2)};
 }
 
 /* ---- few rows ---- */
@@ -185,9 +178,9 @@ static void run_product(struct cuda_backend *c, const char *op, struct lt_produc
     bool done = false;
     if (p.m % 8 == 0 && p.k % 8 == 0 && p.k > 0) {
         const struct lt_product wanted = p;
-        if (!lined_up(p.d, p.ldd, out)) { /* only tests have such */
+        if (!cuda_lines_up(p.d, p.ldd, (int64_t)out)) { /* only tests have such */
             const size_t row = (size_t)p.m * out;
-            if (!(p.d = cuda_scratch(c, op, &c->y32, (size_t)p.n * row))) return;
+            if (!(p.d = cuda_scratch(c, op, CUDA_Y32, p.n * (int64_t)row))) return;
             p.ldd = p.m;
             if (p.accumulate && !cuda_ok(c, op,
                                          cudaMemcpy2DAsync(p.d, row, wanted.d, (size_t)wanted.ldd * out, row,
@@ -250,41 +243,36 @@ static struct lt_product linear_product(struct tensor y, struct tensor x, const 
  */
 
 /* A product that is added to what is there, with a matrix so long and narrow that over few rows its outputs do not
- * occupy a GPU, is cut along k into PARTS products, which are added one after the other. Over few rows they are one
- * launch and leave their results side by side, owed to y: the norm that reads y next adds them as it reads, any other
- * op finds them added. Over many rows each product adds to what the one before left. Both are the same additions, so
- * that the bits do not depend on the number of rows; which products are cut depends on the matrix alone. */
-enum { PARTS = CU_PARTS, PARTS_ROWS = 256, NARROW = 2048, LONG = 4096 };
-
+ * occupy a GPU, is cut along k into CUDA_LONG_PARTS products, which are added one after the other. Over few rows they
+ * are one launch and leave their results side by side, owed to y: the norm that reads y next adds them as it reads, any
+ * other op finds them added. Over many rows each product adds to what the one before left. Both are the same additions,
+ * so that the bits do not depend on the number of rows; which products are cut depends on the matrix alone. */
 static int64_t parts_of(const struct cuda_backend *c, const struct weight *w, bool accumulate, struct tensor y) {
-    return !c->be.fast && accumulate && y.dt == DT_F32 && w->N <= NARROW && w->N % 8 == 0 && w->K >= LONG &&
-                   w->K % (64 * PARTS) == 0
-               ? PARTS
-               : 1;
+    return !c->be.fast && accumulate && y.dt == DT_F32 ? cuda_long_parts(w->N, w->K) : 1;
 }
 
 static void linear_parts(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w) {
     struct lt_product p = linear_product(y, x, w);
-    p.k = w->K / PARTS;
+    p.k = w->K / CUDA_LONG_PARTS;
     struct cu_gemm16 own = {
         side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, 0, y.ld, NULL, 1, y.rows, w->N, p.k, 0};
-    if (y.rows <= PARTS_ROWS) {
+    if (y.rows <= CUDA_LONG_ROWS) {
         const int64_t step = y.rows * y.cols;
-        float *const part = cuda_scratch(c, "linear", &c->parts, (size_t)(PARTS * step) * sizeof *part);
+        float *const part = cuda_scratch(c, "linear", CUDA_PARTS, cuda_long_bytes(y.rows, w->N));
         if (!part) return;
         p.d = own.c = part;
         p.ldd = own.ldc = y.cols;
-        p.parts = PARTS;
+        p.parts = CUDA_LONG_PARTS;
         p.part_step = step;
         own.accumulate = 0;
         product(c, "linear", p, &own);
-        c->owed = (struct owed){y, part, PARTS};
+        c->owed = (struct owed){y, part, CUDA_LONG_PARTS};
         return;
     }
     const char *op = profile_name(c, "linear", w->N, w->K);
     p.accumulate = true;
     if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed)))
-        for (int64_t i = 0; i < PARTS; i++) part_product(c, op, &p, &own, i, y.data);
+        for (int64_t i = 0; i < CUDA_LONG_PARTS; i++) part_product(c, op, &p, &own, i, y.data);
 }
 
 void bf16_settle(struct cuda_backend *c) {
@@ -296,7 +284,7 @@ void bf16_settle(struct cuda_backend *c) {
 
 void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                  bool accumulate) {
-    if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, 0, factor_bytes(x))) return;
+    if (y.rows == 0 || y.cols == 0 || !factor(c, "linear", &x, 0, cuda_factor_bytes(x))) return;
     if (parts_of(c, w, accumulate, y) > 1) {
         linear_parts(c, y, x, w);
         return;
@@ -317,7 +305,8 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
     struct cuda_backend *c = cuda_begin(be, "linear");
     if (!c || y.rows == 0) return;
     if (y.rows <= CU_FEW_ROWS && y.dt == DT_BF16 && gu.dt == DT_BF16 && x.dt == DT_BF16 && x.cols % 8 == 0 &&
-        w->N % 16 == 0 && lined_up(y.data, y.ld, 2) && lined_up(x.data, x.ld, 2) && lined_up(gu.data, gu.ld, 2)) {
+        w->N % 16 == 0 && cuda_lines_up(y.data, y.ld, 2) && cuda_lines_up(x.data, x.ld, 2) &&
+        cuda_lines_up(gu.data, gu.ld, 2)) {
         const char *op = profile_name(c, "linear", w->N, w->K);
         const struct lt_product p = linear_product(gu, x, w);
         const bool few = c->lt ? lt_few_swiglu(c, op, &p) : c->be.fast;
@@ -346,7 +335,7 @@ void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const
     p.accumulate = true;
     p.c = z.data;
     p.k /= parts;
-    const bool aligned = lined_up(p.d, p.ldd, 4) && lined_up(p.c, z.ld, 4) && lined_up(p.b, p.ldb, 2);
+    const bool aligned = cuda_lines_up(p.d, p.ldd, 4) && cuda_lines_up(p.c, z.ld, 4) && cuda_lines_up(p.b, p.ldb, 2);
     if (y.dt == DT_F32 && z.dt == DT_F32 && z.ld == y.ld && x.dt == DT_BF16 && aligned && p.m % 8 == 0 &&
         p.k % 8 == 0 && p.k > 0 && y.rows > 0) {
         struct cuda_backend *c = cuda_begin(be, "linear");
@@ -368,7 +357,7 @@ void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const
 
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w, float alpha,
                     bool accumulate) {
-    if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, 0, factor_bytes(dy))) return;
+    if (dx.rows == 0 || dx.cols == 0 || !factor(c, "linear_dx", &dy, 0, cuda_factor_bytes(dy))) return;
     const struct lt_product p = {.out16 = dx.dt == DT_BF16,
                                  .accumulate = accumulate,
                                  .exact = true,
@@ -389,7 +378,7 @@ void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, 
 }
 
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x) {
-    const size_t first = factor_bytes(dy), both = first + factor_bytes(x);
+    const int64_t first = cuda_factor_bytes(dy), both = first + cuda_factor_bytes(x);
     if (dy.cols == 0 || x.cols == 0 || !factor(c, "linear_dw", &dy, 0, both) ||
         !factor(c, "linear_dw", &x, first, both))
         return;
@@ -407,10 +396,10 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
                         .N = wide.cols,
                         .R = thin.cols};
     if (cu_thin_takes(&c->dev, &t)) {
-        const int64_t parts = cu_thin_parts(&c->dev, &t);
-        float *room = NULL;
-        if (parts > 1) room = cuda_scratch(c, "linear_dw", &c->scratch, (size_t)(parts * t.N * t.R) * sizeof *room);
-        if (parts == 1 || room) cuda_ok(c, "linear_dw", cu_thin(&c->dev, &t, room));
+        const int64_t bytes = cuda_thin_bytes(c->dev.sm_count, t.T, t.N, t.R);
+        float *const room = bytes > 0 ? cuda_scratch(c, "linear_dw", CUDA_SCRATCH, bytes) : NULL;
+        t.part_rows = cuda_thin_part_rows(c->dev.sm_count, t.T, t.N, t.R);
+        if (bytes == 0 || room) cuda_ok(c, "linear_dw", cu_thin(&c->dev, &t, room));
         return;
     }
     const struct lt_product p = {.tb = true,
@@ -427,7 +416,7 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     const struct cu_gemm16 own = {
         side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), dw, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows, 0};
     /* Here the rows of the inputs are what is summed over: their widths must line up, their number need not. */
-    if (x.cols % 8 == 0 && dy.cols % 8 == 0 && lined_up(dw, x.cols, 4)) {
+    if (x.cols % 8 == 0 && dy.cols % 8 == 0 && cuda_lines_up(dw, x.cols, 4)) {
         bool done;
         if (!lt_run(c, "linear_dw", &p, &done) || done) return;
     }
@@ -442,7 +431,7 @@ enum { LORA_FEW = 32 };
 void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a, struct tensor xa, float scale) {
     struct cuda_backend *c = cuda_begin(be, "lora");
     if (!c || x.rows == 0 || a->N == 0) return;
-    if (!is_factor(x) && !make_factor(c, "lora", &x, &c->lora_x, 0, factor_bytes(x))) return;
+    if (!cuda_is_factor(x) && !make_factor(c, "lora", &x, CUDA_LORA_X, 0, cuda_factor_bytes(x))) return;
     ASSERT(a->dt == DT_BF16 && xa.dt == DT_BF16 && xa.cols == a->N && xa.ld == a->N && a->K == x.cols);
     struct cu_lora l = {.x = side(x.data, x.ld, 1),
                         .a = side(a->packed, a->K, 1),
@@ -452,10 +441,10 @@ void bf16_lora_down(struct backend *be, struct tensor x, const struct weight *a,
                         .T = x.rows,
                         .K = a->K,
                         .R = a->N};
-    const int64_t tiles = cu_lora_down_tiles(&l);
+    const int64_t tiles = cuda_lora_tiles(x.rows, a->K, a->N);
     if (tiles > 0) {
-        l.part = cuda_scratch(c, "lora", &c->lora_part, (size_t)(tiles * CU_LORA_TILE) * sizeof *l.part);
-        l.count = zeroed_counts(c, "lora", &c->lora_count, tiles);
+        l.part = cuda_scratch(c, "lora", CUDA_LORA_PART, tiles * CUDA_LORA_TILE * (int64_t)sizeof *l.part);
+        l.count = zeroed_counts(c, "lora", CUDA_LORA_COUNT, tiles);
         if (!l.part || !l.count) return;
     }
     if (!NOTE(c, NULL, OF_TENSOR(x), ADDRESS(a->packed), OF_TENSOR(xa), float_bits(scale), ADDRESS(l.part),
@@ -516,10 +505,10 @@ void bf16_lora_swiglu(struct backend *be, struct tensor y, struct tensor gu, str
 void bf16_embed(struct cuda_backend *c, struct tensor x, const struct weight *table, const int32_t *ids) {
     if (x.rows == 0) return;
     const int32_t *rows = pass_send(c, "embed", ids, (size_t)x.rows * sizeof *ids);
-    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows), ADDRESS(c->drawn.p)))
+    if (rows && NOTE(c, "embed", OF_TENSOR(x), ADDRESS(table->packed), ADDRESS(rows), ADDRESS(c->slab[CUDA_DRAWN].p)))
         cuda_ok(c, "embed",
                 cu_widen16(&c->dev, mat32(x), (struct cu_mat16){table->packed, table->N, table->K, table->K}, rows,
-                           c->drawn.p));
+                           c->slab[CUDA_DRAWN].p));
 }
 
 void bf16_gather(struct cuda_backend *c, struct tensor y, struct tensor x, const int32_t *ids) {
@@ -542,7 +531,7 @@ void bf16_gather_scaled(struct backend *be, struct tensor y, struct tensor x, co
 }
 
 void bf16_rmsnorm(struct cuda_backend *c, struct tensor y, struct tensor x, const float *gain, float eps) {
-    if (c->owed.n != CU_PARTS || x.cols % 4 != 0 || x.cols > CU_PARTS_COLS || !lined_up(x.data, x.ld, 4))
+    if (c->owed.n != CUDA_LONG_PARTS || x.cols % 4 != 0 || x.cols > CU_PARTS_COLS || !cuda_lines_up(x.data, x.ld, 4))
         bf16_settle(c);
     const float *const part = c->owed.n > 0 ? c->owed.part : NULL;
     c->owed.n = 0;
@@ -587,18 +576,17 @@ void bf16_swiglu(struct cuda_backend *c, struct tensor y, struct tensor gu) {
 }
 
 bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[], int n) {
-    size_t bytes = 0;
-    for (int i = 0; i < n; i++)
-        if (t[i]->dt == DT_BF16) bytes += ((size_t)(t[i]->rows * t[i]->cols) * sizeof(float) + 255) & ~(size_t)255;
+    int64_t bytes = 0;
+    for (int i = 0; i < n; i++) bytes += cuda_wide_bytes(*t[i]);
     if (bytes == 0) return true;
-    char *p = cuda_scratch(c, op, &c->wide, bytes);
+    char *p = cuda_scratch(c, op, CUDA_WIDE, bytes);
     if (!p) return false;
     for (int i = 0; i < n; i++) {
         if (t[i]->dt != DT_BF16) continue;
         const struct tensor y = tensor_of(p, DT_F32, t[i]->rows, t[i]->cols);
         if (!cuda_ok(c, op, cu_widen16(&c->dev, mat32(y), mat16(*t[i]), NULL, NULL))) return false;
+        p += cuda_wide_bytes(*t[i]);
         *t[i] = y;
-        p += ((size_t)(y.rows * y.cols) * sizeof(float) + 255) & ~(size_t)255;
     }
     return true;
 }
@@ -625,7 +613,7 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
     int64_t stride = 2 * s.kv_stride;
     if (training) { /* keys and values go into a cache of their own first */
         stride = 2 * kv_layer_floats_of(DT_BF16, s.G, s.K);
-        uint16_t *own = cuda_scratch(c, "attention", &p->own_kv, (size_t)(p->n_blocks * stride) * sizeof *own);
+        uint16_t *own = cuda_scratch(c, "attention", CUDA_OWN_KV, cuda_own_kv_bytes(p->n_blocks, s.G, s.K));
         if (!own || !cuda_ok(c, "attention",
                              cu_kv_write16(&c->dev, mat16(k), mat16(v), p->kv_task, p->n_kv, s.G, s.K, own, stride)))
             return;
@@ -646,8 +634,8 @@ void bf16_attention(struct cuda_backend *c, struct tensor o, float *stats, struc
                           .run_units = {p->run_units[0], p->run_units[1]},
                           .part_units = p->part_units};
     if (p->n_split > 0) {
-        a.part = cuda_scratch(c, "attention", &c->part, (size_t)cu_attention16_part_bytes(p->part_units, s.K));
-        a.count = zeroed_counts(c, "attention", &c->count, p->n_split);
+        a.part = cuda_scratch(c, "attention", CUDA_UNIT_PART, cuda_unit_bytes(p->part_units, s.K));
+        a.count = zeroed_counts(c, "attention", CUDA_UNIT_COUNT, p->n_split);
         if (!a.part || !a.count) return;
     }
     if (!NOTE(c, "attention", OF_TENSOR(o), OF_TENSOR(q), ADDRESS(stats), (uint64_t)s.H, (uint64_t)s.G, (uint64_t)s.K,

@@ -103,7 +103,7 @@ extern "C" int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu
 extern "C" int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain,
                                   float eps, const float *part) {
     if (x.rows <= 0) return 0;
-    return LAUNCH_SOON(rmsnorm16_kernel<CU_PARTS>, x.rows, THREADS, 0, d, y, x, gain, eps, 1, part);
+    return LAUNCH_SOON(rmsnorm16_kernel<CUDA_LONG_PARTS>, x.rows, THREADS, 0, d, y, x, gain, eps, 1, part);
 }
 
 static __global__ void add_parts_kernel(struct cu_mat x, const float *part, int64_t n) {

@@ -102,7 +102,7 @@ template <int PIECES> static int gates(const struct cu_dev *d, const struct cu_l
 
 extern "C" int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y) {
     const struct cu_lora_site *s = l->site;
-    return cu_lora_takes_swiglu(l, y) && l->T >= CU_LORA_MANY && static_cast<uint16_t *>(s[0].y) + y.cols == s[1].y &&
+    return cu_lora_takes_swiglu(l, y) && l->T >= CUDA_LORA_MANY && static_cast<uint16_t *>(s[0].y) + y.cols == s[1].y &&
            s[0].ldy == s[1].ldy && s[0].b.row == l->R && s[1].b.row == l->R;
 }
 

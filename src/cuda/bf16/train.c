@@ -32,9 +32,8 @@ void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, st
     uint16_t *const rounded = bf16_rounding_room(c, dx);
     int done = 0;
     c->rounded.data = NULL;
-    float *const partial = dgain ? cuda_scratch(c, "rmsnorm_back", &c->scratch,
-                                                (size_t)(cu_norm_partials(x.rows) * x.cols) * sizeof *partial)
-                                 : NULL;
+    float *const partial =
+        dgain ? cuda_scratch(c, "rmsnorm_back", CUDA_SCRATCH, cuda_norm_back_bytes(x.rows, x.cols)) : NULL;
     if (dgain && !partial) return;
     if (!cuda_ok(
             c, "rmsnorm_back",
@@ -48,8 +47,7 @@ void bf16_rmsnorm_back(struct backend *be, struct tensor dx, struct tensor y, st
 }
 
 bool bf16_bias_grad(struct cuda_backend *c, float *db, struct tensor dy) {
-    const size_t floats = (size_t)(cu_bias_partials(dy.rows) * dy.cols);
-    float *const partial = cuda_scratch(c, "bias_grad", &c->scratch, (floats + 1) * sizeof *partial);
+    float *const partial = cuda_scratch(c, "bias_grad", CUDA_SCRATCH, cuda_bias_grad_bytes(dy.rows, dy.cols));
     int done = 0;
     return !partial || !cuda_ok(c, "bias_grad", cu_bias_grad16(&c->dev, db, mat16(dy), partial, &done)) || done;
 }
@@ -63,9 +61,8 @@ void bf16_lora_dt(struct backend *be, struct tensor dt, struct tensor dy, const 
 
 void bf16_rope_grad(struct cuda_backend *c, struct tensor dqkv, float *dq_gain, float *dk_gain, struct tensor qkv,
                     const struct cu_rope *a) {
-    const size_t heads = (size_t)(dqkv.rows * (a->H + a->G));
-    const size_t blocks = (size_t)((dqkv.rows + ROW_BLOCK - 1) / ROW_BLOCK);
-    float *s = cuda_scratch(c, "rope_grad", &c->scratch, (heads + blocks * 2 * (size_t)a->K) * sizeof *s);
+    const int64_t heads = dqkv.rows * (a->H + a->G);
+    float *s = cuda_scratch(c, "rope_grad", CUDA_SCRATCH, cuda_block_sums_bytes(heads, dqkv.rows, 2 * a->K));
     if (s)
         cuda_ok(c, "rope_grad", cu_rope_grad16(&c->dev, mat16(dqkv), dq_gain, dk_gain, mat_of(qkv), a, s, s + heads));
 }
@@ -95,7 +92,7 @@ void bf16_attention_grad(struct cuda_backend *c, struct tensor dq, struct tensor
                                .key_task = lists.key_task,
                                .n_key_tasks = lists.n_key_tasks,
                                .user = lists.user};
-    a.delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(q.rows * s.H) * 2 * sizeof(float));
+    a.delta = cuda_scratch(c, "attention_grad", CUDA_SCRATCH, cuda_attention_grad_bytes(DT_BF16, q.rows, s.H));
     if (!a.delta) return;
     cuda_ok(c, "attention_grad", c->dev.wgmma ? cu_attention_grad90(&c->dev, &a) : cu_attention_grad16(&c->dev, &a));
 }

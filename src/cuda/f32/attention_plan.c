@@ -9,10 +9,10 @@
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void plan_free(struct plan *p) {
+void plan_free(struct cuda_backend *c, struct plan *p) {
     free(p->seq);
     free(p->table);
-    cudaFree(p->dev.p);
+    device_free(c, p->dev.p);
 }
 
 static int64_t table_len(const struct attn_seq *s) {
@@ -118,7 +118,7 @@ static bool plan_send(struct cuda_backend *c, const char *op, struct plan *p, co
                  users = (size_t)n_users * sizeof *user, table = (size_t)p->n_table * sizeof *p->table;
     const size_t bytes = tasks + keys + users + table + 128; /* each part is aligned */
     struct host_stage s;
-    if (!cuda_scratch(c, op, &p->dev, bytes) || !stage_begin(c, op, bytes, &s)) return false;
+    if (!device_room(c, op, &p->dev, (int64_t)bytes) || !stage_begin(c, op, bytes, &s)) return false;
     stage_add(&s, task, tasks);
     p->table_at = s.used;
     stage_add(&s, p->table, table);
@@ -268,7 +268,7 @@ void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct
         return;
     }
     if (!plan_grad(c, a, seq, n_seq, s, tile)) return;
-    a->delta = cuda_scratch(c, "attention_grad", &c->scratch, (size_t)(a->q.rows * s.H) * sizeof(float));
+    a->delta = cuda_scratch(c, "attention_grad", CUDA_SCRATCH, cuda_attention_grad_bytes(DT_F32, a->q.rows, s.H));
     if (a->delta) cuda_ok(c, "attention_grad", cu_attention_grad(&c->dev, a));
 }
 

@@ -6,8 +6,9 @@
 #include "cuda/shared/bf16.cuh"
 #include "tensor/ops.h"
 
-enum { THREADS = 512, PER = 8, CHUNK = THREADS * PER, CHUNKS_MAX = 256, WARPS = THREADS / 32 };
+enum { THREADS = 512, PER = 8, CHUNK = THREADS * PER, CHUNKS_MAX = 256, WARPS = CUDA_CHUNK_WARPS };
 static_assert((int)CHUNK == (int)LOGIT_CHUNK, "the order of tensor/ops.h");
+static_assert((int)WARPS == THREADS / 32, "the warps of a chunk");
 
 /* What is known of a chunk. */
 struct chunk_sums {
@@ -15,6 +16,7 @@ struct chunk_sums {
     float top, first;  /* the largest logit of an id below the limit, and the first such id behind the chunk's begin */
     float part[WARPS]; /* sums of exp((x - top) / T), ids below the limit */
 };
+static_assert(sizeof(struct chunk_sums) == (int)CUDA_CHUNK_FLOATS * sizeof(float), "as cuda_chunks_bytes counts");
 
 /* Which of a chunk's elements a thread's i-th is: with RUN it has PER neighbours, otherwise fours that lie beside those
  * of the threads beside it. */
@@ -300,10 +302,6 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static int row_vec(struct cu_mat logits) { return aligned16(logits.p, logits.ld); }
-
-extern "C" int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V) {
-    return rows * ceil_div(V, (int64_t)CHUNK) * (int64_t)sizeof(struct chunk_sums);
-}
 
 extern "C" int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits,
                                 const int32_t *targets, void *scratch) {

@@ -219,8 +219,6 @@ static __global__ void __launch_bounds__(THREADS) sum_blocks_kernel(double *out,
 
 static int64_t sum_blocks(int64_t n) { return n > 0 ? ceil_div(n, (int64_t)SUM_BLOCK) : 0; }
 
-extern "C" int64_t cu_sum_scratch(int64_t n) { return sum_blocks(n) + sum_blocks(sum_blocks(n)); }
-
 extern "C" int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const float *x, int64_t n) {
     const int64_t blocks = sum_blocks(n), runs = sum_blocks(blocks);
     double *const of_runs = sums + blocks;

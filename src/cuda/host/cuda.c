@@ -69,9 +69,10 @@ struct cuda_backend *cuda_begin_product(struct backend *be, const char *op) {
 /* ---- host to device: a ring of pinned memory and its twin on the device --------------------------------------------
  */
 
-static void ring_free(struct ring *r) {
+static void ring_free(struct cuda_backend *c) {
+    struct ring *r = &c->ring;
     cudaFreeHost(r->host);
-    cudaFree(r->dev);
+    device_free(c, r->dev);
     r->host = r->dev = NULL;
     r->bytes = 0;
 }
@@ -79,9 +80,9 @@ static void ring_free(struct ring *r) {
 static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
     struct ring *r = &c->ring;
     if (!cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return false;
-    ring_free(r);
+    ring_free(c);
     void *dev = NULL, *host = NULL;
-    if (!cuda_ok(c, op, cudaMalloc(&dev, bytes))) return false;
+    if (!cuda_ok(c, op, device_alloc(c, &dev, bytes))) return false;
     r->dev = dev;
     if (!cuda_ok(c, op, cudaMallocHost(&host, bytes))) return false;
     r->host = host;
@@ -99,11 +100,7 @@ bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct ho
     struct ring *r = &c->ring;
     if (c->pass.mode != PASS_RUN) return pass_stage(c, bytes, s);
     bytes = (bytes + 255) & ~(size_t)255;
-    if (2 * bytes > r->bytes) {
-        size_t want = (size_t)8 << 20;
-        while (want < 4 * bytes) want *= 2;
-        if (!ring_make(c, op, want)) return false;
-    }
+    if (2 * bytes > r->bytes && !ring_make(c, op, (size_t)cuda_ring_bytes((int64_t)bytes))) return false;
     const size_t half = r->bytes / 2;
     if (r->at + bytes > ((size_t)r->now + 1) * half) { /* on to the other half */
         if (!cuda_ok(c, op, cudaEventRecord(r->left[r->now], c->stream))) return false;
@@ -224,14 +221,13 @@ static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, i
     if (!results_deliver(c, op)) return false;
     if (room <= r->bytes) return true;
     recordings_drop(c);
-    size_t want = (size_t)4 << 20;
-    while (want < 2 * room) want *= 2;
-    cudaFree(r->dev);
+    const size_t want = (size_t)cuda_results_bytes((int64_t)room);
+    device_free(c, r->dev);
     cudaFreeHost(r->host);
     r->dev = r->host = NULL;
     r->bytes = 0;
     void *dev = NULL, *host = NULL;
-    if (!cuda_ok(c, op, cudaMalloc(&dev, want))) return false;
+    if (!cuda_ok(c, op, device_alloc(c, &dev, want))) return false;
     r->dev = dev;
     if (!cuda_ok(c, op, cudaMallocHost(&host, want))) return false;
     r->host = host;
@@ -256,38 +252,55 @@ static void result_logprobs(struct cuda_backend *c, int32_t *id, float *logp, fl
     item->entropy = entropy;
 }
 
-/* Device scratch that lives until the next call of the same op; grows to a high-water mark. */
-void *cuda_scratch(struct cuda_backend *c, const char *op, struct device_slab *s, size_t bytes) {
-    if (bytes <= s->bytes && s->p) return s->p;
+/* ---- device memory -------------------------------------------------------------------------------------------------
+ */
+
+int device_alloc(struct cuda_backend *c, void **p, size_t bytes) {
+    const cudaError_t rc = cudaMalloc(p, bytes);
+    if (rc == cudaSuccess) mem_held_add(&c->held, *p, (int64_t)bytes);
+    return (int)rc;
+}
+
+int device_free(struct cuda_backend *c, void *p) {
+    mem_held_drop(&c->held, p);
+    return (int)cudaFree(p);
+}
+
+/* It lives until the next call of the same op, and grows to a high-water mark. */
+void *device_room(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t bytes) {
+    if (bytes <= (int64_t)s->bytes && s->p) return s->p;
     if (c->pass.mode != PASS_RUN) {
         c->pass.abort = true;
         return NULL;
     }
     recordings_drop(c);
     if (s->p && !cuda_ok(c, op, cudaStreamSynchronize(c->stream))) return NULL;
-    cudaFree(s->p);
+    device_free(c, s->p);
+    const size_t want = (size_t)cuda_slab_bytes((int64_t)s->bytes, bytes);
     s->p = NULL;
     s->bytes = 0;
-    const size_t want = bytes + bytes / 4 + 4096;
-    if (!cuda_ok(c, op, cudaMalloc(&s->p, want))) return NULL;
+    if (!cuda_ok(c, op, device_alloc(c, &s->p, want))) return NULL;
     s->bytes = want;
     return s->p;
 }
 
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t n) {
+void *cuda_scratch(struct cuda_backend *c, const char *op, enum cuda_slab s, int64_t bytes) {
+    return device_room(c, op, &c->slab[s], bytes);
+}
+
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, enum cuda_slab slab, int64_t n) {
+    const struct device_slab *s = &c->slab[slab];
     const size_t had = s->bytes;
-    unsigned *p = cuda_scratch(c, op, s, (size_t)n * sizeof *p);
+    unsigned *p = cuda_scratch(c, op, slab, n * (int64_t)sizeof *p);
     if (p && s->bytes != had && !cuda_ok(c, op, cudaMemsetAsync(p, 0, s->bytes, c->stream))) return NULL;
     return p;
 }
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void *mem_alloc(struct backend *be, size_t bytes) {
     struct cuda_backend *c = begin(be, "mem_alloc");
     if (!c || bytes > c->total_bytes) return NULL;
     void *p = NULL;
-    const cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
+    const int rc = device_alloc(c, &p, bytes ? bytes : 1);
     if (rc == cudaSuccess) return p;
     cudaGetLastError(); /* running out of memory harms nothing that is there */
     if (rc != cudaErrorMemoryAllocation) cuda_ok(c, "mem_alloc", rc);
@@ -299,8 +312,10 @@ static void mem_free(struct backend *be, void *p) {
     if (!p || cudaSetDevice(c->device) != cudaSuccess) return;
     if (!c->error[0]) bf16_settle(c);
     cuda_ok(c, "mem_free", cudaStreamSynchronize(c->stream));
-    cuda_ok(c, "mem_free", cudaFree(p));
+    cuda_ok(c, "mem_free", device_free(c, p));
 }
+
+static int64_t mem_peak(struct backend *be) { return ((const struct cuda_backend *)be)->held.peak; }
 
 static int64_t mem_available(struct backend *be) {
     struct cuda_backend *c = begin(be, "mem_available");
@@ -360,31 +375,20 @@ static void cuda_close(struct backend *be) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     if (cudaSetDevice(c->device) == cudaSuccess) {
         if (c->stream) cudaStreamSynchronize(c->stream);
-        ring_free(&c->ring);
-        cudaFree(c->results.dev);
+        ring_free(c);
+        device_free(c, c->results.dev);
         cudaFreeHost(c->results.host);
-        cudaFree(c->scratch.p);
-        cudaFree(c->x16.p);
-        cudaFree(c->y32.p);
-        cudaFree(c->part.p);
-        cudaFree(c->count.p);
-        cudaFree(c->chunks.p);
-        cudaFree(c->lora_x.p);
-        cudaFree(c->wide.p);
-        cudaFree(c->parts.p);
-        cudaFree(c->drawn.p);
-        cudaFree(c->lora_part.p);
-        cudaFree(c->lora_count.p);
+        for (int i = 0; i < CUDA_SLABS; i++) device_free(c, c->slab[i].p);
         for (int i = 0; i < POSTS_MAX; i++) {
             cudaFreeHost(c->posted[i].host);
             if (c->posted[i].there) cudaEventDestroy(c->posted[i].there);
         }
-        plan16_free(&c->plan16);
+        plan16_free(c);
         recordings_free(c);
         lt_close(c->lt);
         if (c->profile) profile_print(c, stderr);
-        plan_free(&c->forward);
-        plan_free(&c->backward);
+        plan_free(c, &c->forward);
+        plan_free(c, &c->backward);
         for (int i = 0; i < 2; i++)
             if (c->ring.left[i]) cudaEventDestroy(c->ring.left[i]);
         if (c->fork) cudaEventDestroy(c->fork);
@@ -395,6 +399,7 @@ static void cuda_close(struct backend *be) {
     free(c->results.item);
     for (int i = 0; i < POSTS_MAX; i++) free(c->posted[i].item);
     free(c->slot);
+    free(c->held.block);
     free(c);
 }
 
@@ -474,8 +479,8 @@ static void gather(struct backend *be, const char *op, struct tensor y, const fl
     struct cuda_backend *c = cuda_begin(be, op);
     if (!c || y.rows == 0) return;
     const int32_t *d_rows = pass_send(c, op, rows, (size_t)y.rows * sizeof *rows);
-    if (d_rows && NOTE(c, op, OF_TENSOR(y), ADDRESS(x), (uint64_t)ldx, ADDRESS(d_rows), ADDRESS(c->drawn.p)))
-        cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows, c->drawn.p));
+    if (d_rows && NOTE(c, op, OF_TENSOR(y), ADDRESS(x), (uint64_t)ldx, ADDRESS(d_rows), ADDRESS(c->slab[CUDA_DRAWN].p)))
+        cuda_ok(c, op, cu_gather_rows(&c->dev, mat_of(y), x, ldx, d_rows, c->slab[CUDA_DRAWN].p));
 }
 
 static void op_gather_rows(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows) {
@@ -573,17 +578,12 @@ static void op_rmsnorm(struct backend *be, struct tensor y, struct tensor x, con
         cuda_ok(c, "rmsnorm", cu_rmsnorm(&c->dev, mat_of(y), mat_of(x), gain, eps));
 }
 
-/* Scratch of a norm's gradient: one float a row, then the partial sums of the gain. */
-static float *norm_scratch(struct cuda_backend *c, const char *op, int64_t rows, int64_t blocks, int64_t cols) {
-    return cuda_scratch(c, op, &c->scratch, (size_t)(rows + blocks * cols) * sizeof(float));
-}
-
 static void op_rmsnorm_grad(struct backend *be, struct tensor dx, float *dgain, struct tensor dy, struct tensor x,
                             const float *gain, float eps, bool accumulate) {
     ASSERT(dx.rows == x.rows && dy.rows == x.rows && dx.cols == x.cols && dy.cols == x.cols);
     struct cuda_backend *c = begin(be, "rmsnorm_grad");
     if (!c) return;
-    float *s = norm_scratch(c, "rmsnorm_grad", x.rows, (x.rows + ROW_BLOCK - 1) / ROW_BLOCK, x.cols);
+    float *s = cuda_scratch(c, "rmsnorm_grad", CUDA_SCRATCH, cuda_block_sums_bytes(x.rows, x.rows, x.cols));
     if (s)
         cuda_ok(
             c, "rmsnorm_grad",
@@ -620,7 +620,7 @@ static void op_rope_grad(struct backend *be, struct tensor dqkv, float *dq_gain,
         return;
     }
     const int64_t heads = dqkv.rows * (r->H + r->G);
-    float *s = norm_scratch(c, "rope_grad", heads, (dqkv.rows + ROW_BLOCK - 1) / ROW_BLOCK, 2 * r->K);
+    float *s = cuda_scratch(c, "rope_grad", CUDA_SCRATCH, cuda_block_sums_bytes(heads, dqkv.rows, 2 * r->K));
     if (s)
         cuda_ok(c, "rope_grad", cu_rope_grad(&c->dev, mat_of(dqkv), dq_gain, dk_gain, mat_of(qkv), &a, s, s + heads));
 }
@@ -655,7 +655,7 @@ static void op_swiglu_both(struct backend *be, struct tensor dgu, struct tensor 
 static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_stats *stats, struct tensor logits,
                           const int32_t *d_targets) {
     if (logits.cols <= LOGIT_CHUNK) return cuda_ok(c, op, cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets));
-    void *scratch = cuda_scratch(c, op, &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
+    void *scratch = cuda_scratch(c, op, CUDA_CHUNKS, cuda_chunks_bytes(logits.rows, logits.cols));
     return scratch && cuda_ok(c, op, cu_logprob_stats(&c->dev, stats, mat_of(logits), d_targets, scratch));
 }
 
@@ -683,8 +683,8 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         host[i] = (struct cu_draw){how[i].temperature > 0 ? 1.0f / how[i].temperature : 0.0f, how[i].min_p, how[i].u};
     struct cu_row_stats *stats = result(c, NULL, bytes);
     result_logprobs(c, id, logp, entropy);
-    void *scratch = cuda_scratch(c, "draw", &c->chunks, (size_t)cu_logits_scratch_bytes(logits.rows, logits.cols));
-    int32_t *const ids = cuda_scratch(c, "draw", &c->drawn, n * sizeof *ids);
+    void *scratch = cuda_scratch(c, "draw", CUDA_CHUNKS, cuda_chunks_bytes(logits.rows, logits.cols));
+    int32_t *const ids = cuda_scratch(c, "draw", CUDA_DRAWN, logits.rows * (int64_t)sizeof *ids);
     if (scratch && ids && stage_send(c, "draw", &s) &&
         NOTE(c, "draw", OF_TENSOR(logits), (uint64_t)limit, ADDRESS(dev), ADDRESS(stats), ADDRESS(ids),
              ADDRESS(scratch)))
@@ -717,8 +717,7 @@ static void logprob_grad(struct backend *be, struct tensor logits, const int32_t
             bf16_round_to(c, "logprob_grad", rounded, logits);
         return;
     }
-    struct cu_row_stats *stats =
-        cuda_scratch(c, "logprob_grad", &c->scratch, (size_t)logits.rows * sizeof(struct cu_row_stats));
+    struct cu_row_stats *stats = cuda_scratch(c, "logprob_grad", CUDA_SCRATCH, logits.rows * CUDA_ROW_STATS_BYTES);
     if (stats && logprob_stats(c, "logprob_grad", stats, logits, d_targets) &&
         cuda_ok(c, "logprob_grad", cu_logits_grad(&c->dev, mat_of(logits), NULL, d_targets, stats, d_g)) && rounded)
         bf16_round_to(c, "logprob_grad", rounded, logits);
@@ -749,7 +748,7 @@ static double op_sum_squares(struct backend *be, const float *x, int64_t n) {
     struct cuda_backend *c = begin(be, "sum_squares");
     double sum = 0;
     if (!c || n <= 0) return sum;
-    double *s = cuda_scratch(c, "sum_squares", &c->scratch, (size_t)(1 + cu_sum_scratch(n)) * sizeof *s);
+    double *s = cuda_scratch(c, "sum_squares", CUDA_SCRATCH, (1 + cuda_sum_doubles(n)) * (int64_t)sizeof *s);
     if (s && cuda_ok(c, "sum_squares", cu_sum_squares(&c->dev, s, s + 1, x, n))) mem_get(be, &sum, s, sizeof sum);
     return sum;
 }
@@ -811,6 +810,7 @@ static const struct backend table = {
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
     .mem_available = mem_available,
+    .mem_peak = mem_peak,
     .mem_put = mem_put,
     .mem_get = mem_get,
     .mem_copy = mem_copy,

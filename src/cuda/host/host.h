@@ -6,6 +6,8 @@
 
 #include "cuda/shared/kernels.h"
 #include "tensor/backend.h"
+#include "tensor/cuda_scratch.h"
+#include "tensor/mem_held.h"
 
 struct CUstream_st;
 struct CUevent_st;
@@ -86,7 +88,7 @@ struct plan16 {
     uint64_t serial; /* of the pass it is for; 0: none */
     int64_t H, G, K;
     bool training;
-    struct device_slab dev, own_kv;
+    struct device_slab dev;
     const struct cu_kv_task *kv_task;
     const struct cu_attn_task *split, *walk;
     const int32_t *table;
@@ -156,12 +158,10 @@ struct cuda_backend {
     struct known_logits known;
     struct tensor rounded; /* the float32 factor whose rounding x16 begins with; without data there is none */
     struct owed owed;
-    struct device_slab scratch;
+    struct mem_held held; /* all device memory but what a search of cublas.c borrows */
+    struct device_slab slab[CUDA_SLABS];
     struct plan forward, backward;
     struct plan16 plan16;
-    struct device_slab x16, y32, part, count, chunks, lora_x, wide, parts; /* of bf16 ops, see bf16/ops.c */
-    struct device_slab lora_part, lora_count;                              /* of bf16_lora_down */
-    struct device_slab drawn;                                              /* ids of the last draw, [rows] */
     struct pass_state pass;
     struct recording *recording;
     int n_recordings, cap_recordings;
@@ -194,10 +194,15 @@ struct cuda_backend *cuda_begin_product(struct backend *be, const char *op);
 /* For an op that adds what is owed to x itself, where that is owed. */
 struct cuda_backend *cuda_begin_owed(struct backend *be, const char *op, struct tensor x);
 
+/* Device memory that is counted; a cudaError_t. */
+int device_alloc(struct cuda_backend *c, void **p, size_t bytes);
+int device_free(struct cuda_backend *c, void *p); /* NULL is fine */
 /* At least `bytes` of device memory, old contents lost when it grows. NULL after an error. */
-void *cuda_scratch(struct cuda_backend *c, const char *op, struct device_slab *s, size_t bytes);
+void *device_room(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t bytes);
+/* The same of a slab that ops share; how many bytes an op needs of it says tensor/cuda_scratch.h. */
+void *cuda_scratch(struct cuda_backend *c, const char *op, enum cuda_slab s, int64_t bytes);
 /* n counters that are 0 between kernels. */
-unsigned *zeroed_counts(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t n);
+unsigned *zeroed_counts(struct cuda_backend *c, const char *op, enum cuda_slab s, int64_t n);
 struct cu_mat mat_of(struct tensor t);
 
 /* record.c. An op that can be recorded says what it is about to launch; false: it must not launch it. */
@@ -295,7 +300,7 @@ bool bf16_widen(struct cuda_backend *c, const char *op, struct tensor *const t[]
 /* attention_plan.c: the lists for these sequences; NULL after an error. */
 struct plan16 *plan16_of(struct cuda_backend *c, const char *op, const struct attn_seq *seq, int n_seq,
                          struct attn_shape s, bool training);
-void plan16_free(struct plan16 *p);
+void plan16_free(struct cuda_backend *c);
 
 /* attention_plan.c: attention's work lists, and the ops that run them. `a` holds the operands. */
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
@@ -308,6 +313,6 @@ void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct
  * after an error, or when there is nothing to do. */
 bool plan_grad(struct cuda_backend *c, struct cu_attn *a, const struct attn_seq *seq, int n_seq, struct attn_shape s,
                int64_t tile);
-void plan_free(struct plan *p);
+void plan_free(struct cuda_backend *c, struct plan *p);
 
 #endif

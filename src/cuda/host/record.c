@@ -9,8 +9,6 @@
 #include "base/clock.h"
 #include "cuda/host/host.h"
 
-enum { ARENA_BYTES = 1 << 20, RECORDINGS = 96 /* at most */ };
-
 static uint64_t mix(uint64_t h, uint64_t x) {
     h = (h ^ x) * 0x9e3779b97f4a7c15ull;
     return h ^ (h >> 29);
@@ -37,7 +35,7 @@ void recordings_drop(struct cuda_backend *c) {
 
 void recordings_free(struct cuda_backend *c) {
     recordings_drop(c);
-    for (int i = 0; i < c->n_recordings; i++) cudaFree(c->recording[i].dev);
+    for (int i = 0; i < c->n_recordings; i++) device_free(c, c->recording[i].dev);
     free(c->recording);
     for (int i = 0; i < 2; i++) {
         cudaFreeHost(c->arenas.host[i]);
@@ -53,7 +51,7 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
         if (r->key == key) return r;
         if (!old || r->serial < old->serial) old = r;
     }
-    if (c->n_recordings == RECORDINGS) {
+    if (c->n_recordings == CUDA_RECORDINGS) {
         if (old->exec) cudaGraphExecDestroy(old->exec); /* one that runs is freed when it has ended */
         *old = (struct recording){.key = key, .dev = old->dev};
         return old;
@@ -73,12 +71,12 @@ static bool arena_of(struct cuda_backend *c, struct recording *r) {
     struct arenas *a = &c->arenas;
     void *host = NULL, *dev = NULL;
     a->now = !a->now;
-    if (!a->host[a->now] && !cuda_ok(c, "pass", cudaMallocHost(&host, ARENA_BYTES))) return false;
+    if (!a->host[a->now] && !cuda_ok(c, "pass", cudaMallocHost(&host, CUDA_ARENA_BYTES))) return false;
     if (host) a->host[a->now] = host;
     if (a->used[a->now] && !cuda_ok(c, "pass", cudaEventSynchronize(a->read[a->now]))) return false;
     a->used[a->now] = false;
     if (r->dev) return true;
-    if (!cuda_ok(c, "pass", cudaMalloc(&dev, ARENA_BYTES))) return false;
+    if (!cuda_ok(c, "pass", device_alloc(c, &dev, CUDA_ARENA_BYTES))) return false;
     r->dev = dev;
     return true;
 }
@@ -169,7 +167,7 @@ bool pass_end(struct backend *be) {
 bool pass_stage(struct cuda_backend *c, size_t bytes, struct host_stage *s) {
     struct pass_state *p = &c->pass;
     bytes = (bytes + 255) & ~(size_t)255;
-    if (p->used + bytes > ARENA_BYTES) {
+    if (p->used + bytes > CUDA_ARENA_BYTES) {
         p->abort = true;
         p->rec->never = true;
         return false;

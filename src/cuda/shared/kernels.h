@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#include "tensor/cuda_scratch.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -88,8 +90,7 @@ struct cu_adamw {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
 };
 int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, const float *g, int64_t n, const struct cu_adamw *a);
-/* out[0] = sum of squares; sums is scratch of cu_sum_scratch(n) doubles. */
-int64_t cu_sum_scratch(int64_t n);
+/* out[0] = sum of squares; sums is scratch of cuda_sum_doubles(n) doubles. */
 int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const float *x, int64_t n);
 
 /* ---- attention ---- */
@@ -158,8 +159,8 @@ struct cu_mat16 {
  * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
 /* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
- * CU_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
-enum { CU_PARTS = 4, CU_PARTS_COLS = 4096 };
+ * CUDA_LONG_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
+enum { CU_PARTS_COLS = 4096 };
 int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n);
 int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
                        const float *part);
@@ -217,16 +218,14 @@ struct cu_lora {
     int n;
     float scale;
     int64_t T, K, R, up_blocks;
-    float *part;     /* lora_down: scratch of cu_lora_down_tiles() times CU_LORA_TILE floats */
+    float *part;     /* lora_down: scratch of cuda_lora_tiles() times CUDA_LORA_TILE floats */
     unsigned *count; /* and as many zeros as tiles, before and after */
 };
-int64_t cu_lora_down_tiles(const struct cu_lora *l);               /* 0: it needs neither */
 int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
 int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
 int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
 /* lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
- * of 64 rows to fill a GPU. t is CU_LORA_CHAINS chains over runs of pieces of 32 of k. */
-enum { CU_LORA_MANY = 1024, CU_LORA_CHAINS = 16, CU_LORA_TILE = CU_LORA_CHAINS * 4 * 32 * 4 };
+ * of 64 rows to fill a GPU. t is CUDA_LORA_CHAINS chains over runs of pieces of 32 of k. */
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
@@ -245,9 +244,8 @@ struct cu_lora_gates {
 };
 int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y, int keep);
-/* lora_grad.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes; parts()
- * says how many parts the rows are cut into, and writes part_rows: `parts` is scratch for so many outs where it is
- * not 1. */
+/* lora_grad.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes.
+ * part_rows is cuda_thin_part_rows(), and `parts` scratch of cuda_thin_bytes(). */
 struct cu_thin {
     const uint16_t *w, *s; /* [T][ldw], [T][lds] */
     int64_t ldw, lds;
@@ -256,7 +254,6 @@ struct cu_thin {
     int64_t T, N, R, part_rows;
 };
 int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a);
-int64_t cu_thin_parts(const struct cu_dev *d, struct cu_thin *a);
 int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *parts);
 /* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
  * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
@@ -282,7 +279,6 @@ int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
 /* attention.cu. Keys are always cached; in training in a cache of the moment. */
-enum { CU_UNIT = 128 }; /* keys of a unit */
 struct cu_attn16 {
     struct cu_mat16 q, o;
     float *stats; /* [T,H,2] or NULL */
@@ -295,14 +291,13 @@ struct cu_attn16 {
     int settled; /* decode: what the cache has before a task's past was there before the kernel that runs ahead */
     /* decode: blocks a task has, and units one block does; others for the tasks before number `late` and behind it */
     int64_t late, runs[2], run_units[2];
-    int64_t part_units; /* decode: of all tasks, and scratch of cu_attention16_part_bytes() */
+    int64_t part_units; /* decode: of all tasks, and scratch of cuda_unit_bytes() */
     float *part;
     unsigned *count; /* decode: [n_tasks], zeros before and after */
 };
-enum { CU_WALK_PAIRS = 64, CU_SPLIT_PAIRS = 16, CU_UNIT_BLOCKS = 3 /* decode: blocks a multiprocessor holds */ };
+enum { CU_WALK_PAIRS = 64, CU_UNIT_BLOCKS = 3 /* decode: blocks a multiprocessor holds */ };
 int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);
 int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a);
-int64_t cu_attention16_part_bytes(int64_t units, int64_t K);
 int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *task,
                   int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride);
 
@@ -314,15 +309,13 @@ int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat1
 /* dx += the gradient of y = rmsnorm(x) given dy, y itself, and dx rounded where `rounded` is not NULL (rows end to
  * end). *done stays 0, and nothing happens, where rows are not of whole aligned fours, up to 4096 columns. Sums are in
  * an order of their own. Where dgain is not NULL it gets the gain's gradient added; partial is scratch of
- * cu_norm_partials(rows) rows then. */
-int64_t cu_norm_partials(int64_t rows);
+ * cuda_norm_back_bytes() then. */
 int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x,
                       const float *gain, float eps, uint16_t *rounded, float *dgain, float *partial, int *done);
 /* out[j] += partial[b][j] for b < blocks, n columns, in a fixed order. */
 int cu_add_up(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n);
-/* db[j] += sum_t dy[t][j] in an order of its own; partial is scratch of cu_bias_partials(rows) rows. *done stays 0, and
+/* db[j] += sum_t dy[t][j] in an order of its own; partial is scratch of cuda_bias_grad_bytes(). *done stays 0, and
  * nothing happens, where columns do not come in aligned pairs. */
-int64_t cu_bias_partials(int64_t rows);
 int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float *partial, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
@@ -351,8 +344,7 @@ struct cu_row_stats {
     int32_t id;
     float x, max, s, w;
 };
-/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cu_logits_scratch_bytes(). */
-int64_t cu_logits_scratch_bytes(int64_t rows, int64_t V);
+/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cuda_chunks_bytes(). */
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets,
                      void *scratch);
 struct cu_draw {

@@ -27,6 +27,8 @@ struct sketch {
     struct kv_cache *kv;
     int32_t *ids, *rows;
     float *logp, *g, *logits;
+    struct step_want *want;
+    struct step_drawn *drawn;
 };
 
 static void sketch_close(struct sketch *s) {
@@ -40,9 +42,33 @@ static void sketch_close(struct sketch *s) {
     free(s->logp);
     free(s->g);
     free(s->logits);
+    free(s->want);
+    free(s->drawn);
 }
 
-/* A sampling step of as many rows as the engine ever asks for. */
+/* The first sequence is fed all but the last token of the longest answer. Then fewer and fewer answers that all begin
+ * so draw their last one: the sizes of steps that a run records, over as many keys as there ever are. */
+static enum status sketch_decode(struct sketch *s, const struct train_plan *p, struct err *e) {
+    int seq[ENGINE_BATCH_GPU], n[ENGINE_BATCH_GPU];
+    s->want = xcalloc((size_t)p->answers, sizeof *s->want);
+    s->drawn = xcalloc((size_t)p->answers, sizeof *s->drawn);
+    for (int64_t past = 0; past + 1 < p->context; past += n[0]) {
+        n[0] = (int)i64_min(ENGINE_PREFILL, p->context - 1 - past);
+        TRY(model_step(s->m, s->kv, 1, &(int){0}, n, s->ids, s->logits, e));
+    }
+    for (int i = 0; i < (int)p->answers; i++) {
+        seq[i] = i + 1;
+        n[i] = 1;
+        s->want[i] = (struct step_want){.what = STEP_DRAW};
+    }
+    for (int count = (int)p->answers; count > 0 && model_can_draw(s->m); count--) {
+        for (int i = 0; i < count; i++) kv_share(s->kv, seq[i], 0);
+        TRY(model_step_draw(s->m, s->kv, count, seq, n, s->ids, s->want, model_cfg(s->m)->V, s->drawn, s->logits, e));
+    }
+    return ST_OK;
+}
+
+/* A sampling step of as many rows as the engine ever asks for, then what answers need at their end. */
 static enum status sketch_step(struct sketch *s, const struct train_plan *p, int64_t *bytes, struct err *e) {
     const struct model_config *c = model_cfg(s->m);
     const int count = (int)p->answers;
@@ -50,14 +76,17 @@ static enum status sketch_step(struct sketch *s, const struct train_plan *p, int
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
         seq[i] = i;
-        n[i] = i == 0 ? (int)i64_min(ENGINE_PREFILL, c->max_positions) : 1;
+        n[i] = i == 0 ? (int)i64_min(i64_min(ENGINE_PREFILL, c->max_positions), p->prompts) : 1;
         total += n[i];
     }
-    s->ids = xcalloc((size_t)i64_max(total, p->rows), sizeof *s->ids);
+    s->ids = xcalloc((size_t)i64_max(total, i64_max(ENGINE_PREFILL, p->rows)), sizeof *s->ids);
     s->logits = xmalloc((size_t)(count * c->V) * sizeof *s->logits);
-    TRY(kv_create(s->m, count, c->max_positions, blocks_of(ENGINE_PREFILL) + count, &s->kv, e));
+    TRY(kv_create(s->m, count + 1, c->max_positions, blocks_of(i64_max(ENGINE_PREFILL, p->context)) + count, &s->kv,
+                  e));
     const int64_t before = paper_bytes(s->be);
     TRY(model_step(s->m, s->kv, count, seq, n, s->ids, s->logits, e));
+    for (int i = 0; i < count; i++) kv_reset(s->kv, i);
+    TRY(sketch_decode(s, p, e));
     *bytes = paper_bytes(s->be) - before;
     kv_free(s->kv);
     s->kv = NULL;
@@ -117,6 +146,8 @@ static enum status measure(const struct train_options *o, const char *config, st
                       answers * o->rollout.max_tokens + o->dataset_builder.batch_size * turns * prompt);
     p->rows = i64_max(p->rows, p->context);
     p->answers = i64_min(engine_batch_on(o->device), o->dataset_builder.batch_size * o->rollout.group_size);
+    p->prompts =
+        o->dataset_builder.batch_size * p->context; /* one that is given up and fed again has its answer, too */
     p->layers = c->L;
     TRY(sketch_step(s, p, &p->sampling, e));
     TRY(sketch_train(s, p, &p->scratch, e));
@@ -126,6 +157,9 @@ static enum status measure(const struct train_options *o, const char *config, st
     p->kv_most =
         (groups * blocks_of(prompt) + p->answers * (blocks_of(o->rollout.max_tokens) + 1)) * kv_block_bytes(s->m);
     p->kv_most = i64_max(p->kv_most, p->kv_least);
+    p->kv_wanted = engine_kv_blocks(p->answers, p->context - 1, o->dataset_builder.batch_size * blocks_of(prompt)) *
+                   kv_block_bytes(s->m);
+    p->kv_wanted = i64_max(p->kv_wanted, p->kv_most);
     p->activations_most = model_activation_bytes(s->m, p->rows, p->rows, 0);
     p->activations_least = i64_min(p->activations_most, model_activation_bytes(s->m, p->rows, p->rows, c->L));
     return ST_OK;
@@ -144,6 +178,7 @@ static void choose(const struct train_options *o, struct sketch *s, int64_t left
     const int64_t unused = i64_max(0, p->activation_budget - p->activations_most);
     p->kv_budget = o->kv_memory > 0 ? i64_max(o->kv_memory, p->kv_least) : p->kv + unused / 2;
     p->activation_budget = left - i64_max(p->kv, i64_min(p->kv_budget, p->kv + unused / 2));
+    p->kv = i64_min(p->kv_budget, p->kv_wanted);
     if (o->activation_memory > 0) p->activation_budget = i64_min(p->activation_budget, o->activation_memory);
     int shared = 0;
     p->activations = p->activations_most;

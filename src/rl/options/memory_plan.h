@@ -11,12 +11,15 @@
 struct train_plan {
     int64_t available;              /* what the device has free */
     int64_t rows, context, answers; /* of a micro-batch; longest prompt and answer, in tokens; sampled at a time */
+    int64_t prompts;                /* tokens that all prompts of a step have at most */
     int64_t weights, reference;     /* the base model; the one that a KL penalty compares with */
     int64_t trained, moments;       /* an adapter or nothing, and gradients; the optimizer's */
     int64_t sampling, scratch;      /* a sampling step's activations; what ops take for themselves */
     int64_t library;                /* PLAN_LIBRARY, on a GPU */
     int64_t verifier;               /* PLAN_VERIFIER where answers run on the same device */
-    int64_t kv, kv_least, kv_most;  /* keys and values: the choice; of one answer; of all sampled at a time */
+    /* Keys and values: what the engine will take; of one answer; of all sampled at a time, whose groups share prompts;
+     * what the engine takes where it may, which counts on no sharing. */
+    int64_t kv, kv_least, kv_most, kv_wanted;
     int64_t activations, activations_least, activations_most; /* the choice; all layers but one computed again; none */
     /* What each may grow to: what nobody needs by the plan is shared out, since prompts may be longer than it assumes.
      */

@@ -142,7 +142,7 @@ static void test_choices_fit(void **state) {
         }
         fitting++;
         assert_true(plan_total(&p) <= p.available);
-        assert_true(p.activations <= p.activation_budget && p.kv >= p.kv_least && p.kv <= p.kv_most);
+        assert_true(p.activations <= p.activation_budget && p.kv >= p.kv_least && p.kv <= p.kv_wanted);
         assert_true(p.kv_budget >= p.kv);
         assert_true(plan_total(&p) - p.kv - p.activations + p.kv_budget + p.activation_budget <= p.available);
         assert_true(p.recomputed <= recomputed && p.kv >= kv);

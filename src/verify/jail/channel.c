@@ -14,7 +14,7 @@ static bool send_some(int socket, const char *p, size_t n, const int *fds, int n
     while (n > 0) {
         struct iovec iov = {(void *)(uintptr_t)p, n};
         union {
-            char bytes[CMSG_SPACE(CHANNEL_MAX_FDS * sizeof(int))];
+            char bytes[CMSG_SPACE(MAX_MESSAGE_FDS * sizeof(int))];
             struct cmsghdr align;
         } control = {{0}};
         struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -38,7 +38,7 @@ static bool send_some(int socket, const char *p, size_t n, const int *fds, int n
 }
 
 bool channel_send(int socket, const char *text, size_t n, const int *fds, int n_fds) {
-    ASSERT(n_fds <= CHANNEL_MAX_FDS);
+    ASSERT(n_fds <= MAX_MESSAGE_FDS);
     unsigned char head[4];
     for (int i = 0; i < 4; i++) head[i] = (unsigned char)(n >> (8 * i));
     return send_some(socket, (const char *)head, sizeof head, fds, n_fds) && send_some(socket, text, n, NULL, 0);

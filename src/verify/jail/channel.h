@@ -8,8 +8,7 @@
 #include <sys/types.h>
 
 #include "base/str.h"
-
-enum { CHANNEL_MAX_FDS = 4 };
+#include "verify/worker_constants.h"
 
 /* One message with descriptors on it (n_fds of them; they stay the caller's). False: the other end has gone. */
 bool channel_send(int socket, const char *text, size_t n, const int *fds, int n_fds);

@@ -15,7 +15,6 @@
 #include "verify/jail/channel.h"
 #include "verify/jail/time_account.h"
 
-enum { MAX_REPLY_BYTES = 64 << 20 };
 static const double start_timeout_s = 120; /* a cold torch on a slow disk */
 
 static bool is_zygote(const struct refworker *w) { return w->role != WORKER_REFERENCE; }
@@ -52,10 +51,10 @@ enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, st
     enum status st;
     if (json_is_false(ok) && kind && text_of)
         st = FAIL(e,
-                  strcmp(kind, "problem") == 0  ? ST_INVALID
-                  : strcmp(kind, "memory") == 0 ? ST_MEMORY
-                  : strcmp(kind, "import") == 0 ? ST_UNSUPPORTED
-                                                : ST_WORKER,
+                  strcmp(kind, KIND_PROBLEM) == 0  ? ST_INVALID
+                  : strcmp(kind, KIND_MEMORY) == 0 ? ST_MEMORY
+                  : strcmp(kind, KIND_IMPORT) == 0 ? ST_UNSUPPORTED
+                                                   : ST_WORKER,
                   "%s", text_of);
     else
         st = FAIL(e, ST_WORKER, "reference worker: a reply needs ok, or kind and error");
@@ -65,7 +64,7 @@ enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, st
 
 static enum status receive_reply(struct refworker *w, double timeout_s, json_t **reply, struct err *e) {
     CLEANUP_STR struct str text = STR_INIT;
-    switch (channel_receive(w->socket, clock_now_s() + timeout_s, MAX_REPLY_BYTES, &text, NULL)) {
+    switch (channel_receive(w->socket, clock_now_s() + timeout_s, MAX_MESSAGE_BYTES, &text, NULL)) {
     case CHANNEL_OK: return refworker_parse_reply(str_c(&text), text.len, reply, e);
     case CHANNEL_LATE: return lost(w, e, "no reply in time");
     case CHANNEL_CLOSED: return lost(w, e, "it ended");
@@ -171,7 +170,8 @@ static enum status start(struct refworker *w, struct err *e) {
     TRY_GOTO(js_get_i64(hello, "reference worker", "protocol", &protocol, e), done);
     TRY_GOTO(js_get_str(hello, "reference worker", "torch", &torch, e), done);
     TRY_GOTO(js_get_str(hello, "reference worker", "python", &version, e), done);
-    if (protocol != 1) st = FAIL(e, ST_WORKER, "reference worker: protocol %lld, expected 1", (long long)protocol);
+    if (protocol != PROTOCOL)
+        st = FAIL(e, ST_WORKER, "reference worker: protocol %lld, expected %d", (long long)protocol, PROTOCOL);
     snprintf(w->torch, sizeof w->torch, "%s", torch);
     snprintf(w->python_version, sizeof w->python_version, "%s", version);
     w->generation++;

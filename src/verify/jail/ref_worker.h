@@ -38,7 +38,7 @@ void refworker_close(struct refworker *w);
  * others use too has no room for it. ST_WORKER: lost, late or nonsense; restart it. */
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
                            struct err *e) MUST_USE;
-/* The same with several descriptors, at most CHANNEL_MAX_FDS. */
+/* The same with several descriptors, at most MAX_MESSAGE_FDS. */
 enum status refworker_call_fds(struct refworker *w, const struct str *request, const int *fds, int n_fds,
                                double timeout_s, json_t **reply, struct err *e) MUST_USE;
 /* Parses a reply's JSON: ST_OK with *reply, or the error that it carries. Split off for the fuzz target. */

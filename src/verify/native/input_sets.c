@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "verify/jail/process.h"
+#include "verify/worker_constants.h"
 
 enum { ALIGN = 64 };
 static const size_t max_set_bytes = (size_t)256 << 20, timed_bytes = (size_t)128 << 20, stage_bytes = (size_t)8 << 20;
@@ -232,7 +233,7 @@ void sets_compare(const struct sets *s, int lane, int slot, int set, int *arg, s
     const struct set_info *info = &s->info[set];
     const unsigned char *got = s->lanes[lane].read_write + (size_t)slot * s->output_stride,
                         *want = sets_expected(s, set);
-    bool compatible = strcmp(info->family, "shipped") == 0 && info->param_set == 0;
+    bool compatible = strcmp(info->family, FAMILY_SHIPPED) == 0 && info->param_set == 0;
     double worst = 0;
     *arg = -1;
     for (int c = 0; c < s->n_compared; c++) {

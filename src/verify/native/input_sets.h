@@ -17,7 +17,7 @@ enum { SETS_PARAM_SETS = 2, SETS_GUARD_BYTES = 256, SETS_LANES = 4 };
 
 struct set_info {
     bool filled;
-    const char *family; /* "shipped", "signed", "scaled" */
+    const char *family; /* FAMILY_SHIPPED and its like (worker_constants.h) */
     int param_set;
     struct compare_limit *limits; /* of each compared argument */
     double **scales;              /* of its rows in the expected output */

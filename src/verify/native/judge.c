@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "verify/native/candidate.h"
 #include "verify/timing.h"
+#include "verify/worker_constants.h"
 
 enum { ROUNDS = 7, FEW_ROUNDS = 3, LONE_ROUNDS = 5 };
 /* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
@@ -64,10 +65,10 @@ static void say_difference(struct verdict *v, const struct sets *s, int set, int
     const struct set_info *info = &s->info[set];
     char name[256];
     element_name(a, r->first, name, sizeof name);
-    const char *inputs = strcmp(info->family, "signed") == 0    ? "inputs of both signs"
-                         : strcmp(info->family, "touched") == 0 ? "one input element changed"
-                         : strcmp(info->family, "scaled") == 0  ? "large inputs of both signs"
-                                                                : "inputs as the problem makes them";
+    const char *inputs = strcmp(info->family, FAMILY_SIGNED) == 0    ? "inputs of both signs"
+                         : strcmp(info->family, FAMILY_TOUCHED) == 0 ? "one input element changed"
+                         : strcmp(info->family, FAMILY_SCALED) == 0  ? "large inputs of both signs"
+                                                                     : "inputs as the problem makes them";
     if (r->unwritten > 0)
         VERDICT_SAY(v, "%s: %lld of %lld elements of %s were never written, the first wrong one is %s", where,
                     (long long)r->unwritten, (long long)a->count, a->name, name);

@@ -7,13 +7,14 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "io/json.h"
+#include "verify/timing.h"
+#include "verify/worker_constants.h"
 
 /* A problem that needs longer than this on this machine is no use for training. */
 static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
 /* Kept at once; the least recently used beyond that is dropped (its interface stays). */
 enum { MAX_WITH_SETS = 64 };
 static const size_t max_kept_bytes = (size_t)2 << 30;
-static const double bad_noise = 1e-3; /* a family on which float32 is this wrong tests nothing */
 
 void references_init(struct references *r, struct refworker *worker, int max_tests, uint64_t seed) {
     *r = (struct references){.worker = worker, .max_tests = max_tests, .seed = seed};
@@ -208,11 +209,6 @@ enum status reference_get(struct references *r, const char *code, struct referen
 
 /* ---- sets ---- */
 
-/* One of each so many timed sets is signed (of a blind problem, whose own inputs a constant would answer, scaled), and
- * half of the others are touched, where the reference stands that: an answer that has its tests behind it would
- * otherwise know what its inputs are drawn from. */
-enum { OTHER_TIMED = 4 };
-
 struct input_kind {
     const char *family;
     int param_set;
@@ -220,8 +216,9 @@ struct input_kind {
 /* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. What timed sets may
  * be of goes with both where it is the only thing that tells. */
 static const struct input_kind
-    pattern[] = {{"shipped", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}, {"signed", 1}},
-    blind_pattern[] = {{"shipped", 0}, {"scaled", 0}, {"signed", 1}, {"touched", 0}, {"scaled", 1}};
+    pattern[] = {{FAMILY_SHIPPED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}, {FAMILY_SIGNED, 1}},
+    blind_pattern[] = {
+        {FAMILY_SHIPPED, 0}, {FAMILY_SCALED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}};
 
 struct wanted {
     int set;
@@ -238,9 +235,9 @@ static struct wanted wanted(int set, struct input_kind kind, uint64_t seed) {
 /* What is known of a family; NULL of one that timed sets are never of. */
 static struct family_seen *seen(struct reference *p, const struct wanted *w) {
     if (w->param_set != 0) return NULL;
-    if (strcmp(w->family, "shipped") == 0) return &p->shipped;
-    if (strcmp(w->family, "signed") == 0) return &p->is_signed;
-    return strcmp(w->family, "touched") == 0 ? &p->touched : &p->scaled;
+    if (strcmp(w->family, FAMILY_SHIPPED) == 0) return &p->shipped;
+    if (strcmp(w->family, FAMILY_SIGNED) == 0) return &p->is_signed;
+    return strcmp(w->family, FAMILY_TOUCHED) == 0 ? &p->touched : &p->scaled;
 }
 
 /* Where the reference is off by more elsewhere, it may be here as well; an output's usual size is its family's own. */
@@ -275,7 +272,7 @@ static enum status take(struct reference *p, struct wanted *w, const json_t *one
         if (!read_limits(one, limits, n))
             return FAIL(e, ST_WORKER, "reference worker: limits missing from a fill reply");
         for (int c = 0; c < n; c++) noise = fmax(noise, limits[c].noise);
-        w->usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= bad_noise);
+        w->usable = shipped || (json_is_true(json_object_get(one, "finite")) && noise <= NOISE_MOST);
         for (int c = 0; c < n && family && w->usable; c++) {
             widen(&family->limits[c], &limits[c]);
             family->limits[c].typical = fmax(family->limits[c].typical, limits[c].typical);
@@ -348,7 +345,7 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
         sets_stage_params(&p->sets);
         forget_families(p);
     }
-    const struct input_kind shipped = {"shipped", 0}, *const kinds = p->blind ? blind_pattern : pattern;
+    const struct input_kind shipped = {FAMILY_SHIPPED, 0}, *const kinds = p->blind ? blind_pattern : pattern;
     int n = r->max_tests;
     CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
     for (int i = 0; i < n; i++)
@@ -375,19 +372,19 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     struct wanted w[CHUNK];
     if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable) {
         /* The tests' signed inputs met other parameters. The set is filled again below. */
-        w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){"signed", 0}, secret(p, 10, 0));
+        w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){FAMILY_SIGNED, 0}, secret(p, 10, 0));
         TRY(fill(r, p, w, 1, true, e));
     }
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
         for (int i = 0; i < m; i++) {
             const uint64_t at = (uint64_t)(p->n_timed + i);
-            struct input_kind kind = {"shipped", 0};
-            const char *other = p->scaled.usable ? "scaled" : p->is_signed.usable ? "signed" : NULL;
+            struct input_kind kind = {FAMILY_SHIPPED, 0};
+            const char *other = p->scaled.usable ? FAMILY_SCALED : p->is_signed.usable ? FAMILY_SIGNED : NULL;
             if (other && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
                 kind.family = other;
             else if (p->touched.usable && secret(p, 8, at) % 2)
-                kind.family = "touched";
+                kind.family = FAMILY_TOUCHED;
             w[i] = wanted(reference_timed_set(r, p->n_timed + i), kind, secret(p, 5, at));
         }
         TRY(fill(r, p, w, m, false, e));

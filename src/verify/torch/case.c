@@ -1,4 +1,5 @@
 #include "verify/torch/case.h"
+#include "verify/timing.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -156,16 +157,10 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
 static const struct {
     const char *name;
     int param_set;
-} families[] = {{"scaled", 0}, {"signed", 1}, {"probe", 1}, {"offset", 1}, {"spikes", 0},
-                {"unit", 1},   {"scaled", 1}, {"small", 1}, {"negated", 1}};
-/* One of each OTHER_TIMED timed sets is of one of these families, where the reference stands it on parameters as
- * initialised. Otherwise the distribution of their inputs would tell that calls are the clock's. */
-static const char *const timed_families[] = {"scaled", "spikes", "signed"};
-/* Half of the other timed sets are of this family, where one element can be made to show: they are as the problem makes
- * them, but for one element of one input. An answer that looks at a part of the inputs, and sees that they are as
- * usual, has not looked at that element. Such sets take as long as others. */
-static const char touched_family[] = "touched";
-enum { OTHER_TIMED = 4 };
+} families[] = {{FAMILY_SCALED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_PROBE, 1}, {FAMILY_OFFSET, 1}, {FAMILY_SPIKES, 0},
+                {FAMILY_UNIT, 1},   {FAMILY_SCALED, 1}, {FAMILY_SMALL, 1}, {FAMILY_NEGATED, 1}};
+/* What one of each OTHER_TIMED timed sets is: the first that the reference stands on parameters as initialised. */
+static const char *const timed_families[] = {FAMILY_SCALED, FAMILY_SPIKES, FAMILY_SIGNED};
 
 /* Begins the question which families the reference itself stands. wanted: how many usable ones are enough. timed: the
  * sets are for the clock, so that they have to take as long as shipped ones. */
@@ -197,7 +192,7 @@ static enum status survey_timed(struct modcases *m, struct modcase *c, struct er
     CLEANUP_STR struct str touched = STR_INIT;
     CLEANUP_JSON json_t *told = NULL;
     begin_survey(&touched, c, 1, true);
-    put_family(&touched, touched_family, 0);
+    put_family(&touched, FAMILY_TOUCHED, 0);
     js_end(&touched, ']');
     TRY(ask(m, &touched, -1, &told, e));
     c->touched = json_is_true(json_object_get(json_array_get(json_object_get(told, "families"), 0), "usable"));
@@ -216,13 +211,13 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
         const json_t *public_seed = json_array_get(json_object_get(c->loaded, "compat_seeds"), (size_t)i);
         uint64_t seed =
             hardened ? secret(c, 3, i == 0 ? 0 : 100 + (uint64_t)i) : (uint64_t)json_integer_value(public_seed);
-        c->trials[c->n_trials++] = (struct modset){"shipped", seed, 0};
+        c->trials[c->n_trials++] = (struct modset){FAMILY_SHIPPED, seed, 0};
     }
     if (!hardened) return ST_OK;
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
     begin_survey(&q, c, families_too ? n : 1, false);
-    put_family(&q, "shipped", 0);
+    put_family(&q, FAMILY_SHIPPED, 0);
     for (size_t i = 0; i < ARRAY_LEN(families) && families_too; i++)
         put_family(&q, families[i].name, families[i].param_set);
     js_end(&q, ']');
@@ -232,7 +227,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
         if (json_is_true(json_object_get(json_array_get(list, i + 1), "usable")))
             c->trials[c->n_trials++] = (struct modset){families[i].name, secret(c, 3, i + 1), families[i].param_set};
     for (uint64_t i = 0; c->n_trials < n; i++)
-        c->trials[c->n_trials++] = (struct modset){"shipped", secret(c, 4, i), 0};
+        c->trials[c->n_trials++] = (struct modset){FAMILY_SHIPPED, secret(c, 4, i), 0};
     if (families_too && m->o->measure) return survey_timed(m, c, e);
     return ST_OK;
 }
@@ -338,7 +333,7 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
     const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
     const bool touched = c->touched && secret(c, 8, i) % 2;
-    return (struct modset){other ? c->timed_family : touched ? touched_family : "shipped", secret(c, 5, i), 0};
+    return (struct modset){other ? c->timed_family : touched ? FAMILY_TOUCHED : FAMILY_SHIPPED, secret(c, 5, i), 0};
 }
 
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,

@@ -8,10 +8,11 @@
 #include "base/hash.h"
 #include "verify/jail/ref_worker.h"
 #include "verify/verify.h"
+#include "verify/worker_constants.h"
 
 enum { MODCASE_MAX_OUTPUTS = 16, MODCASE_MAX_TRIALS = 32 };
 /* A lane is memory that the referee shares with one process. The same set has the same contents in both lanes. */
-enum modcase_lane { LANE_REFERENCE, LANE_ANSWER, N_LANES };
+enum modcase_lane { LANE_REFERENCE = REFERENCE_LANE, LANE_ANSWER, N_LANES };
 
 /* What one process of the reference takes while no answer's process is alive. */
 struct modcontrol {

@@ -231,16 +231,16 @@ static bool check_output(struct torch_answer *r, const json_t *said, int k, cons
 /* What messages call a family of inputs. */
 static const char *family_text(const char *family) {
     static const char *const texts[][2] = {
-        {"shipped", "inputs as the problem makes them"},
-        {"signed", "inputs of both signs"},
-        {"scaled", "large inputs of both signs"},
-        {"small", "small inputs of both signs"},
-        {"negated", "inputs times -1"},
-        {"offset", "inputs with an offset"},
-        {"unit", "inputs near 1 and -1"},
-        {"spikes", "inputs with a few large elements"},
-        {"probe", "one input element changed"},
-        {"touched", "one input element changed"},
+        {FAMILY_SHIPPED, "inputs as the problem makes them"},
+        {FAMILY_SIGNED, "inputs of both signs"},
+        {FAMILY_SCALED, "large inputs of both signs"},
+        {FAMILY_SMALL, "small inputs of both signs"},
+        {FAMILY_NEGATED, "inputs times -1"},
+        {FAMILY_OFFSET, "inputs with an offset"},
+        {FAMILY_UNIT, "inputs near 1 and -1"},
+        {FAMILY_SPIKES, "inputs with a few large elements"},
+        {FAMILY_PROBE, "one input element changed"},
+        {FAMILY_TOUCHED, "one input element changed"},
     };
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         if (strcmp(texts[i][0], family) == 0) return texts[i][1];
@@ -259,17 +259,17 @@ static bool note_judgement(struct torch_answer *r, const json_t *v, const struct
     struct verdict *out = r->out;
     double worst = number(v, "max_error");
     if (!(worst <= out->max_error)) out->max_error = worst;
-    if (word && strcmp(word, "equal") == 0) return true;
-    if (word && strcmp(word, "unreachable") == 0)
+    if (word && strcmp(word, WORD_EQUAL) == 0) return true;
+    if (word && strcmp(word, WORD_UNREACHABLE) == 0)
         return run_reject(r, where, OUTCOME_SANDBOX_VIOLATION, "an output is not where the answer says");
-    if (word && strcmp(word, "inputs_changed") == 0) {
+    if (word && strcmp(word, WORD_INPUTS_CHANGED) == 0) {
         out->outcome = OUTCOME_OUT_OF_BOUNDS;
         VERDICT_SAY(out, "%s: changed its inputs, which the reference leaves as they are", where);
         return false;
     }
     char place[160];
     shape_text(json_object_get(v, "place"), place, sizeof place);
-    out->outcome = word && strcmp(word, "not_finite") == 0 ? OUTCOME_NOT_FINITE : OUTCOME_WRONG_OUTPUT;
+    out->outcome = word && strcmp(word, WORD_NOT_FINITE) == 0 ? OUTCOME_NOT_FINITE : OUTCOME_WRONG_OUTPUT;
     VERDICT_SAY(
         out,
         "%s (%s%s): %lld of %lld elements of output %lld are wrong; the first is at %s: %.6g, expected %.6g; the "

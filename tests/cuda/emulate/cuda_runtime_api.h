@@ -85,7 +85,7 @@ static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int 
     p->sharedMemPerBlockOptin = shared ? (size_t)strtoul(shared, NULL, 10) : 232448;
     return cudaSuccess;
 }
-static inline cudaError_t cudaMalloc(void **p, size_t n) {
+static inline cudaError_t emulate_alloc(void **p, size_t n) {
     if (emulate_state()) return emulate_end(emulate_state());
     *p = n > (size_t)1 << 40 ? NULL : aligned_alloc(256, (n + 255) & ~(size_t)255);
     return emulate_end(*p ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -93,15 +93,24 @@ static inline cudaError_t cudaMalloc(void **p, size_t n) {
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* Device memory that is held, of which n bytes at p from now on; n 0: no longer. */
+void emulate_held(const void *p, size_t n);
+/* The most that was held at a time since the last call, beyond what was held then. */
+__attribute__((visibility("default"))) size_t emulate_device_peak(void);
 void emulate_wait(void);                      /* does what was put off */
 void emulate_pinned(const void *p, size_t n); /* host memory that copies read late; n 0: no longer */
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
 #ifdef __cplusplus
 }
 #endif
-static inline cudaError_t cudaFree(void *p) { return emulate_wait(), free(p), cudaSuccess; }
+static inline cudaError_t cudaMalloc(void **p, size_t n) {
+    const cudaError_t rc = emulate_alloc(p, n);
+    if (rc == cudaSuccess) emulate_held(*p, (n + 255) & ~(size_t)255);
+    return rc;
+}
+static inline cudaError_t cudaFree(void *p) { return emulate_held(p, 0), emulate_wait(), free(p), cudaSuccess; }
 static inline cudaError_t cudaMallocHost(void **p, size_t n) {
-    const cudaError_t rc = cudaMalloc(p, n);
+    const cudaError_t rc = emulate_alloc(p, n);
     if (rc == cudaSuccess) emulate_pinned(*p, n);
     return rc;
 }

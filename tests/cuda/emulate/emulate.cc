@@ -27,6 +27,8 @@ void *shared_memory;
 uint32_t fragment[MAX_THREADS][6];
 const uint16_t *matrix_row[MAX_THREADS];
 std::vector<std::function<void()>> *captured; /* NULL: work runs at once */
+std::map<const void *, size_t> held;          /* device memory */
+size_t held_bytes, held_peak, held_before;    /* before: at the last emulate_device_peak() */
 
 void thread_main() {
     (*entry)();
@@ -274,6 +276,20 @@ void emulate_pinned(const void *p, size_t n) {
         pinned()[static_cast<const char *>(p)] = n;
     else
         pinned().erase(static_cast<const char *>(p));
+}
+void emulate_held(const void *p, size_t n) {
+    held_bytes -= held[p];
+    held_bytes += n;
+    if (n > 0)
+        held[p] = n;
+    else
+        held.erase(p);
+    if (held_bytes > held_peak) held_peak = held_bytes;
+}
+size_t emulate_device_peak(void) {
+    const size_t peak = held_peak - held_before;
+    held_peak = held_before = held_bytes;
+    return peak;
 }
 void emulate_wait(void) {
     std::vector<std::function<void()>> work;

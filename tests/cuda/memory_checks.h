@@ -1,0 +1,111 @@
+/* A part of plugin_test.c: what a plan says of a run's memory (rl/options/memory_plan.h) against what the same model
+ * asks the device for. */
+#ifndef KERNELRL_MEMORY_CHECKS_H
+#define KERNELRL_MEMORY_CHECKS_H
+
+#include "rl/options/memory_plan.h"
+#include "train/adamw.h"
+
+/* It has long rows of logits, a long sum and gains, so that most slabs are used. */
+static const char planned_model[] =
+    "{\"model_type\":\"qwen3\",\"vocab_size\":5000,\"hidden_size\":96,\"intermediate_size\":4096,"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":48,"
+    "\"max_position_embeddings\":512,\"tie_word_embeddings\":false}";
+enum { PLANNED_ANSWERS = 4, PLANNED_PROMPT = 14, PLANNED_TOKENS = 13, PLANNED_ROWS = 108, PLANNED_CHUNK = 32 };
+
+struct planned_run {
+    struct backend *be;
+    struct model *m;
+    struct adamw *opt;
+    struct engine *en;
+    struct sample out[PLANNED_ANSWERS];
+};
+
+static void planned_close(struct planned_run *r) {
+    for (size_t i = 0; i < ARRAY_LEN(r->out); i++) sample_free(&r->out[i]);
+    if (r->en) engine_close(r->en);
+    adamw_free(r->opt);
+    model_free(r->m);
+    r->be->close(r->be);
+}
+
+/* As a session does it: the model, its trainer, then the answers of a step, which end one after the other, then a
+ * micro-batch. */
+static enum status planned_step(struct planned_run *r, const struct train_plan *p, bool lora, struct err *e) {
+    const struct model_options mo = {.dtype = "bf16", .frozen = lora, .activation_memory = p->activation_budget};
+    int32_t ids[PLANNED_ROWS] = {0}, rows[PLANNED_ROWS];
+    float logp[PLANNED_ROWS], g[PLANNED_ROWS] = {0};
+    struct request req[PLANNED_ANSWERS];
+    int n;
+    TRY(model_init(planned_model, 1, &mo, r->be, &r->m, e));
+    if (lora) TRY(model_lora_init(r->m, 8, 1, 1, e));
+    TRY(model_train_prepare(r->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
+    const struct param *param = model_params(r->m, &n);
+    TRY(adamw_create(r->be, param, n, &r->opt, e));
+    const struct engine_options eo = {.memory_bytes = p->kv_budget, .max_batch = ENGINE_BATCH_GPU};
+    TRY(engine_open(r->m, &eo, &r->en, e));
+    for (int i = 0; i < PLANNED_ANSWERS; i++)
+        req[i] =
+            (struct request){.prompt = ids,
+                             .n_prompt = PLANNED_PROMPT,
+                             .n_samples = 1,
+                             .id = (uint64_t)i,
+                             .params = {.temperature = 1, .top_p = 1, .max_tokens = PLANNED_TOKENS - 3 * i, .seed = 4}};
+    TRY(engine_run(r->en, req, PLANNED_ANSWERS, r->out, NULL, NULL, e));
+    for (int i = 0; i < PLANNED_ROWS; i++) rows[i] = i;
+    const struct segment seg = {0, PLANNED_ROWS, -1, 0};
+    const struct train_batch batch = {ids, PLANNED_ROWS, &seg, 1, rows, ids, PLANNED_ROWS, false};
+    TRY(model_forward(r->m, &batch, logp, NULL, NULL, e));
+    TRY(model_backward(r->m, &batch, g, e));
+    (void)model_grad_norm(r->m);
+    return r->be->sync(r->be, e);
+}
+
+static enum status planned_options(bool lora, struct config *c, struct train_options *o, struct err *e) {
+    char key[][40] = {"device=cuda",  "dtype=bf16",    "lora_rank=8",         "batch_size=4",
+                      "group_size=1", "max_tokens=13", "prompt_max_tokens=14"};
+    char *argv[ARRAY_LEN(key)];
+    for (size_t i = 0; i < ARRAY_LEN(key); i++) argv[i] = key[i];
+    if (!lora) memcpy(key[2], "lora_rank=0", sizeof "lora_rank=0");
+    config_init(c, &train_schema, o);
+    TRY(config_args(c, ARRAY_LEN(key), argv, e));
+    return train_options_finish(c, o, e);
+}
+
+/* The emulated device counts what it hands out; the backend's own count is the same, and the plan's within 5 %. */
+static void planned_compare(void *plugin, backend_plugin_open_fn *open_plugin, bool lora) {
+    size_t (*device_peak)(void);
+    void *symbol = dlsym(plugin, "emulate_device_peak");
+    memcpy(&device_peak, &symbol, sizeof device_peak);
+    char msg[512] = "";
+    struct err e = {0};
+    struct planned_run r = {0};
+    struct config c;
+    struct train_options o;
+    struct train_plan p;
+    (void)device_peak();
+    if (open_plugin(BACKEND_ABI, 0, NULL, &r.be, msg, sizeof msg) != 0) {
+        report(msg, false);
+        return;
+    }
+    r.be->logit_chunk_bytes = PLANNED_CHUNK * 5000 * (int64_t)sizeof(float);
+    const struct paper device = paper_of(r.be);
+    bool ok = planned_options(lora, &c, &o, &e) == ST_OK && train_plan(&o, planned_model, &device, &p, &e) == ST_OK &&
+              planned_step(&r, &p, lora, &e) == ST_OK;
+    if (!ok) printf("  %s\n", e.msg);
+    report(lora ? "LoRA's memory is planned, and taken" : "full training's memory is planned, and taken", ok);
+    const int64_t peak = r.be->mem_peak(r.be), planned = ok ? plan_total(&p) - p.library - p.verifier : 0;
+    const double ratio = (double)planned / (double)peak;
+    report("the backend counts what the device was asked for", peak == (int64_t)device_peak());
+    printf("  planned %lld, taken %lld bytes: %.3f\n", (long long)planned, (long long)peak, ratio);
+    report("the plan is right within 5 %", fabs(ratio - 1) < 0.05);
+    config_free(&c);
+    planned_close(&r);
+}
+
+static void test_memory_as_planned(void *plugin, backend_plugin_open_fn *open_plugin) {
+    planned_compare(plugin, open_plugin, true);
+    planned_compare(plugin, open_plugin, false);
+}
+
+#endif
