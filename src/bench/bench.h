@@ -11,6 +11,7 @@
 
 #include "base/args.h"
 #include "model/model.h"
+#include "rl/options/memory_plan.h"
 #include "tensor/backend.h"
 
 enum { BENCH_LIST = 16 }; /* values an option takes at most */
@@ -36,6 +37,7 @@ struct bench_options {
     int threads, lora_rank;
     int answers; /* to a prompt, of new_tokens each */
     int64_t new_tokens;
+    bool full, planned;   /* rlstep: trains all parameters; in the memory that `train` would plan */
     bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
     int adapters;         /* that many of them, which the sequences share evenly; 0: one */
     bool fast;            /* numerics: fast, see tensor/backend.h */
@@ -55,6 +57,7 @@ struct bench {
     struct bench_limits limits;
     double wall_s, cpu_s; /* clocks when the measurement began */
     const char *name;     /* of the model */
+    struct train_plan plan; /* where o->planned */
 };
 
 /* ---- limits.c ---- */
@@ -103,6 +106,9 @@ double bench_train_flop(const struct model_config *c, bool full, double rows, do
 
 /* ---- rl_step.c: a step of reinforcement learning without verdicts; gives m an adapter and leaves it changed ---- */
 
+/* What `train` would take of the device for such a step (b->plan); before the model is there. config: as of model_init.
+ * ST_MEMORY with the numbers when it does not fit. */
+enum status bench_rl_plan(struct bench *b, const char *config, struct err *e) MUST_USE;
 enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_USE;
 
 /* ---- verify.c: `bench verify`, a command of its own; argv[0] is "verify". Returns the exit code. ---- */

@@ -108,7 +108,7 @@ static double limit_s(const struct bench *b, struct model *m, const struct rl_st
     for (int i = 0; i < n_params; i++) trained += (double)param[i].n;
     return bench_step_limit_s(b, m, P * p, P, P * p * (p + 1) / 2, 0) +
            (n - 1) * bench_step_limit_s(b, m, P * S, P * S, P * S * (p + n / 2), keys) +
-           bench_train_flop(c, false, rows, P * S * n, pairs) / b->limits.flop_s + 28 * trained / b->limits.bytes_s;
+           bench_train_flop(c, s->o.lora_rank == 0, rows, P * S * n, pairs) / b->limits.flop_s + 28 * trained / b->limits.bytes_s;
 }
 
 static enum status measure(struct bench *b, struct model *m, struct rl_step *s, struct engine *en, struct adamw *opt,
@@ -123,7 +123,9 @@ static enum status measure(struct bench *b, struct model *m, struct rl_step *s, 
     }
     update_space_free(&space);
     if (st != ST_OK) return st;
-    TRY(bench_limits_raise(b, model_cfg(m), strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32, e));
+    const int64_t peak = b->be->mem_peak ? b->be->mem_peak(b->be) : 0;
+    const enum dtype dt = strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32;
+    if (!b->o->planned) TRY(bench_limits_raise(b, model_cfg(m), dt, e));
     const struct bench_times step = bench_times(t + 2 * repeat, repeat);
     const struct model_memory mem = model_memory(m);
     const double tokens = (double)s->prompts * s->answers * (double)s->new_tokens;
@@ -134,23 +136,56 @@ static enum status measure(struct bench *b, struct model *m, struct rl_step *s, 
     js_put_i64(&line, "answers", s->answers);
     js_put_i64(&line, "tokens", s->prompt_tokens);
     js_put_i64(&line, "new_tokens", s->new_tokens);
-    js_put_i64(&line, "lora_rank", b->o->lora_rank);
+    js_put_i64(&line, "lora_rank", s->o.lora_rank);
     js_put_i64(&line, "train_tokens", s->o.update.train_tokens);
     js_put_f64(&line, "sample_s", bench_times(t, repeat).median);
     js_put_f64(&line, "update_s", bench_times(t + repeat, repeat).median);
     js_put_i64(&line, "kv_bytes", engine_stats(en).kv_bytes);
     js_put_i64(&line, "activation_bytes", mem.activation_bytes);
     js_put_i64(&line, "recomputed_layers", mem.recomputed_layers);
+    if (b->o->planned) js_put_i64(&line, "device_planned_bytes", plan_asked(&b->plan));
+    if (peak > 0) js_put_i64(&line, "device_peak_bytes", peak);
     snprintf(label, sizeof label, "%d x %d answers of %lld tokens", s->prompts, s->answers, (long long)s->new_tokens);
-    bench_line_end(b, &line, label, &step, tokens / step.median, "token", limit_s(b, m, s));
+    bench_line_end(b, &line, label, &step, tokens / step.median, "token",
+                   b->o->planned ? 0 : limit_s(b, m, s));
     return ST_OK;
+}
+
+/* The keys of `train` that such a step would have. Released by config_free. */
+static enum status step_keys(const struct bench_options *o, int prompts, struct config *c, struct train_options *out,
+                             struct err *e) {
+    CLEANUP_STR struct str dtype = STR_INIT;
+    str_addf(&dtype, "dtype=%s", o->dtype);
+    config_init(c, &train_schema, out);
+    TRY(config_set(c, str_c(&dtype), e));
+    TRY(train_options_finish(c, out, e));
+    out->device = o->device;
+    out->lora_rank = o->full ? 0 : o->lora_rank;
+    out->max_tokens = o->new_tokens;
+    out->prompt_max_tokens = o->tokens;
+    out->dataset_builder.batch_size = prompts;
+    out->dataset_builder.group_size = o->answers;
+    if (o->train_tokens > 0 || !o->planned) out->update.train_tokens = o->train_tokens;
+    return ST_OK;
+}
+
+static int prompts_of(const struct bench_options *o) { return o->n_batch ? o->batch[0] : 8; }
+
+enum status bench_rl_plan(struct bench *b, const char *config, struct err *e) {
+    struct config keys;
+    struct train_options o;
+    const struct paper device = paper_of(b->be);
+    enum status st = step_keys(b->o, prompts_of(b->o), &keys, &o, e);
+    if (st == ST_OK) st = train_plan(&o, config, &device, &b->plan, e);
+    config_free(&keys);
+    return st;
 }
 
 enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     const struct bench_options *o = b->o;
     const struct model_config *c = model_cfg(m);
     const int repeat = o->repeat ? (int)o->repeat : 1;
-    struct rl_step s = {.prompts = o->n_batch ? o->batch[0] : 8,
+    struct rl_step s = {.prompts = prompts_of(o),
                         .answers = o->answers,
                         .prompt_tokens = o->tokens,
                         .new_tokens = o->new_tokens};
@@ -165,20 +200,20 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     struct adamw *opt = NULL;
     int n_params;
     enum status st;
-    config_init(&keys, &train_schema, &s.o);
-    TRY_GOTO(train_options_finish(&keys, &s.o, e), out);
-    s.o.update.train_tokens = o->train_tokens;
-    s.o.lora_rank = o->lora_rank;
-    TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
-    TRY_GOTO(model_train_prepare(m, TRAIN_LORA, e), out);
+    TRY_GOTO(step_keys(o, s.prompts, &keys, &s.o, e), out);
+    if (o->planned) model_limit_activations(m, b->plan.activation_budget);
+    if (!o->full) TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
+    TRY_GOTO(model_train_prepare(m, o->full ? TRAIN_FULL : TRAIN_LORA, e), out);
     const struct param *p = model_params(m, &n_params);
     TRY_GOTO(adamw_create(b->be, p, n_params, &opt, e), out);
-    const struct engine_options eo = {.max_batch = s.prompts * s.answers};
+    struct engine_options eo = {.max_batch = s.prompts * s.answers};
+    if (o->planned)
+        eo = (struct engine_options){.max_batch = engine_batch_on(o->device), .memory_bytes = b->plan.kv_budget};
     TRY_GOTO(engine_open(m, &eo, &en, e), out);
     rl_step_open(&s, c);
     double *t = xcalloc((size_t)(3 * repeat), sizeof *t);
     bench_begin(b);
-    st = bench_limits_raise(b, c, strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32, e);
+    st = o->planned ? ST_OK : bench_limits_raise(b, c, strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32, e);
     if (st == ST_OK) st = measure(b, m, &s, en, opt, t, repeat, e);
     free(t);
     rl_step_close(&s);

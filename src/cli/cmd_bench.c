@@ -98,18 +98,25 @@ void bench_line_end(const struct bench *b, struct str *s, const char *label, con
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
+/* A config.json's path or text. */
+static enum status shape_of(const struct bench_options *o, struct str *out, struct err *e) {
+    if (o->model)
+        str_addf(out, "%s/config.json", o->model);
+    else if (bench_arch(o->arch))
+        str_adds(out, bench_arch(o->arch));
+    else
+        return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"", o->arch);
+    return ST_OK;
+}
+
 static enum status open_model(struct bench *b, bool frozen, struct model **m, struct err *e) {
     const struct bench_options *o = b->o;
+    CLEANUP_STR struct str shape = STR_INIT;
     const struct model_options mo = {
         .dtype = o->dtype, .frozen = frozen, .activation_memory = o->activation_memory, .repeat_random = true};
     if (o->model && !o->random) return model_load(o->model, &mo, b->be, m, e);
-    if (o->model) {
-        CLEANUP_STR struct str path = STR_INIT;
-        str_addf(&path, "%s/config.json", o->model);
-        return model_init(path.p, 1, &mo, b->be, m, e);
-    }
-    if (bench_arch(o->arch)) return model_init(bench_arch(o->arch), 1, &mo, b->be, m, e);
-    return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"", o->arch);
+    TRY(shape_of(o, &shape, e));
+    return model_init(shape.p, 1, &mo, b->be, m, e);
 }
 
 static enum status run_frozen(struct bench *b, struct err *e) {
@@ -117,8 +124,8 @@ static enum status run_frozen(struct bench *b, struct err *e) {
     struct model *m;
     TRY(open_model(b, true, &m, e));
     const enum dtype dt = strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32;
-    enum status st = bench_limits_raise(b, model_cfg(m), dt, e);
-    if (st == ST_OK)
+    enum status st = b->o->planned ? ST_OK : bench_limits_raise(b, model_cfg(m), dt, e);
+    if (st == ST_OK && !b->o->planned)
         fprintf(stderr, "%s, %s, %d threads: %s; memory %.1f GB/s, products %.0f GFLOP/s\n", b->be->name,
                 model_dtype(m), pool_threads(b->pool), b->name, b->limits.bytes_s * 1e-9, b->limits.flop_s * 1e-9);
     if (st == ST_OK && what & BENCH_MATMUL) st = bench_matmul(b, model_cfg(m), dt, e);
@@ -134,7 +141,7 @@ static enum status run_frozen(struct bench *b, struct err *e) {
 static enum status run_full(struct bench *b, struct err *e) {
     struct model *m;
     TRY(open_model(b, false, &m, e));
-    const enum status st = bench_train(b, m, TRAIN_FULL, e);
+    const enum status st = b->o->what & BENCH_RL ? bench_rl_step(b, m, e) : bench_train(b, m, TRAIN_FULL, e);
     model_free(m);
     return st;
 }
@@ -143,8 +150,12 @@ static enum status run(const struct bench_options *o, struct err *e) {
     struct bench b = {.o = o, .pool = pool_create(o->threads), .name = o->arch ? o->arch : o->model};
     enum status st = backend_open(o->device, b.pool, &b.be, e);
     if (st == ST_OK) b.be->fast = o->fast;
-    if (st == ST_OK && o->what & ~BENCH_TRAIN_FULL) st = run_frozen(&b, e);
-    if (st == ST_OK && o->what & BENCH_TRAIN_FULL) st = run_full(&b, e);
+    const bool rl_full = o->what & BENCH_RL && o->full;
+    CLEANUP_STR struct str shape = STR_INIT;
+    if (st == ST_OK && o->planned) st = shape_of(o, &shape, e);
+    if (st == ST_OK && o->planned) st = bench_rl_plan(&b, shape.p, e);
+    if (st == ST_OK && o->what & ~BENCH_TRAIN_FULL && !rl_full) st = run_frozen(&b, e);
+    if (st == ST_OK && (o->what & BENCH_TRAIN_FULL || rl_full)) st = run_full(&b, e);
     if (b.be) b.be->close(b.be);
     pool_destroy(b.pool);
     return st;
@@ -218,6 +229,11 @@ static const struct args_flag flags[] = {
     FLAG_INT(A, answers, "answers", "N", 1, 1024, "16", "A prompt has so many answers.", .of = "rlstep"),
     FLAG_INT(A, new_tokens, "new-tokens", "N", 1, 1 << 20, "1024", "An answer has exactly so many tokens.",
              .of = "rlstep"),
+    FLAG_BOOL(A, full, "full", "All parameters are trained in the place of LoRA.", .of = "rlstep"),
+    FLAG_BOOL(A, planned, "planned",
+              "The step gets the memory that `train` would plan for it, and the line says how much that is, and how much "
+              "was taken, in the place of limits.",
+              .of = "rlstep"),
     FLAG_SECTION("Device"),
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/home.h"
+#include "base/str.h"
 #include "verify/jail/time_account.h"
 #include "verify/native/reference.h"
 #include "verify/verify.h"
@@ -565,6 +566,7 @@ static void test_worker_lost(void **state) {
     free(code);
 }
 
+<<<<<<< HEAD
 /* A worker that is lost, and cannot be started, while a problem's memory is made: the problem has none, and gets all of
  * it when it is next asked for. */
 static void test_worker_lost_at_once(void **state) {
@@ -588,6 +590,46 @@ static void test_worker_lost_at_once(void **state) {
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
     assert_int_equal(p->n_tests, 5);
     assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
+=======
+/* Timed sets of a problem that others have pushed out are made again, the same ones; its tests stay where they are. */
+static void test_timed_sets_come_again(void **state) {
+    (void)state;
+    need_verifier();
+    enum { TIMED = 64 };
+    char *code = read_fixture("linear_gelu.py");
+    struct refworker w;
+    struct references refs;
+    struct reference *p[2];
+    struct err e = {0};
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
+    references_init(&refs, &w, 5, 7);
+    refs.most_timed_bytes = 1;
+    CLEANUP_STR struct str other = STR_INIT;
+    str_addf(&other, "%s\n# the same, once more\n", code);
+    const char *const text[] = {code, str_c(&other)};
+    unsigned char *was = NULL;
+    size_t bytes = 0, tests = 0;
+    for (int round = 0; round < 3; round++) {
+        const int i = round % 2;
+        if (reference_get(&refs, text[i], &p[i], &e) != ST_OK) fail_msg("%s", e.msg);
+        if (reference_make_tests(&refs, p[i], &e) != ST_OK) fail_msg("%s", e.msg);
+        if (reference_make_timed(&refs, p[i], TIMED, &e) != ST_OK) fail_msg("%s", e.msg);
+        const struct sets *s = &p[0]->sets;
+        if (round == 0) {
+            tests = (size_t)(sets_input(s, reference_timed_set(&refs, 0)) - s->master);
+            bytes = (size_t)(sets_input(s, reference_timed_set(&refs, TIMED)) - s->master);
+            was = xmalloc(bytes);
+            memcpy(was, s->master, bytes);
+        }
+        assert_int_equal(p[0]->n_timed, i == 0 ? TIMED : 0);
+        assert_memory_equal(was, s->master, tests);
+        const bool same = memcmp(was + tests, s->master + tests, bytes - tests) == 0;
+        assert_true(same == (i == 0));
+        for (size_t k = (tests + bytes) / 2; i == 1 && k < (tests + bytes) / 2 + 64; k++)
+            assert_int_equal(s->master[k], 0); /* in the middle: the memory is given back by whole pages */
+    }
+    free(was);
+>>>>>>> ff36ea0 (tools/plan_check: what a GPU step takes beside what is planned; bench rlstep --planned --full; fewer timed sets are kept)
     references_free(&refs);
     refworker_close(&w);
     free(code);
@@ -609,7 +651,11 @@ int main(void) {
         cmocka_unit_test(test_fails_in_lone_calls),
         cmocka_unit_test(test_reshapes_inputs),
         cmocka_unit_test(test_worker_lost),
+<<<<<<< HEAD
         cmocka_unit_test(test_worker_lost_at_once),
+=======
+        cmocka_unit_test(test_timed_sets_come_again),
+>>>>>>> ff36ea0 (tools/plan_check: what a GPU step takes beside what is planned; bench rlstep --planned --full; fewer timed sets are kept)
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
 }

@@ -94,7 +94,7 @@ static void planned_compare(void *plugin, backend_plugin_open_fn *open_plugin, b
               planned_step(&r, &p, lora, &e) == ST_OK;
     if (!ok) printf("  %s\n", e.msg);
     report(lora ? "LoRA's memory is planned, and taken" : "full training's memory is planned, and taken", ok);
-    const int64_t peak = r.be->mem_peak(r.be), planned = ok ? plan_total(&p) - p.library - p.verifier : 0;
+    const int64_t peak = r.be->mem_peak(r.be), planned = ok ? plan_asked(&p) : 0;
     const double ratio = (double)planned / (double)peak;
     report("the backend counts what the device was asked for", peak == (int64_t)device_peak());
     printf("  planned %lld, taken %lld bytes: %.3f\n", (long long)planned, (long long)peak, ratio);

@@ -119,7 +119,7 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
 }
 
 /* kv_memory and activation_memory where the options leave them open. */
-static enum status plan_memory(const struct session *s, struct train_options *o, struct err *e) {
+static enum status plan_memory(struct session *s, struct train_options *o, struct err *e) {
     CLEANUP_STR struct str config = STR_INIT, line = STR_INIT;
     const struct paper device = paper_of(s->be);
     struct train_plan p;
@@ -128,6 +128,7 @@ static enum status plan_memory(const struct session *s, struct train_options *o,
     TRY(train_plan(o, config.p, &device, &p, e));
     if (o->kv_memory == 0) o->kv_memory = p.kv_budget;
     if (o->activation_memory == 0) o->activation_memory = p.activation_budget;
+    s->planned_bytes = plan_asked(&p);
     train_plan_line(&p, &line);
     log_info("%s", line.p);
     return ST_OK;

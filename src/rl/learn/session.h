@@ -20,6 +20,7 @@ struct session {
     struct lease *lease; /* NULL: verdicts are not given while the model works */
     bool background;     /* they are */
     double gather_s;     /* of judging_gather() */
+    int64_t planned_bytes; /* of the device's memory, plan_asked(); 0: nothing was planned */
     struct str hardware; /* of prompts */
     struct actor actor;
 };

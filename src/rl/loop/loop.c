@@ -22,6 +22,7 @@
 #include "rl/run/missing_verdicts.h"
 #include "rl/run/rates.h"
 #include "rl/run/run.h"
+#include "tensor/backend.h"
 
 struct trainer {
     const struct train_options *o;
@@ -307,6 +308,8 @@ static enum status one_step(struct trainer *t, struct err *e) {
     times.total_s = clock_now_s() - t0;
     times.judging = judging_stats(t->s.actor.judging);
     times.quiet_s += lease_quiet_s(t->s.lease);
+    times.planned_bytes = t->s.planned_bytes;
+    times.peak_bytes = t->s.be->mem_peak ? t->s.be->mem_peak(t->s.be) : 0;
     t->save_s = 0;
     if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, r);
     st = write_step(t, r, constant, &u, &times, e);

@@ -17,6 +17,8 @@ int64_t plan_total(const struct train_plan *p) {
            p->kv + p->activations;
 }
 
+int64_t plan_asked(const struct train_plan *p) { return plan_total(p) - p->library - p->verifier; }
+
 static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
 /* Everything that lives on paper. */

@@ -31,6 +31,8 @@ struct train_plan {
 #define PLAN_VERIFIER ((int64_t)4 * 1000 * 1000 * 1000)
 
 int64_t plan_total(const struct train_plan *p); /* of all that was chosen */
+/* The part of it that the backend is asked for (backend.h, mem_peak): all but the libraries and the verifier. */
+int64_t plan_asked(const struct train_plan *p);
 
 /* config_json: a config.json's path or text, as of model_init. kv_memory and activation_memory of the options are most
  * that may be chosen. ST_MEMORY, with the numbers, when the least does not fit; out is filled in then, too. */

@@ -268,6 +268,8 @@ static void add_times(struct metrics *l, const struct tally *c, const struct upd
     metrics_add(l, t->train_s > 0 ? (double)u->rows / t->train_s : (double)NAN, "time/trained_tokens_per_s");
     metrics_add(l, t->judging.longest, "time/verifier_queue_max");
     metrics_add(l, t->judging.calls, "time/verifier_calls");
+    if (t->peak_bytes > 0) metrics_add(l, (double)t->peak_bytes, "load/device_peak_bytes");
+    if (t->planned_bytes > 0) metrics_add(l, (double)t->planned_bytes, "load/device_planned_bytes");
 }
 
 static struct tally count_all(const struct train_options *o, const struct rollout *r) {

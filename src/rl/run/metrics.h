@@ -22,6 +22,8 @@ struct step_times {
     struct judging_stats judging;
     double assemble_s, train_s, save_s, quiet_s, total_s;
     int64_t staleness; /* updates made since the batch was sampled */
+    /* Of a device's memory: planned, and the most that was really held so far; 0: nobody plans or counts. */
+    int64_t planned_bytes, peak_bytes;
 };
 /* One step's line. constant: groups of equal scores. */
 void metrics_of_step(struct metrics *l, const struct train_options *o, int64_t step, int64_t steps,

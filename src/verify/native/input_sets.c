@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "verify/jail/process.h"
 #include "verify/worker_constants.h"
@@ -146,6 +147,15 @@ unsigned char *sets_input(const struct sets *s, int set) {
 }
 
 unsigned char *sets_expected(const struct sets *s, int set) { return sets_input(s, set) + s->input_stride; }
+
+void sets_forget(struct sets *s, int first, int n) {
+    const off_t page = sysconf(_SC_PAGESIZE);
+    const off_t begin = (sets_input(s, first) - s->master + page - 1) / page * page,
+                end = (sets_input(s, first + n) - s->master) / page * page;
+    for (int i = first; i < first + n; i++) s->info[i].filled = false;
+    if (end > begin && fallocate(s->master_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin) != 0)
+        log_debug("shared memory: cannot give back %lld bytes: %s", (long long)(end - begin), strerror(errno));
+}
 
 void sets_stage_params(struct sets *s) { memcpy(s->read_only, s->master, SETS_PARAM_SETS * s->param_stride); }
 

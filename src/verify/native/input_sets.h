@@ -65,6 +65,8 @@ size_t sets_bytes(const struct sets *s);
 
 unsigned char *sets_input(const struct sets *s, int set);    /* in the master */
 unsigned char *sets_expected(const struct sets *s, int set); /* in the master, output offsets */
+/* Gives back the memory of sets [first, first + n), which have to be filled again, for this process and the worker. */
+void sets_forget(struct sets *s, int first, int n);
 /* After the worker has filled the parameters: copies them to the stage. */
 void sets_stage_params(struct sets *s);
 /* Notes what the worker put into a set, and its scales. family is a string constant; limits: one of each compared

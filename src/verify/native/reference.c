@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -12,12 +13,20 @@
 
 /* A problem that needs longer than this on this machine is no use for training. */
 static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
-/* Kept at once; the least recently used beyond that is dropped (its interface stays). */
-enum { MAX_WITH_SETS = 64 };
-static const size_t max_kept_bytes = (size_t)2 << 30;
+/* Kept at once; the least recently used beyond that is dropped (its interface stays). In bytes that is a share of the
+ * machine's memory within limits. Timed sets, which are made large so that caches do not hold them, are wanted while the
+ * answers to one problem are timed, and are made again in a moment: less of them is kept. */
+enum { MAX_WITH_SETS = 64, MEMORY_SHARE = 48 };
+static const int64_t least_kept_bytes = (int64_t)512 << 20, most_kept_bytes = (int64_t)2 << 30;
+static const size_t most_timed_bytes = (size_t)256 << 20;
 
 void references_init(struct references *r, struct refworker *worker, int max_tests, uint64_t seed) {
-    *r = (struct references){.worker = worker, .max_tests = max_tests, .seed = seed};
+    const int64_t share = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / MEMORY_SHARE;
+    *r = (struct references){.worker = worker,
+                             .max_tests = max_tests,
+                             .most_kept_bytes = (size_t)i64_max(least_kept_bytes, i64_min(most_kept_bytes, share)),
+                             .most_timed_bytes = most_timed_bytes,
+                             .seed = seed};
 }
 
 static void drop_sets(struct references *r, struct reference *p) {
@@ -49,26 +58,55 @@ void references_free(struct references *r) {
     *r = (struct references){0};
 }
 
+static size_t timed_bytes(const struct reference *p) {
+    return (size_t)p->n_timed * (p->sets.input_stride + p->sets.output_stride);
+}
+
 static size_t kept_bytes(const struct reference *p) {
     size_t per_set = p->sets.input_stride + p->sets.output_stride;
     return p->sets.read_only_bytes + (size_t)p->sets.n_lanes * p->sets.read_write_bytes +
-           SETS_PARAM_SETS * p->sets.param_stride + (size_t)(p->n_tests + p->n_timed) * per_set;
+           SETS_PARAM_SETS * p->sets.param_stride + (size_t)p->n_tests * per_set + timed_bytes(p);
+}
+
+static void forget_timed(struct references *r, struct reference *p) {
+    sets_forget(&p->sets, r->max_tests, p->n_timed);
+    p->n_timed = 0;
+}
+
+/* Of all problems but `keep`: the one used longest ago that has timed sets, and that has sets at all; NULL: none. */
+struct kept {
+    struct reference *timed, *any;
+    size_t timed_bytes, bytes;
+    int n;
+};
+static struct kept kept_of(const struct references *r, const struct reference *keep) {
+    struct kept k = {0};
+    for (size_t i = 0; i < r->count; i++) {
+        struct reference *p = r->items[i];
+        if (!p->has_sets) continue;
+        k.n++;
+        k.bytes += kept_bytes(p);
+        k.timed_bytes += timed_bytes(p);
+        if (p == keep) continue;
+        if (!k.any || p->used < k.any->used) k.any = p;
+        if (p->n_timed > 0 && (!k.timed || p->used < k.timed->used)) k.timed = p;
+    }
+    return k;
+}
+
+static void evict_timed(struct references *r, const struct reference *keep) {
+    struct kept k;
+    while ((k = kept_of(r, keep)).timed && k.timed_bytes > r->most_timed_bytes) forget_timed(r, k.timed);
 }
 
 static void evict(struct references *r, const struct reference *keep) {
     for (;;) {
-        struct reference *oldest = NULL;
-        size_t bytes = 0;
-        int n = 0;
-        for (size_t i = 0; i < r->count; i++) {
-            struct reference *p = r->items[i];
-            if (!p->has_sets) continue;
-            n++;
-            bytes += kept_bytes(p);
-            if (p != keep && (!oldest || p->used < oldest->used)) oldest = p;
-        }
-        if (!oldest || (n <= MAX_WITH_SETS && bytes <= max_kept_bytes)) return;
-        drop_sets(r, oldest);
+        const struct kept k = kept_of(r, keep);
+        if (!k.any || (k.n <= MAX_WITH_SETS && k.bytes <= r->most_kept_bytes)) return;
+        if (k.timed && k.n <= MAX_WITH_SETS)
+            forget_timed(r, k.timed);
+        else
+            drop_sets(r, k.any);
     }
 }
 
@@ -389,6 +427,7 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
         }
         TRY(fill(r, p, w, m, false, e));
         p->n_timed += m;
+        evict_timed(r, p);
     }
     return ST_OK;
 }

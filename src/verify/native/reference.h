@@ -41,6 +41,8 @@ struct references {
     size_t count, cap;
     int max_tests;
     bool single_input; /* shipped inputs only */
+    /* Of what is kept, and of timed sets in it; a problem that is being judged may need more by itself. */
+    size_t most_kept_bytes, most_timed_bytes;
     uint64_t seed, clock;
 };
 
