@@ -135,20 +135,10 @@ const struct args_command problems_command = {
     .more = more,
 };
 
-/* Whether a blank-separated list holds a word. */
-static bool has_word(const char *list, const char *word) {
-    const size_t n = strlen(word);
-    for (const char *p = list; p && *p;) {
-        const size_t m = strcspn(p, " ");
-        if (m == n && memcmp(p, word, n) == 0) return true;
-        p += m + (p[m] == ' ');
-    }
-    return false;
-}
-
 static bool passes(const struct problems_args *a, const struct problem *p) {
     return (a->level == 0 || p->level == a->level) && (a->difficulty == 0 || p->difficulty == a->difficulty) &&
-           (a->split < 0 || (int)p->split == a->split) && (!a->ops || has_word(p->ops, a->ops));
+           (a->split < 0 || (int)p->split == a->split) &&
+           (!a->ops || (p->ops && str_index_in(p->ops, a->ops, ' ') >= 0));
 }
 
 void problems_put_columns(struct str *s, const struct problem *p, bool code) {

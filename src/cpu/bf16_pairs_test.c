@@ -10,42 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
-#include "cpu/cpu.h"
 #include "cpu/naive.h"
-#include "tensor/backend.h"
+#include "cpu/test_util.h"
 
-static const char *const isa[] = {"reference", "avx2", "avx512", "avx512bf16", "amx"};
 enum { N_ISA = 5, N_BE = 2 * N_ISA, AMX = 4 };
-
-static struct pool *two;
-static struct backend *be[N_BE]; /* each instruction set with one and with two threads; NULL when the CPU lacks it */
 
 static int setup(void **state) {
     (void)state;
-    two = pool_create(2);
-    unsetenv("KERNELRL_CPU");
-    for (int i = 0; i < N_BE; i++) {
-        struct err e;
-        if (cpu_isa_force(isa[i / 2]) && cpu_backend_open(i % 2 ? two : NULL, &be[i], &e) != ST_OK) return 1;
-        if (!be[i] && i % 2 == 0) print_message("skipped: this CPU has no %s\n", isa[i / 2]);
-    }
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    for (int i = 0; i < N_BE; i++)
-        if (be[i]) be[i]->close(be[i]);
-    pool_destroy(two);
-    return 0;
-}
-
-static float *randoms(int64_t n, uint64_t stream, float scale) {
-    float *p = xaligned((size_t)n * sizeof(float));
-    struct rng r = rng_make(17, stream);
-    for (int64_t i = 0; i < n; i++) p[i] = scale * (float)rng_normal(&r);
-    return p;
+    return open_backends(N_ISA);
 }
 
 /* Some values that rounding and flushing treat specially. */
@@ -55,12 +27,6 @@ static void spice(float *p, int64_t n, uint64_t stream) {
                                      -2e-19f,      0x1.01p-70f};
     struct rng r = rng_make(18, stream);
     for (int64_t i = 0; i < n; i += 1 + (int64_t)rng_below(&r, 7)) p[i] = odd_ones[rng_below(&r, ARRAY_LEN(odd_ones))];
-}
-
-static float *copy_of(const float *p, int64_t n) {
-    float *q = xaligned((size_t)n * sizeof(float));
-    memcpy(q, p, (size_t)n * sizeof(float));
-    return q;
 }
 
 static void same_bits(const float *a, const float *b, int64_t n, const char *name, const char *what) {

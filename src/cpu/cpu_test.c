@@ -11,46 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "cpu/naive.h"
-#include "tensor/backend.h"
+#include "cpu/test_util.h"
 
-static const char *const isa[] = {"reference", "avx2", "avx512"};
 enum { N_ISA = 3, N_BE = 2 * N_ISA };
-
-static struct pool *two;
-static struct backend *be[N_BE]; /* each instruction set with one and with two threads; NULL when the CPU lacks it */
 
 static int setup(void **state) {
     (void)state;
-    two = pool_create(2);
-    unsetenv("KERNELRL_CPU");
-    for (int i = 0; i < N_BE; i++) {
-        struct err e;
-        if (cpu_isa_force(isa[i / 2]) && cpu_backend_open(i % 2 ? two : NULL, &be[i], &e) != ST_OK) return 1;
-    }
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    for (int i = 0; i < N_BE; i++)
-        if (be[i]) be[i]->close(be[i]);
-    pool_destroy(two);
-    return 0;
-}
-
-static float *randoms(int64_t n, uint64_t stream, float scale) {
-    float *p = xaligned((size_t)n * sizeof(float));
-    struct rng r = rng_make(7, stream);
-    for (int64_t i = 0; i < n; i++) p[i] = scale * (float)rng_normal(&r);
-    return p;
-}
-
-static float *copy_of(const float *p, int64_t n) {
-    float *q = xaligned((size_t)n * sizeof(float));
-    memcpy(q, p, (size_t)n * sizeof(float));
-    return q;
+    return open_backends(N_ISA);
 }
 
 static void same_bits(const float *a, const float *b, int64_t n, const char *what) {

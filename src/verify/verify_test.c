@@ -22,6 +22,7 @@
 #include "base/str.h"
 #include "verify/jail/time_account.h"
 #include "verify/native/reference.h"
+#include "verify/timing.h"
 #include "verify/verify.h"
 
 static struct verifier *verifier;
@@ -457,17 +458,21 @@ static double ratio_of_calls(const struct problem *p, int us, bool at_once) {
     return it.verdict.speedup;
 }
 
-/* The work of all calls of a request in its first one is paid no more than that of each in its own. */
+/* The work of all calls of a request in its first one is paid no more than that of each in its own. Other work on the
+ * machine makes ratios differ by far: medians of at least three of each decide. */
 static void test_calls_at_once(void **state) {
     (void)state;
     need_verifier();
+    enum { TRIES = 9 };
+    double each[2 * TRIES], at_once[TRIES];
     struct problem p = {.key = "relus", .name = "relus", .code = read_fixture("many_relus.py")};
     bool good = false;
-    for (int i = 0; i < 4 && !good; i++) {
-        const double each = ratio_of_calls(&p, 100, false), at_once = ratio_of_calls(&p, 100, true),
-                     again = ratio_of_calls(&p, 100, false);
-        printf("ratio %.2f and %.2f, all calls at once %.2f\n", each, again, at_once);
-        good = at_once < 1.6 * fmax(each, again);
+    for (int i = 0; i < TRIES && !good; i++) {
+        each[2 * i] = ratio_of_calls(&p, 100, false);
+        at_once[i] = ratio_of_calls(&p, 100, true);
+        each[2 * i + 1] = ratio_of_calls(&p, 100, false);
+        printf("ratio %.2f and %.2f, all calls at once %.2f\n", each[2 * i], each[2 * i + 1], at_once[i]);
+        good = i >= 2 && timing_median(at_once, i + 1) < 1.6 * timing_median(each, 2 * i + 2);
     }
     free((char *)(uintptr_t)p.code);
     assert_true(good);

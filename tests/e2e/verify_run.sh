@@ -67,6 +67,12 @@ check "four at once on one cache are all correct" test "$(cat "$tmp"/client[1-4]
 check "one object is kept, whole" test "$(find "$tmp/shared" -name '*.so' | wc -l) $(find "$tmp/shared" -name '*.tmp*' | wc -l)" = "1 0"
 check "a baseline in KernelBench's layout" sh -c "'$KRL' verify baseline --level 1 --source '$tmp/problems' --backend torch_cpu \
     --timed-calls 10 --budget 1 --out '$tmp/base.json' >/dev/null && grep -q '1_relu.py' '$tmp/base.json'"
+echo '[1]' >"$tmp/list.json" && echo '{"level1": 3}' >"$tmp/three.json"
+baseline=("$KRL" verify baseline --level 1 --source "$tmp/problems" --backend torch_cpu --out)
+refuses "a baseline file that is a list" 1 'list.json: expected an object of levels' "${baseline[@]}" "$tmp/list.json"
+refuses "one whose level is a number" 1 'three.json: level1: expected an object' "${baseline[@]}" "$tmp/three.json"
+refuses "a baseline of a backend without modules" 2 'backend: expected one whose answers are modules' \
+    "$KRL" verify baseline --level 1 --source "$tmp/problems" --out "$tmp/c.json"
 check "no process is left at the end" test -z "$(left)"
 # What `kernelrl generate` writes for backend c.
 mkdir "$tmp/native"

@@ -380,6 +380,18 @@ static enum status write_pass_at_k(const struct verify_run *r, const struct fold
 
 static const double fast_ps[] = {0, 0.5, 0.8, 1, 1.5, 2};
 
+/* Reads a baseline file: an object of levels, each of which is one of problems. */
+static enum status read_times(const char *path, json_t **out, struct err *e) {
+    const char *key;
+    json_t *level;
+    TRY(js_load(path, 64 << 20, out, e));
+    if (!json_is_object(*out)) return FAIL(e, ST_PARSE, "%s: expected an object of levels", path);
+    json_object_foreach(*out, key, level) {
+        if (!json_is_object(level)) return FAIL(e, ST_PARSE, "%s: %s: expected an object of problems", path, key);
+    }
+    return ST_OK;
+}
+
 /* The baseline's mean for a problem in ms; 0: unknown. Names in such files end in .py. */
 static double baseline_ms(const json_t *baseline, int level, const struct problem *p) {
     char key[200];
@@ -492,7 +504,7 @@ static void put_sample(const struct verify_run *r, const struct judged_sample *s
 /* The tables: of each level where there are several, then of all. */
 static enum status summarise(const struct verify_run *r, const struct folder *f, struct err *e) {
     CLEANUP_JSON json_t *baseline = NULL;
-    if (r->baseline) TRY(js_load(r->baseline, 64 << 20, &baseline, e));
+    if (r->baseline) TRY(read_times(r->baseline, &baseline, e));
     if (r->json) {
         js_begin(r->json, NULL, '{');
         js_begin(r->json, "answers", '[');
@@ -674,13 +686,16 @@ enum status verify_baseline(const struct verify_run *r, struct err *e) {
     CLEANUP_JSON json_t *all = NULL;
     struct verify_options o = r->o;
     enum status st;
+    if (!backend_info(o.backend)->is_module)
+        return FAIL(e, ST_USAGE, "--backend: expected one whose answers are modules, such as torch_cpu, got %s",
+                    backend_name(o.backend));
     o.allow_library = true;
     o.scoring = SCORING_COMPAT;
     o.trials = 1;
     TRY_GOTO(problem_set_load(r->source, &set, e), done);
     TRY_GOTO(check_sources_levels(r, &set, e), done);
     if (fs_is_file(r->out))
-        TRY_GOTO(js_load(r->out, 64 << 20, &all, e), done);
+        TRY_GOTO(read_times(r->out, &all, e), done);
     else
         all = json_object();
     TRY_GOTO(verifier_open(&o, &v, e), done);
