@@ -571,7 +571,6 @@ static void test_worker_lost(void **state) {
     free(code);
 }
 
-<<<<<<< HEAD
 /* A worker that is lost, and cannot be started, while a problem's memory is made: the problem has none, and gets all of
  * it when it is next asked for. */
 static void test_worker_lost_at_once(void **state) {
@@ -595,7 +594,6 @@ static void test_worker_lost_at_once(void **state) {
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
     assert_int_equal(p->n_tests, 5);
     assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
-=======
 /* Timed sets of a problem that others have pushed out are made again, the same ones; its tests stay where they are. */
 static void test_timed_sets_come_again(void **state) {
     (void)state;
@@ -634,7 +632,6 @@ static void test_timed_sets_come_again(void **state) {
             assert_int_equal(s->master[k], 0); /* in the middle: the memory is given back by whole pages */
     }
     free(was);
->>>>>>> ff36ea0 (tools/plan_check: what a GPU step takes beside what is planned; bench rlstep --planned --full; fewer timed sets are kept)
     references_free(&refs);
     refworker_close(&w);
     free(code);
@@ -656,11 +653,8 @@ int main(void) {
         cmocka_unit_test(test_fails_in_lone_calls),
         cmocka_unit_test(test_reshapes_inputs),
         cmocka_unit_test(test_worker_lost),
-<<<<<<< HEAD
         cmocka_unit_test(test_worker_lost_at_once),
-=======
         cmocka_unit_test(test_timed_sets_come_again),
->>>>>>> ff36ea0 (tools/plan_check: what a GPU step takes beside what is planned; bench rlstep --planned --full; fewer timed sets are kept)
     };
     return cmocka_run_group_tests_name("verify", tests, open_verifier, close_verifier);
 }
