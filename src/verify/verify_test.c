@@ -594,6 +594,11 @@ static void test_worker_lost_at_once(void **state) {
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
     assert_int_equal(p->n_tests, 5);
     assert_memory_not_equal(p->sets.master, p->sets.master + p->sets.param_stride, p->sets.param_stride);
+    references_free(&refs);
+    refworker_close(&w);
+    free(code);
+}
+
 /* Timed sets of a problem that others have pushed out are made again, the same ones; its tests stay where they are. */
 static void test_timed_sets_come_again(void **state) {
     (void)state;
