@@ -161,10 +161,10 @@ static enum status step_keys(const struct bench_options *o, int prompts, struct 
     TRY(train_options_finish(c, out, e));
     out->device = o->device;
     out->lora_rank = o->full ? 0 : o->lora_rank;
-    out->max_tokens = o->new_tokens;
-    out->prompt_max_tokens = o->tokens;
+    out->rollout.max_tokens = (int)o->new_tokens;
+    out->actor.prompt_tokens = o->tokens;
     out->dataset_builder.batch_size = prompts;
-    out->dataset_builder.group_size = o->answers;
+    out->rollout.group_size = o->answers;
     if (o->train_tokens > 0 || !o->planned) out->update.train_tokens = o->train_tokens;
     return ST_OK;
 }
