@@ -55,8 +55,8 @@ struct bench {
     struct pool *pool;
     struct backend *be;
     struct bench_limits limits;
-    double wall_s, cpu_s; /* clocks when the measurement began */
-    const char *name;     /* of the model */
+    double wall_s, cpu_s;   /* clocks when the measurement began */
+    const char *name;       /* of the model */
     struct train_plan plan; /* where o->planned */
 };
 

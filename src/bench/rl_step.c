@@ -108,7 +108,8 @@ static double limit_s(const struct bench *b, struct model *m, const struct rl_st
     for (int i = 0; i < n_params; i++) trained += (double)param[i].n;
     return bench_step_limit_s(b, m, P * p, P, P * p * (p + 1) / 2, 0) +
            (n - 1) * bench_step_limit_s(b, m, P * S, P * S, P * S * (p + n / 2), keys) +
-           bench_train_flop(c, s->o.lora_rank == 0, rows, P * S * n, pairs) / b->limits.flop_s + 28 * trained / b->limits.bytes_s;
+           bench_train_flop(c, s->o.lora_rank == 0, rows, P * S * n, pairs) / b->limits.flop_s +
+           28 * trained / b->limits.bytes_s;
 }
 
 static enum status measure(struct bench *b, struct model *m, struct rl_step *s, struct engine *en, struct adamw *opt,
@@ -146,8 +147,7 @@ static enum status measure(struct bench *b, struct model *m, struct rl_step *s, 
     if (b->o->planned) js_put_i64(&line, "device_planned_bytes", plan_asked(&b->plan));
     if (peak > 0) js_put_i64(&line, "device_peak_bytes", peak);
     snprintf(label, sizeof label, "%d x %d answers of %lld tokens", s->prompts, s->answers, (long long)s->new_tokens);
-    bench_line_end(b, &line, label, &step, tokens / step.median, "token",
-                   b->o->planned ? 0 : limit_s(b, m, s));
+    bench_line_end(b, &line, label, &step, tokens / step.median, "token", b->o->planned ? 0 : limit_s(b, m, s));
     return ST_OK;
 }
 
@@ -185,10 +185,8 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     const struct bench_options *o = b->o;
     const struct model_config *c = model_cfg(m);
     const int repeat = o->repeat ? (int)o->repeat : 1;
-    struct rl_step s = {.prompts = prompts_of(o),
-                        .answers = o->answers,
-                        .prompt_tokens = o->tokens,
-                        .new_tokens = o->new_tokens};
+    struct rl_step s = {
+        .prompts = prompts_of(o), .answers = o->answers, .prompt_tokens = o->tokens, .new_tokens = o->new_tokens};
     if (o->fast)
         return FAIL(
             e, ST_USAGE,

@@ -105,7 +105,8 @@ static enum status shape_of(const struct bench_options *o, struct str *out, stru
     else if (bench_arch(o->arch))
         str_adds(out, bench_arch(o->arch));
     else
-        return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"", o->arch);
+        return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"",
+                    o->arch);
     return ST_OK;
 }
 
@@ -230,10 +231,11 @@ static const struct args_flag flags[] = {
     FLAG_INT(A, new_tokens, "new-tokens", "N", 1, 1 << 20, "1024", "An answer has exactly so many tokens.",
              .of = "rlstep"),
     FLAG_BOOL(A, full, "full", "All parameters are trained in the place of LoRA.", .of = "rlstep"),
-    FLAG_BOOL(A, planned, "planned",
-              "The step gets the memory that `train` would plan for it, and the line says how much that is, and how much "
-              "was taken, in the place of limits.",
-              .of = "rlstep"),
+    FLAG_BOOL(
+        A, planned, "planned",
+        "The step gets the memory that `train` would plan for it, and the line says how much that is, and how much "
+        "was taken, in the place of limits.",
+        .of = "rlstep"),
     FLAG_SECTION("Device"),
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),

@@ -17,11 +17,11 @@ struct session {
     struct verifier *verifier;
     struct verify_identity verify_identity; /* of its verdicts, for the journal */
     struct problem_set problems, generated;
-    struct lease *lease; /* NULL: verdicts are not given while the model works */
-    bool background;     /* they are */
-    double gather_s;     /* of judging_gather() */
+    struct lease *lease;   /* NULL: verdicts are not given while the model works */
+    bool background;       /* they are */
+    double gather_s;       /* of judging_gather() */
     int64_t planned_bytes; /* of the device's memory, plan_asked(); 0: nothing was planned */
-    struct str hardware; /* of prompts */
+    struct str hardware;   /* of prompts */
     struct actor actor;
 };
 /* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On

@@ -14,8 +14,8 @@
 /* A problem that needs longer than this on this machine is no use for training. */
 static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
 /* Kept at once; the least recently used beyond that is dropped (its interface stays). In bytes that is a share of the
- * machine's memory within limits. Timed sets, which are made large so that caches do not hold them, are wanted while the
- * answers to one problem are timed, and are made again in a moment: less of them is kept. */
+ * machine's memory within limits. Timed sets, which are made large so that caches do not hold them, are wanted while
+ * the answers to one problem are timed, and are made again in a moment: less of them is kept. */
 enum { MAX_WITH_SETS = 64, MEMORY_SHARE = 48 };
 static const int64_t least_kept_bytes = (int64_t)512 << 20, most_kept_bytes = (int64_t)2 << 30;
 static const size_t most_timed_bytes = (size_t)256 << 20;
