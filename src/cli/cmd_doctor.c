@@ -1,5 +1,6 @@
 /* kernelrl doctor: what this machine can do, each thing really tried, and what to do about the rest. */
 #include <dlfcn.h>
+#include <seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "cli/cli.h"
 #include "io/hub.h"
 #include "model/arch.h"
+#include "tensor/backend.h"
 #include "verify/build/compile.h"
 #include "verify/jail/ref_worker.h"
 
@@ -29,6 +31,23 @@ static void advise(struct advice *a, const char *line) {
 }
 
 static void show(const char *what, const char *text) { printf("%-12s %s\n", what, text); }
+
+/* The first line that a program prints, when it ends well within the time; else out stays empty. */
+static void says(char *const *argv, struct str *out) {
+    struct process p;
+    char text[512];
+    int status;
+    CLEANUP_FD int fd = process_memfd("said", NULL, 0);
+    struct process_start s = {.path = argv[0], .argv = argv, .envp = environ, .fds = {-1, fd, -1}, .n_fds = 3};
+    if (fd < 0 || process_start(&s, &p, NULL) != ST_OK) return;
+    if (!process_wait(&p, clock_now_s() + 20, &status)) {
+        process_kill(&p);
+        return;
+    }
+    const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) str_add(out, text, strcspn(text, "\n"));
+}
 
 /* The value of the first "key : value" line of /proc/cpuinfo; false when absent. */
 static bool cpu_field(const char *cpuinfo, const char *key, char *out, size_t size) {
@@ -72,13 +91,37 @@ static void check_memory(struct advice *a) {
 static bool check_jail(struct jail *j, struct advice *a) {
     struct err e = {0};
     if (jail_open(j, false, &e) == ST_OK) {
-        show("sandbox", j->drop_root ? "bubblewrap works (answers run as nobody)" : "bubblewrap works");
+        CLEANUP_STR struct str version = STR_INIT;
+        char *argv[] = {j->bwrap, (char[]){"--version"}, NULL};
+        says(argv, &version);
+        printf("%-12s %s works%s\n", "sandbox", version.len ? version.p : "bubblewrap",
+               j->drop_root ? " (answers run as nobody)" : "");
         return true;
     }
     printf("%-12s no: %s\n", "sandbox", e.msg);
     advise(a, "the sandbox: see the line above; without it answers are not run (or give --allow-weaker)");
     a->cannot_verify = true;
     return false;
+}
+
+/* What the kernel lends the sandbox, and the library that writes its filters. */
+static void check_kernel(void) {
+    char *text = NULL, *lsm = NULL;
+    const struct scmp_version *v = seccomp_version();
+    const bool filters = fs_read("/proc/sys/kernel/seccomp/actions_avail", 4096, &text, NULL, NULL) == ST_OK,
+               modules = fs_read("/sys/kernel/security/lsm", 4096, &lsm, NULL, NULL) == ST_OK;
+    struct utsname u;
+    uname(&u);
+    printf("%-12s Linux %s, filters %s\n", "seccomp", u.release, filters ? "there" : "not there: answers are not run");
+    printf("%-12s %u.%u.%u\n", "libseccomp", v ? v->major : 0, v ? v->minor : 0, v ? v->micro : 0);
+    show("namespaces", fs_is_file("/proc/self/ns/user")
+                           ? "user namespaces there"
+                           : "no user namespaces: bubblewrap needs root or its setuid bit");
+    show("landlock", modules && strstr(lsm, "landlock") ? "there"
+                                                        : "not there; it hides files where --allow-weaker does without "
+                                                          "bubblewrap");
+    free(text);
+    free(lsm);
 }
 
 static void check_compiler(const struct jail *j, struct advice *a) {
@@ -119,23 +162,149 @@ static void check_python(struct advice *a) {
     refworker_close(&w);
 }
 
-/* cuInit and cuDeviceGetCount of the driver, without its headers: the program runs where there is none. */
-static void check_cuda(void) {
-    char nvcc[512];
-    bool compiler = process_find("nvcc", nvcc, sizeof nvcc);
-    if (!compiler) compiler = process_find("/usr/local/cuda/bin/nvcc", nvcc, sizeof nvcc);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    int devices = 0;
-    if (driver) {
-        union {
-            void *p;
-            int (*init)(unsigned);
-            int (*count)(int *);
-        } init = {dlsym(driver, "cuInit")}, count = {dlsym(driver, "cuDeviceGetCount")};
-        if (!init.p || !count.p || init.init(0) != 0 || count.count(&devices) != 0) devices = 0;
+/* Packages that some answers, data or tests want, by the name they are imported by and that they are installed by. */
+static const struct package {
+    const char *name, *import, *install, *what_for;
+} packages[] = {
+    {"triton", "triton", "triton", "answers in Triton (backend triton)"},
+    {"tilelang", "tilelang", "tilelang", "answers in TileLang (backend tilelang)"},
+    {"cute", "cutlass", "nvidia-cutlass-dsl", "answers in CuTe (backend cute)"},
+    {"parquet", "pyarrow", "pyarrow", "data sets in Parquet; everything else can be read without it"},
+    {"faiss", "faiss", "faiss-cpu", "a test that reads this program's indices with it"},
+    {"transformers", "transformers", "transformers", "tests, and problems of KernelBench's fourth level"},
+    {"peft", "peft", "peft", "a test that loads adapters with it"},
+};
+
+/* Each package's version in the Python that judges, or what it would be for. */
+static void check_packages(void) {
+    static const char probe[] = "import importlib.util as u, importlib.metadata as m, sys\n"
+                                "def of(name, package):\n"
+                                "    try:\n"
+                                "        return m.version(package) if u.find_spec(name) else ''\n"
+                                "    except Exception:\n"
+                                "        return 'of unknown version'\n"
+                                "print('|'.join(of(*a.split('=')) for a in sys.argv[1:]) + '|')";
+    const char *given = getenv("KERNELRL_PYTHON");
+    const char *const usual[] = {given && *given ? given : "./.venv/bin/python", "python3", "/usr/bin/python3"};
+    for (size_t k = 0; k < ARRAY_LEN(packages); k++) {
+        const struct package *p = &packages[k];
+        CLEANUP_STR struct str version = STR_INIT, name = STR_INIT;
+        char path[512];
+        str_addf(&name, "%s=%s", p->import, p->install);
+        for (size_t i = 0; i < (given && *given ? 1 : ARRAY_LEN(usual)) && version.len <= 1; i++) {
+            if (!process_find(usual[i], path, sizeof path)) continue;
+            char *argv[] = {path, (char[]){"-c"}, (char *)(uintptr_t)probe, name.p, NULL};
+            str_clear(&version);
+            says(argv, &version);
+        }
+        if (version.len > 1)
+            printf("%-12s %.*s (%s)\n", p->name, (int)version.len - 1, version.p, path);
+        else
+            printf("%-12s not found (pip install %s); for %s\n", p->name, p->install, p->what_for);
     }
-    printf("%-12s %s, %d device%s, nvcc %s\n", "cuda", driver ? "driver found" : "no driver", devices,
-           devices == 1 ? "" : "s", compiler ? nvcc : "not found");
+}
+
+/* The driver, without its headers: the program runs where there is none. */
+static void check_driver(void) {
+    union {
+        void *p;
+        int (*init)(unsigned);
+        int (*number)(int *);
+    } init, count, version;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    int devices = 0, number = 0;
+    if (!driver) {
+        show("driver", "not found; for models and answers on an NVIDIA GPU");
+        return;
+    }
+    init.p = dlsym(driver, "cuInit");
+    count.p = dlsym(driver, "cuDeviceGetCount");
+    version.p = dlsym(driver, "cuDriverGetVersion");
+    if (!init.p || !count.p || init.init(0) != 0 || count.number(&devices) != 0) devices = 0;
+    if (!version.p || version.number(&number) != 0) number = 0;
+    printf("%-12s CUDA %d.%d, %d device%s\n", "driver", number / 1000, number % 1000 / 10, devices,
+           devices == 1 ? "" : "s");
+}
+
+/* The plugin is opened: it says what it runs on, or what it lacks. */
+static void check_plugin(void) {
+    struct pool *pool = pool_create(1);
+    struct backend *be = NULL;
+    struct err e = {0};
+    if (backend_open("cuda", pool, &be, &e) == ST_OK) {
+        show("cuda", be->name);
+        be->close(be);
+    } else {
+        printf("%-12s no: %s; for models on an NVIDIA GPU\n", "cuda", e.msg);
+    }
+    pool_destroy(pool);
+}
+
+/* The word behind `word` in a line, up to a comma or blank. */
+static void word_behind(const char *line, const char *word, char *out, size_t size) {
+    const char *at = strstr(line, word);
+    snprintf(out, size, "%.*s", at ? (int)strcspn(at + strlen(word), ", ") : 0, at ? at + strlen(word) : "");
+}
+
+/* Programs, by a line that they print and the word in front of the version. */
+static const struct program {
+    const char *name, *places[2], *shell, *word, *what_for;
+} programs[] = {
+    {"nvcc",
+     {"nvcc", "/usr/local/cuda/bin/nvcc"},
+     "\"$0\" --version | grep release",
+     "release ",
+     "building the plugin, and answers in CUDA"},
+    {"g++",
+     {"g++", NULL},
+     "\"$0\" -dumpfullversion",
+     "",
+     "answers with C++ of their own, and the emulated GPU of tests"},
+    {"clang", {"clang", NULL}, "\"$0\" --version", "version ", "fuzzing (make fuzz)"},
+    {"clang-format", {"clang-format", NULL}, "\"$0\" --version", "version ", "make fmt and make tidy"},
+    {"zstd", {"zstd", NULL}, "\"$0\" --version", " v", "tests and tools that read traces"},
+};
+
+static void check_programs(void) {
+    for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
+        const struct program *p = &programs[i];
+        CLEANUP_STR struct str line = STR_INIT;
+        char path[512] = "", sh[512], version[64] = "";
+        bool there = false;
+        for (size_t k = 0; k < ARRAY_LEN(p->places) && p->places[k] && !there; k++)
+            there = process_find(p->places[k], path, sizeof path);
+        if (!there || !process_find("sh", sh, sizeof sh)) {
+            printf("%-12s not found; for %s\n", p->name, p->what_for);
+            continue;
+        }
+        char *argv[] = {sh, (char[]){"-c"}, (char *)(uintptr_t)p->shell, path, NULL};
+        says(argv, &line);
+        if (line.len) word_behind(line.p, p->word, version, sizeof version);
+        printf("%-12s %s (%s)\n", p->name, *version ? version : "of unknown version", path);
+    }
+}
+
+/* Libraries that are opened when they are wanted, or linked into a benchmark alone. */
+static void check_libraries(void) {
+    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
+    const char *kittens = getenv("THUNDERKITTENS_ROOT"), *kernelbench = getenv("KERNELBENCH_ROOT");
+    void *library = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(names) && !library; i++) library = dlopen(names[i], RTLD_LAZY);
+    union {
+        void *p;
+        const int *(*of)(void);
+    } version = {library ? dlsym(library, "dnnl_version") : NULL}; /* gives major, minor and patch first */
+    if (version.p)
+        printf("%-12s %d.%d.%d\n", "oneDNN", version.of()[0], version.of()[1], version.of()[2]);
+    else
+        show("oneDNN", "not found (libdnnl); for the rival that bench/matmul is measured beside");
+    if (library) dlclose(library);
+    show("kittens", kittens && fs_is_dir(kittens) ? kittens
+                                                  : "not found: THUNDERKITTENS_ROOT names no folder; for answers with "
+                                                    "ThunderKittens");
+    show("kernelbench", kernelbench && *kernelbench ? kernelbench
+                                                    : "KERNELBENCH_ROOT is not set; for its problems (those of "
+                                                      "problems/ are used)");
 }
 
 /* True when `python -c code` ends with status 0 within the time. */
@@ -193,19 +362,6 @@ static void check_models(void) {
     show("loads", loaded.p);
 }
 
-static void check_parquet(void) {
-    static const char probe[] = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pyarrow'))";
-    const char *given = getenv("KERNELRL_PYTHON");
-    const char *const usual[] = {given && *given ? given : "./.venv/bin/python", "python3", "/usr/bin/python3"};
-    char path[512];
-    for (size_t i = 0; i < (given && *given ? 1 : ARRAY_LEN(usual)); i++)
-        if (process_find(usual[i], path, sizeof path) && python_runs(path, probe)) {
-            show("parquet", path);
-            return;
-        }
-    show("parquet", "no Python with pyarrow; data sets in Parquet cannot be read, everything else can");
-}
-
 const struct args_command doctor_command = {
     .name = "doctor",
     .usage = "",
@@ -225,11 +381,15 @@ int cmd_doctor(int argc, char **argv) {
         check_compiler(&j, &a);
         jail_close(&j);
     }
+    check_kernel();
     check_python(&a);
-    check_cuda();
+    check_packages();
+    check_driver();
+    check_plugin();
+    check_programs();
+    check_libraries();
     check_tensorboard();
     check_models();
-    check_parquet();
     printf("\n%s\n", a.n ? "To do:" : "All that is needed is there. Next: kernelrl demo, or make demo.");
     for (int i = 0; i < a.n; i++) printf("  - %s\n", a.line[i]);
     return a.cannot_verify ? 1 : 0;

@@ -48,6 +48,10 @@ refuses "train-lora in too little memory" 1 'activation_memory' \
 check "rlstep" bench rlstep --arch tiny --batch 2 --answers 3 --tokens 30 --new-tokens 8 --lora-rank 4 --train-tokens 60
 check "its line" lines 1 tokens_per_s sample_s update_s kv_bytes activation_bytes
 check "of two prompts with three answers" [ "$(field bench) $(field batch) $(field answers) $(field new_tokens)" = "rlstep 2 3 8" ]
+check "rlstep of all parameters, as planned" bench rlstep --arch tiny --batch 2 --answers 3 --tokens 30 --new-tokens 8 --full \
+    --planned --train-tokens 256
+check "says what was planned" [ "$(field lora_rank) $(($(field device_planned_bytes) > 80000000))" = "0 1" ]
+refuses "a plan of no step" 2 'planned means nothing to decode' "$KRL" bench decode --arch tiny --planned
 refuses "a step off policy" 2 'numerics fast' "$KRL" bench rlstep --arch tiny --numerics fast
 refuses "answers to no measurement" 2 'answers means nothing to decode' "$KRL" bench decode --arch tiny --answers 3
 check "matmul" bench matmul --arch tiny --batch 1,64

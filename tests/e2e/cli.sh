@@ -73,4 +73,28 @@ a_demo_is_gone_on_with() (
 )
 check "tools/demo goes on with the demo of the same arguments that was interrupted" a_demo_is_gone_on_with
 refuses "a demo on a device of no kind" 2 "DEVICE: expected cpu, cuda or cuda:N" env DEVICE=gpu tools/demo
+
+# doctor: a line for each part that may be missing, with its version or what it would be for.
+"$KRL" doctor >"$tmp/doctor" 2>&1
+parts=(cpu memory sandbox seccomp libseccomp namespaces landlock python triton tilelang cute parquet faiss transformers peft
+    driver cuda nvcc g++ clang clang-format zstd oneDNN kittens kernelbench tensorboard models)
+has_parts() {
+    local p
+    for p in "${parts[@]}"; do [ "$(awk -v p="$p" '$1 == p' "$tmp/doctor" | wc -l)" = 1 ] || { echo "$p" && return 1; }; done
+}
+check "doctor has one line for each part" has_parts
+check "what is there has a version" sh -c "! command -v g++ >/dev/null || grep -qE '^g\\+\\+ +[0-9]+\\.[0-9.]+ \\(/' '$tmp/doctor'"
+check "libseccomp's is the library's" grep -qE '^libseccomp +[1-9][0-9]*\.[0-9]+\.[0-9]+$' "$tmp/doctor"
+# A machine with a Python that has Triton alone, and hardly a program.
+mkdir -p "$tmp/few"
+printf '%s\n' '#!/bin/sh' 'case $* in *triton=triton*) echo "9.8.7|" ;; *) echo "|" ;; esac' >"$tmp/few/python"
+chmod +x "$tmp/few/python"
+env KERNELRL_PYTHON="$tmp/few/python" KERNELRL_CUDA_PLUGIN="$tmp/few/none.so" THUNDERKITTENS_ROOT= KERNELBENCH_ROOT="$tmp/kb" \
+    "$KRL" doctor >"$tmp/doctor" 2>&1
+check "a package's version is that of KERNELRL_PYTHON" grep -qF "triton       9.8.7 ($tmp/few/python)" "$tmp/doctor"
+check "what is missing says how to get it and what it is for" \
+    grep -qE '^tilelang +not found \(pip install tilelang\); for answers in TileLang' "$tmp/doctor"
+check "a plugin that cannot be loaded says why" grep -qE '^cuda +no: device cuda: .*none\.so' "$tmp/doctor"
+check "KernelBench's folder is named" grep -qF "kernelbench  $tmp/kb" "$tmp/doctor"
+check "all parts are there still" has_parts
 echo "1..$tap_n"

@@ -9,7 +9,6 @@
 
 #include "cuda/host/host.h"
 
-enum { KV_ROWS = 8 };  /* rows a block writes at most */
 enum { LONG_RUN = 8 }; /* units: shorter runs are not split for the sake of balance */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

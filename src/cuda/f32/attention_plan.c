@@ -272,8 +272,6 @@ void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct
     if (a->delta) cuda_ok(c, "attention_grad", cu_attention_grad(&c->dev, a));
 }
 
-enum { KV_ROWS = 8 }; /* rows a block writes */
-
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                    struct attn_shape s) {
     /* Runs of rows that end where a block ends. */

@@ -60,6 +60,8 @@ struct owed {
     int64_t n;
 };
 
+enum { KV_ROWS = 8 }; /* rows that a block of kv_write writes at most */
+
 /* Device memory that only grows. */
 struct device_slab {
     void *p;
