@@ -465,14 +465,15 @@ static bool finish(struct engine *en, int at) {
     return true;
 }
 
-/* Takes out what belongs to requests that have failed or were cancelled, and ends these. */
+/* Takes out what belongs to requests that have failed or were cancelled, and ends these. The queue says first which
+ * they are: one that is cancelled meanwhile keeps its sequences until the next sweep. */
 static void sweep(struct engine *en) {
     if (!en->failing && atomic_load(&en->n_cancelled) == 0) return;
     en->failing = false;
-    atomic_store(&en->n_cancelled, 0);
+    queue_mark_ending(en);
     for (int i = en->n_order; i-- > 0;) {
         struct flight *f = en->order[i];
-        if (f->t->status == ST_OK && !atomic_load(&f->t->cancelled)) continue;
+        if (!f->t->ending) continue;
         if (f->t->status == ST_OK && f->left == 0) {
             deliver(f);
             sample_of(f)->stop = STOP_CANCELLED;
@@ -481,7 +482,7 @@ static void sweep(struct engine *en) {
     }
     struct ticket_list *const lists[] = {&en->running, &en->waiting};
     for (size_t l = 0; l < ARRAY_LEN(lists); l++)
-        for (struct ticket *t; (t = queue_to_end(en, lists[l]));) ticket_end(en, t, lists[l]);
+        for (struct ticket *t; (t = queue_ending(en, lists[l]));) ticket_end(en, t, lists[l]);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------*/

@@ -22,6 +22,7 @@ struct ticket {
     struct sample prompt;   /* with prompt_logprobs */
     atomic_bool cancelled;  /* by any thread; the stepping thread looks between steps */
     enum status status;     /* why it failed, or ST_OK */
+    bool ending;            /* true: the sweep at hand takes it out; the stepping thread's */
     struct err err;
 };
 struct ticket_list {
@@ -118,8 +119,10 @@ void queue_start(struct engine *en, struct ticket *t); /* from waiting to runnin
 void queue_cancel_all(struct engine *en);
 /* Takes a ticket out of those that have ended; NULL: it is not there. 0: the oldest. */
 struct ticket *queue_take(struct engine *en, int64_t number);
-struct ticket *queue_next(struct engine *en);                                /* the oldest that waits, or NULL */
-struct ticket *queue_to_end(struct engine *en, const struct ticket_list *l); /* that has failed or was cancelled */
+struct ticket *queue_next(struct engine *en); /* the oldest that waits, or NULL */
+/* Marks as ending the requests that have failed or were cancelled until now; queue_ending() is the first of a list. */
+void queue_mark_ending(struct engine *en);
+struct ticket *queue_ending(struct engine *en, const struct ticket_list *l);
 void queue_step_begins(struct engine *en);
 void queue_step_ends(struct engine *en);
 /* Adapters that were dropped and that no request has any more; the stepping thread, with no step under way. */

@@ -250,10 +250,20 @@ struct ticket *queue_next(struct engine *en) {
     return t;
 }
 
-struct ticket *queue_to_end(struct engine *en, const struct ticket_list *l) {
+void queue_mark_ending(struct engine *en) {
+    struct ticket_list *const lists[] = {&en->running, &en->waiting};
+    pthread_mutex_lock(&en->lock);
+    atomic_store(&en->n_cancelled, 0);
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++)
+        for (struct ticket *t = lists[l]->first; t; t = t->next)
+            t->ending = t->status != ST_OK || atomic_load(&t->cancelled);
+    pthread_mutex_unlock(&en->lock);
+}
+
+struct ticket *queue_ending(struct engine *en, const struct ticket_list *l) {
     pthread_mutex_lock(&en->lock);
     struct ticket *t = l->first;
-    while (t && t->status == ST_OK && !atomic_load(&t->cancelled)) t = t->next;
+    while (t && !t->ending) t = t->next;
     pthread_mutex_unlock(&en->lock);
     return t;
 }
