@@ -75,8 +75,8 @@ static void choose_rows(struct rl_step *s, struct model *m) {
 }
 
 /* One step with other random numbers than the last; times[0]: sampling, times[1]: the update. */
-static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en, struct adamw *opt,
-                           struct update_space *space, uint64_t seed, double times[2], struct err *e) {
+static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en, struct trainer *t, uint64_t seed,
+                           double times[2], struct err *e) {
     const double t0 = clock_now_s();
     struct update_stats stats;
     for (int i = 0; i < s->prompts; i++) s->request[i].params.seed = seed;
@@ -89,7 +89,7 @@ static enum status rl_step(struct rl_step *s, struct model *m, struct engine *en
         }
     if (s->o.update.train_tokens == 0) choose_rows(s, m);
     const double t1 = clock_now_s();
-    TRY(update_policy(m, opt, NULL, &s->o, space, s->group, s->prompts, &s->opt_step, &stats, e));
+    TRY(update_policy(t, NULL, &s->o, NULL, s->group, s->prompts, &s->opt_step, &stats, e));
     TRY(model_backend(m)->sync(model_backend(m), e));
     times[0] = t1 - t0;
     times[1] = clock_now_s() - t1;
@@ -112,17 +112,15 @@ static double limit_s(const struct bench *b, struct model *m, const struct rl_st
            28 * trained / b->limits.bytes_s;
 }
 
-static enum status measure(struct bench *b, struct model *m, struct rl_step *s, struct engine *en, struct adamw *opt,
-                           double *t, int repeat, struct err *e) {
-    struct update_space space = {0};
+static enum status measure(struct bench *b, struct model *m, struct rl_step *s, struct engine *en,
+                           struct trainer *trainer, double *t, int repeat, struct err *e) {
     enum status st = ST_OK;
     for (int k = -1; st == ST_OK && k < repeat; k++) { /* one to warm up */
         double times[2];
-        st = rl_step(s, m, en, opt, &space, (uint64_t)(k + 2), times, e);
+        st = rl_step(s, m, en, trainer, (uint64_t)(k + 2), times, e);
         for (int part = 0; st == ST_OK && k >= 0 && part < 2; part++) t[part * repeat + k] = times[part];
         if (st == ST_OK && k >= 0) t[2 * repeat + k] = times[0] + times[1];
     }
-    update_space_free(&space);
     if (st != ST_OK) return st;
     const int64_t peak = b->be->mem_peak ? b->be->mem_peak(b->be) : 0;
     const enum dtype dt = strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32;
@@ -195,15 +193,13 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     if (o->n_batch > 1) return FAIL(e, ST_USAGE, "bench rlstep: --batch: expected one number of prompts");
     struct config keys;
     struct engine *en = NULL;
-    struct adamw *opt = NULL;
-    int n_params;
+    struct trainer *trainer = NULL;
     enum status st;
     TRY_GOTO(step_keys(o, s.prompts, &keys, &s.o, e), out);
     if (o->planned) model_limit_activations(m, b->plan.activation_budget);
     if (!o->full) TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
     TRY_GOTO(model_train_prepare(m, o->full ? TRAIN_FULL : TRAIN_LORA, e), out);
-    const struct param *p = model_params(m, &n_params);
-    TRY_GOTO(adamw_create(b->be, p, n_params, &opt, e), out);
+    TRY_GOTO(trainer_open(m, ADAPTER_OWN, s.o.update.train_tokens, &trainer, e), out);
     struct engine_options eo = {.max_batch = s.prompts * s.answers};
     if (o->planned)
         eo = (struct engine_options){.max_batch = engine_batch_on(o->device), .memory_bytes = b->plan.kv_budget};
@@ -212,12 +208,12 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     double *t = xcalloc((size_t)(3 * repeat), sizeof *t);
     bench_begin(b);
     st = o->planned ? ST_OK : bench_limits_raise(b, c, strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32, e);
-    if (st == ST_OK) st = measure(b, m, &s, en, opt, t, repeat, e);
+    if (st == ST_OK) st = measure(b, m, &s, en, trainer, t, repeat, e);
     free(t);
     rl_step_close(&s);
 out:
     engine_close(en);
-    adamw_free(opt);
+    trainer_close(trainer);
     config_free(&keys);
     return st;
 }

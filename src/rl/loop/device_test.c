@@ -374,17 +374,14 @@ static void sample(struct model *m, struct sample_group *g, struct trace *t) {
 static void program(struct backend *be, bool lora, bool bf16, const char *name, struct trace *t) {
     const struct model_options mo = {.dtype = bf16 ? "bf16" : "f32", .frozen = lora};
     struct model *m, *again;
-    struct adamw *opt, *opt2;
+    struct trainer *trainer, *trainer2;
     struct sample_group g[GROUPS];
-    int n;
     const char *dir = in_tmp(name), *start = in_tmp("start");
     CHECK(model_load(start, &mo, be, &m, &err));
     if (lora) CHECK(model_lora_load(m, in_tmp("start_lora"), &err));
     CHECK(model_train_prepare(m, lora ? TRAIN_LORA : TRAIN_FULL, &err));
-    const struct param *p = model_params(m, &n);
-    CHECK(adamw_create(be, p, n, &opt, &err));
+    CHECK(trainer_open(m, ADAPTER_OWN, 200, &trainer, &err));
     sample(m, g, t);
-    struct update_space space = {0};
     const struct train_options o = {
         .rollout.max_tokens = MAX_NEW,
         .update = {.loss.kind = LOSS_IMPORTANCE_SAMPLING,
@@ -395,21 +392,18 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
                    .adam = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}}};
     struct update_stats s;
     int64_t opt_step = 0, next;
-    double nll;
-    int64_t tokens;
-    CHECK(update_policy(m, opt, NULL, &o, &space, g, GROUPS, &opt_step, &s,
+    CHECK(update_policy(trainer, NULL, &o, NULL, g, GROUPS, &opt_step, &s,
                         &err)); /* checks: sampler == trainer, bit for bit */
     note(t, s.grad_norm), note(t, s.entropy), note(t, s.loss.loss);
     note_params(t, m, true);
     note_params(t, m, false);
-    CHECK(checkpoint_write(dir, 1, opt_step, NULL, m, lora, "f32", opt, NULL, &err));
+    CHECK(checkpoint_write(dir, 1, opt_step, NULL, m, lora, "f32", trainer->opt, NULL, &err));
 
     CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
     CHECK(model_train_prepare(again, lora ? TRAIN_LORA : TRAIN_FULL, &err));
-    p = model_params(again, &n);
-    CHECK(adamw_create(be, p, n, &opt2, &err));
-    CHECK(checkpoint_read(dir, &next, &opt_step, again, lora, opt2, &err));
+    CHECK(trainer_open(again, ADAPTER_OWN, 200, &trainer2, &err));
+    CHECK(checkpoint_read(dir, &next, &opt_step, again, lora, trainer2->opt, &err));
     for (int i = 0; i < GROUPS; i++)
         for (int j = 0; j < SAMPLES; j++) { /* old samples: plain likelihood from here on */
             free(g[i].ep[j].sample.logp);
@@ -417,10 +411,25 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
         }
     struct train_options plain = o;
     plain.update.loss.kind = 0;
-    CHECK(update_policy(again, opt2, NULL, &plain, &space, g, GROUPS, &opt_step, &s, &err));
+    CHECK(update_policy(trainer2, NULL, &plain, NULL, g, GROUPS, &opt_step, &s, &err));
     note_params(t, again, false);
-    CHECK(update_nll(again, &o, &space, g, GROUPS, &nll, &tokens, &err));
-    note(t, nll);
+    for (int i = 0; i < GROUPS; i++) {
+        const struct sample *x = &g[i].ep[0].sample;
+        const int64_t prompt = (int64_t)g[i].prompt.len;
+        int32_t ids[256];
+        float logp_of[MAX_NEW];
+        memcpy(ids, g[i].prompt.p, (size_t)prompt * sizeof *ids);
+        memcpy(ids + prompt, x->ids, (size_t)x->n * sizeof *ids);
+        const struct datum d = {.ids = ids,
+                                .n = prompt + x->n - 1,
+                                .prompt = prompt,
+                                .begin = prompt - 1,
+                                .end = prompt + x->n - 1,
+                                .targets = x->ids,
+                                .logp = logp_of};
+        CHECK(train_forward(trainer2, again, ADAPTER_OWN, &d, 1, &err));
+        for (int k = 0; k < x->n; k++) note(t, (double)logp_of[k]);
+    }
 
     const struct segment seg = {0, 30, -1, 0};
     const int32_t row = 29, target = 5;
@@ -432,9 +441,8 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     for (int i = 0; i < 30 * 32; i++) note(t, (double)hidden[i]);
     note(t, (double)logp);
     groups_free(g, GROUPS);
-    update_space_free(&space);
-    adamw_free(opt);
-    adamw_free(opt2);
+    trainer_close(trainer);
+    trainer_close(trainer2);
     model_free(m);
     model_free(again);
 }
@@ -512,19 +520,16 @@ static void a_small_device_is_an_error(void **state) {
 /* Sample, train on it, save; the first failure. The weights as they are in the end are noted when there was none. */
 static enum status work(const char *checkpoint, struct trace *t) {
     struct model *m;
-    struct adamw *opt = NULL;
+    struct trainer *trainer = NULL;
     struct engine *en = NULL;
     struct sample_group g = {.n = SAMPLES, .ep = xcalloc(SAMPLES, sizeof *g.ep)};
     struct sample s[SAMPLES] = {0};
-    struct update_space space = {0};
     struct update_stats stats;
-    int n;
     int64_t opt_step = 0;
     enum status st = model_load(in_tmp("start"), NULL, &walled_backend, &m, &err);
     if (st != ST_OK) m = NULL;
     if (st == ST_OK) st = model_train_prepare(m, TRAIN_FULL, &err);
-    const struct param *p = st == ST_OK ? model_params(m, &n) : NULL;
-    if (st == ST_OK) st = adamw_create(&walled_backend, p, n, &opt, &err);
+    if (st == ST_OK) st = trainer_open(m, ADAPTER_OWN, 200, &trainer, &err);
     if (st == ST_OK) st = engine_open(m, &(struct engine_options){.max_batch = 5}, &en, &err);
     for (int k = 0; k < 70; k++) ids_add(&g.prompt, k % TINY_V);
     const struct request r = {.prompt = g.prompt.p,
@@ -541,14 +546,13 @@ static enum status work(const char *checkpoint, struct trace *t) {
                    .train_tokens = 200,
                    .max_grad_norm = 0.5,
                    .adam = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}}};
-    if (st == ST_OK) st = update_policy(m, opt, NULL, &o, &space, &g, 1, &opt_step, &stats, &err);
-    if (st == ST_OK) st = checkpoint_write(checkpoint, 1, opt_step, NULL, m, false, "f32", opt, NULL, &err);
+    if (st == ST_OK) st = update_policy(trainer, NULL, &o, NULL, &g, 1, &opt_step, &stats, &err);
+    if (st == ST_OK) st = checkpoint_write(checkpoint, 1, opt_step, NULL, m, false, "f32", trainer->opt, NULL, &err);
     if (st == ST_OK) note_params(t, m, false);
     if (st == ST_OK) st = walled_backend.sync(&walled_backend, &err);
-    update_space_free(&space);
     groups_free(&g, 1);
     if (en) engine_close(en);
-    if (opt) adamw_free(opt);
+    trainer_close(trainer);
     if (m) model_free(m);
     return st;
 }

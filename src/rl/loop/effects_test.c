@@ -10,8 +10,6 @@
 #include "rl/rollout/curriculum.h"
 #include "rl/test_util.h"
 
-static struct update_space space;
-
 #define ADD(...) str_addf(out, __VA_ARGS__)
 
 /* Rewards, turns, sampling. */
@@ -70,8 +68,8 @@ static void of_updates(const struct train_options *o, struct str *out) {
     struct model *m = tiny_model(1, false), *reference = o->update.loss.kl_coef > 0 ? tiny_model(2, false) : NULL;
     int count;
     const struct param *p = model_params(m, &count);
-    struct adamw *opt;
-    CHECK(adamw_create(test_backend(), p, count, &opt, &err));
+    struct trainer *trainer;
+    CHECK(trainer_open(m, ADAPTER_OWN, 1 << 20, &trainer, &err));
     int64_t opt_step = 0;
     struct update_stats u;
     for (int round = 0; round < 2; round++) {
@@ -96,7 +94,7 @@ static void of_updates(const struct train_options *o, struct str *out) {
             }
         }
         struct train_options now = schedule_at(o, 0.5);
-        CHECK(update_policy(m, opt, &(struct kl_reference){reference, ADAPTER_OWN}, &now, &space, g, 3, &opt_step, &u,
+        CHECK(update_policy(trainer, &(struct kl_reference){reference, ADAPTER_OWN}, &now, NULL, g, 3, &opt_step, &u,
                             &err));
         ADD("%a %a %lld %a %d\n", u.loss.loss, u.learning_rate, (long long)u.rows, u.grad_norm, u.optimizer_steps);
         groups_free(g, 3);
@@ -105,7 +103,7 @@ static void of_updates(const struct train_options *o, struct str *out) {
     for (int i = 0; i < count; i++)
         for (int64_t k = 0; k < p[i].n; k++) sum += (double)p[i].w[k] * (double)(1 + k % 7);
     ADD("%a\n", sum);
-    adamw_free(opt);
+    trainer_close(trainer);
     model_free(m);
     model_free(reference);
 }
@@ -357,7 +355,6 @@ static void every_key_has_an_effect(void **state) {
         checked++;
     }
     print_message("%d keys, %zu more by tests of whole runs\n", checked, ARRAY_LEN(elsewhere));
-    update_space_free(&space);
     assert_int_equal(idle, 0);
 }
 

@@ -24,14 +24,13 @@
 #include "rl/run/run.h"
 #include "tensor/backend.h"
 
-struct trainer {
+struct training {
     const struct train_options *o;
     struct train_options now; /* of the step: o with what its schedule says */
     struct session s;
     struct run_dir *run;
     struct journal *journal;
-    struct adamw *opt;
-    struct update_space space;
+    struct trainer *trainer;
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
@@ -51,7 +50,7 @@ struct trainer {
 
 /* The i-th problem of the endless sequence of shuffled epochs: a pure function of the seed, so a resumed run sees the
  * problems that the uninterrupted one would have seen. */
-static void pick_problems(const struct trainer *t, int64_t step, const struct problem **out) {
+static void pick_problems(const struct training *t, int64_t step, const struct problem **out) {
     int64_t n = t->n_train, batch = t->o->dataset_builder.batch_size, epoch = -1;
     int32_t *order = xmalloc((size_t)n * sizeof *order);
     for (int64_t i = 0; i < batch; i++) {
@@ -68,7 +67,7 @@ static void pick_problems(const struct trainer *t, int64_t step, const struct pr
 }
 
 /* Problems in the place of those whose answers all scored the same: drawn anew for the step and the round. */
-static void pick_others(const struct trainer *t, int64_t step, int round, int n, const struct problem **out) {
+static void pick_others(const struct training *t, int64_t step, int round, int n, const struct problem **out) {
     struct rng r = rng_make((uint64_t)t->o->seed, UINT64_C(0x726566696c6c0000) + (uint64_t)step * 16 + (uint64_t)round);
     for (int i = 0; i < n; i++) out[i] = t->train[rng_below(&r, (uint64_t)t->n_train)];
 }
@@ -85,7 +84,7 @@ enum what { OF_RETURN, OF_PLAN, OF_CODE };
 
 /* Advantages of all turns by their returns, or by one part of them, in the order of the groups. A turn's peers are all
  * turns of all samples of its problem, or the same turn's. Returns the number of constant groups. */
-static int advantages_of(struct trainer *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
+static int advantages_of(struct training *t, const struct rollout *r, enum what what, struct advantage_sample *s) {
     const struct train_options *o = t->o;
     const int turns = o->mode == MODE_MULTI_TURN && o->advantage_group == GROUP_TURN ? TURNS_MAX : 1;
     int n = 0;
@@ -114,7 +113,7 @@ static void split_advantage(const struct train_options *o, struct episode *ep, d
 }
 
 /* Returns the number of groups that teach nothing. */
-static int assign_advantages(struct trainer *t, struct rollout *r) {
+static int assign_advantages(struct training *t, struct rollout *r) {
     const struct train_options *o = &t->now;
     const struct loss_params *loss = &o->update.loss;
     const bool idle_tokens_count = loss->kl_coef > 0 || loss->entropy_coef > 0 || !o->advantage.drop_constant;
@@ -142,7 +141,7 @@ static int assign_advantages(struct trainer *t, struct rollout *r) {
 }
 
 /* Tasks whose answers' returns are all equal. */
-static int constant_tasks(struct trainer *t, const struct rollout *r) {
+static int constant_tasks(struct training *t, const struct rollout *r) {
     struct advantage_sample *s = xcalloc((size_t)count_episodes(r) + 1, sizeof *s);
     const double baseline = t->baseline;
     (void)advantages_of(t, r, OF_RETURN, s);
@@ -160,12 +159,12 @@ static int constant_tasks(struct trainer *t, const struct rollout *r) {
 /* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
 static enum status save_ahead(void *ctx, const char *dir, struct err *e) {
-    const struct trainer *t = ctx;
+    const struct training *t = ctx;
     TRY(missing_save(&t->missing, dir, e));
     return pipeline_save(&t->ahead, t->step, dir, e);
 }
 
-static enum status save(struct trainer *t, const char *name, struct err *e) {
+static enum status save(struct training *t, const char *name, struct err *e) {
     char step[32];
     CLEANUP_STR struct str more = STR_INIT;
     const double from = clock_now_s();
@@ -175,14 +174,14 @@ static enum status save(struct trainer *t, const char *name, struct err *e) {
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
     const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.model, t->o->lora_rank > 0,
-                            t->opt, t->s.tokenizer_dir, e));
+                            t->trainer->opt, t->s.tokenizer_dir, e));
     t->saved_step = t->step;
     t->save_s = clock_now_s() - from;
     return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
 }
 
 /* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
-static void keep_state(struct trainer *t, int64_t opt_step_before, double baseline_before) {
+static void keep_state(struct training *t, int64_t opt_step_before, double baseline_before) {
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
@@ -197,7 +196,7 @@ static void keep_state(struct trainer *t, int64_t opt_step_before, double baseli
 
 /* ---- one step -----------------------------------------------------------------------------------------------------*/
 
-static struct rollout_params params_of(const struct trainer *t, int64_t step) {
+static struct rollout_params params_of(const struct training *t, int64_t step) {
     const struct train_options now = schedule_at(t->o, (double)step / (double)t->steps);
     struct rollout_params p = session_rollout_params(&now);
     p.step = step;
@@ -206,7 +205,7 @@ static struct rollout_params params_of(const struct trainer *t, int64_t step) {
 }
 
 /* The batch of a step, with the weights as they are; its verdicts are asked for. */
-static enum status sample_batch(struct trainer *t, int64_t step, struct rollout_times *times, struct err *e) {
+static enum status sample_batch(struct training *t, int64_t step, struct rollout_times *times, struct err *e) {
     const int batch = (int)t->o->dataset_builder.batch_size;
     const struct problem **problems = xcalloc((size_t)batch, sizeof *problems);
     const struct rollout_params p = params_of(t, step);
@@ -223,7 +222,7 @@ static enum status sample_batch(struct trainer *t, int64_t step, struct rollout_
 }
 
 /* This step's batch, if it is not there yet, and those of the next max_staleness steps. */
-static enum status sample_ahead(struct trainer *t, struct rollout_times *times, struct err *e) {
+static enum status sample_ahead(struct training *t, struct rollout_times *times, struct err *e) {
     const int64_t last = i64_min(t->step + t->o->max_staleness, t->steps - 1);
     for (;;) {
         const int64_t next = t->ahead.n ? t->ahead.batch[t->ahead.n - 1]->step + 1 : t->step;
@@ -234,7 +233,7 @@ static enum status sample_ahead(struct trainer *t, struct rollout_times *times, 
 
 /* Waits for the step's verdicts; then samples other problems in the place of those that teach nothing, as often as
  * refill_rounds says, and lets the other roles play. */
-static enum status judge(struct trainer *t, struct rollout *r, struct rollout_times *times, struct err *e) {
+static enum status judge(struct training *t, struct rollout *r, struct rollout_times *times, struct err *e) {
     const struct train_options *o = t->o;
     const int batch = (int)o->dataset_builder.batch_size;
     struct rollout_params p = params_of(t, t->step);
@@ -256,7 +255,7 @@ static enum status judge(struct trainer *t, struct rollout *r, struct rollout_ti
     return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
-static enum status write_step(struct trainer *t, const struct rollout *r, int constant, const struct update_stats *u,
+static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
     TRY(run_traces(t->run, t->step, r, e));
     TRY(roles_traces(&t->roles, t->run, t->step, e));
@@ -280,7 +279,7 @@ static enum status write_step(struct trainer *t, const struct rollout *r, int co
 
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. The batch stays
  * in the pipeline until all of that is done, so that a checkpoint made on the way holds it. */
-static enum status one_step(struct trainer *t, struct err *e) {
+static enum status one_step(struct training *t, struct err *e) {
     t->now = schedule_at(t->o, (double)t->step / (double)t->steps);
     struct step_times times = {.save_s = t->save_s, .quiet_s = -lease_quiet_s(t->s.lease)};
     struct update_stats u = {0};
@@ -297,7 +296,7 @@ static enum status one_step(struct trainer *t, struct err *e) {
     const int64_t opt_step = t->opt_step;
     int n_groups;
     struct sample_group *groups = roles_join(&t->roles, r, &n_groups);
-    st = update_policy(t->s.model, t->opt, &t->s.reference, &t->now, &t->space, groups, n_groups, &t->opt_step, &u, e);
+    st = update_policy(t->trainer, &t->s.reference, &t->now, t->s.lease, groups, n_groups, &t->opt_step, &u, e);
     free(groups);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);
@@ -325,7 +324,7 @@ out:
 /* ---- evaluation ---------------------------------------------------------------------------------------------------*/
 
 /* Exactly what training samples, judges and shows in prompts, on the held-out problems. */
-static enum status evaluate(struct trainer *t, struct err *e) {
+static enum status evaluate(struct training *t, struct err *e) {
     const struct train_options *o = t->o;
     struct eval_result r;
     struct rollout_params p = session_rollout_params(o);
@@ -343,18 +342,18 @@ static enum status evaluate(struct trainer *t, struct err *e) {
 }
 
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
-static enum status interrupted(struct trainer *t, struct err *e) {
+static enum status interrupted(struct training *t, struct err *e) {
     if (t->step > t->saved_step) TRY(save(t, NULL, e));
     return FAIL(e, ST_CANCELLED, "interrupted before step %lld of %lld; the same command goes on from there",
                 (long long)t->step + 1, (long long)t->steps);
 }
 
-static bool eval_is_due(const struct trainer *t) {
+static bool eval_is_due(const struct training *t) {
     return t->o->eval_every > 0 && (t->step + 1) % t->o->eval_every == 0 && t->n_test > 0;
 }
 
 /* A run interrupted in the evaluation after its last step makes it now, with the same weights. */
-static enum status make_up_evaluation(struct trainer *t, struct err *e) {
+static enum status make_up_evaluation(struct training *t, struct err *e) {
     bool done = true;
     enum status st = ST_OK;
     if (t->step == t->o->start_batch) return ST_OK;
@@ -367,7 +366,7 @@ static enum status make_up_evaluation(struct trainer *t, struct err *e) {
 
 /* ---- the run ------------------------------------------------------------------------------------------------------*/
 
-static enum status train_steps(struct trainer *t, const volatile bool *cancel, struct err *e) {
+static enum status train_steps(struct training *t, const volatile bool *cancel, struct err *e) {
     const struct train_options *o = t->o;
     t->started_s = clock_now_s();
     t->first_step = t->step;
@@ -387,10 +386,10 @@ static enum status train_steps(struct trainer *t, const volatile bool *cancel, s
     return save(t, "final", e);
 }
 
-static enum status load_state(struct trainer *t, const struct run_checkpoint *c, struct err *e) {
+static enum status load_state(struct training *t, const struct run_checkpoint *c, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *state = NULL;
-    TRY(run_load_checkpoint(c, t->s.model, t->o->lora_rank > 0, t->opt, &t->opt_step, e));
+    TRY(run_load_checkpoint(c, t->s.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
@@ -404,7 +403,7 @@ static enum status load_state(struct trainer *t, const struct run_checkpoint *c,
 }
 
 /* The batches that were sampled before the checkpoint for steps after it. */
-static enum status load_ahead(struct trainer *t, const char *dir, struct err *e) {
+static enum status load_ahead(struct training *t, const char *dir, struct err *e) {
     TRY(pipeline_load(&t->ahead, dir, &t->s.actor, t->train, t->n_train, e));
     for (int i = 0; i < t->ahead.n; i++)
         if (t->ahead.batch[i]->step != t->step + i || t->ahead.batch[i]->sampled_at > t->opt_step)
@@ -414,7 +413,7 @@ static enum status load_ahead(struct trainer *t, const char *dir, struct err *e)
 
 /* Weights, optimizer and position of the last checkpoint, or of the one that is asked for. What was written about later
  * steps is dropped, but for their verdicts: those steps are made again with the same ones. */
-static enum status resume(struct trainer *t, struct err *e) {
+static enum status resume(struct training *t, struct err *e) {
     struct run_checkpoint c;
     t->step = t->o->start_batch;
     if (t->o->resume_from_batch != CONFIG_UNSET_INT)
@@ -432,7 +431,7 @@ static enum status resume(struct trainer *t, struct err *e) {
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
-    struct trainer t = {.o = o, .baseline = (double)NAN};
+    struct training t = {.o = o, .baseline = (double)NAN};
     enum status st;
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
@@ -440,9 +439,8 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
-    TRY_GOTO(adamw_create(t.s.be, params, n_params, &t.opt, e), out);
+    TRY_GOTO(trainer_open(t.s.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
-    t.space.lease = t.s.lease;
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
@@ -465,8 +463,7 @@ out:
     roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);
-    adamw_free(t.opt);
-    update_space_free(&t.space);
+    trainer_close(t.trainer);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);

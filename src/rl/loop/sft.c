@@ -46,36 +46,47 @@ void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, stru
 
 /* ---- rows -> groups -----------------------------------------------------------------------------------------------*/
 
+struct row { /* a prompt and the answer behind it */
+    int32_t *ids;
+    int64_t prompt, n; /* tokens of the prompt, and in all */
+};
 struct dataset {
-    struct sample_group *groups; /* one prompt each; advantages are the weights of the rows: 1 */
-    int n, cap;
-    int64_t rows, too_long, tokens;
+    struct row *row;
+    int64_t rows, cap, too_long, tokens;
+    /* Rows [first[i], first[i + 1]) follow one another and have the same prompt: a group. */
+    int64_t *first;
+    int n, cap_n;
+    int64_t longest; /* row */
 };
 
 static void dataset_free(struct dataset *d) {
-    groups_free(d->groups, d->n);
-    free(d->groups);
+    for (int64_t i = 0; i < d->rows; i++) free(d->row[i].ids);
+    free(d->row);
+    free(d->first);
     *d = (struct dataset){0};
 }
 
-static void add_row(struct dataset *d, struct ids *prompt, const struct ids *completion) {
-    struct sample_group *g = d->n > 0 ? &d->groups[d->n - 1] : NULL;
-    if (!g || g->prompt.len != prompt->len || memcmp(g->prompt.p, prompt->p, prompt->len * sizeof *prompt->p) != 0) {
-        if (d->n == d->cap) {
-            d->cap = d->cap ? 2 * d->cap : 1024;
-            d->groups = xrealloc(d->groups, (size_t)d->cap * sizeof *d->groups);
+static void add_row(struct dataset *d, const struct ids *prompt, const struct ids *completion) {
+    const int64_t n = (int64_t)prompt->len, all = n + (int64_t)completion->len;
+    const struct row *last = d->rows > 0 ? &d->row[d->rows - 1] : NULL;
+    if (!last || last->prompt != n || memcmp(last->ids, prompt->p, prompt->len * sizeof *prompt->p) != 0) {
+        if (d->n + 2 > d->cap_n) {
+            d->cap_n = d->cap_n ? 2 * d->cap_n : 1024;
+            d->first = xrealloc(d->first, (size_t)d->cap_n * sizeof *d->first);
         }
-        g = &d->groups[d->n++];
-        *g = (struct sample_group){.prompt = *prompt};
-        *prompt = (struct ids){0};
+        d->first[d->n++] = d->rows;
     }
-    g->ep = xrealloc(g->ep, (size_t)(g->n + 1) * sizeof *g->ep);
-    struct episode *ep = &g->ep[g->n++];
-    *ep = (struct episode){.present = true, .advantage = 1, .sample = {.n = (int)completion->len, .stop = STOP_TOKEN}};
-    ep->sample.ids = xmalloc(completion->len * sizeof *completion->p);
-    memcpy(ep->sample.ids, completion->p, completion->len * sizeof *completion->p);
-    d->rows++;
-    d->tokens += (int64_t)completion->len;
+    if (d->rows == d->cap) {
+        d->cap = d->cap ? 2 * d->cap : 1024;
+        d->row = xrealloc(d->row, (size_t)d->cap * sizeof *d->row);
+    }
+    struct row *r = &d->row[d->rows++];
+    *r = (struct row){.ids = xmalloc((size_t)all * sizeof *r->ids), .prompt = n, .n = all};
+    memcpy(r->ids, prompt->p, prompt->len * sizeof *r->ids);
+    memcpy(r->ids + n, completion->p, completion->len * sizeof *r->ids);
+    d->first[d->n] = d->rows;
+    d->tokens += all - n;
+    d->longest = i64_max(d->longest, all);
 }
 
 /* "prompt" is the user's message or a list of {role, content}; "completion" the assistant's; optional "renderer". */
@@ -145,11 +156,10 @@ struct sft {
     struct tokenizer *tok;
     char *tokenizer_dir, *state_dir;
     int lock_fd; /* of the output: two that train into it would mix */
-    struct adamw *opt;
+    struct trainer *trainer;
     struct dataset data, valid;
     int64_t step, steps, opt_step, groups_per_step;
-    struct train_options now; /* the options of a step, for update_policy */
-    struct update_space space;
+    float *ones, *prompt_weights; /* [longest row]: weights of answers and of prompts */
 };
 
 static double learning_rate(const struct sft_options *o, int64_t step, int64_t steps) {
@@ -160,42 +170,85 @@ static double learning_rate(const struct sft_options *o, int64_t step, int64_t s
     return rate * (low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * fmin(1, x))));
 }
 
-static int64_t group_size_rows(const struct sample_group *g) {
-    int64_t n = (int64_t)g->prompt.len;
-    for (int i = 0; i < g->n; i++) n += g->ep[i].sample.n;
-    return n;
+/* A row's answer as a datum: its last token predicts nothing. */
+static struct datum answer_of(const struct row *r, const float *weights, double scale) {
+    return (struct datum){.ids = r->ids,
+                          .n = r->n - 1,
+                          .prompt = r->prompt,
+                          .begin = r->prompt - 1,
+                          .end = r->n - 1,
+                          .targets = r->ids + r->prompt,
+                          .weights = weights,
+                          .scale = scale};
+}
+/* Its prompt as one. */
+static struct datum prompt_of(const struct row *r, const float *weights, double scale) {
+    return (struct datum){.ids = r->ids,
+                          .n = r->prompt,
+                          .prompt = r->prompt,
+                          .begin = 0,
+                          .end = r->prompt - 1,
+                          .targets = r->ids + 1,
+                          .weights = weights,
+                          .scale = scale,
+                          .likelihood = true};
 }
 
-/* Groups of one step: a window into the shuffled order of the epoch, of about batch_tokens rows on average. */
-static int step_groups(const struct sft *s, int64_t step, struct sample_group *out) {
-    int64_t n = s->data.n, epoch = -1;
-    int32_t *order = xmalloc((size_t)n * sizeof *order);
+/* The datums of one step, in the arena's memory: a window of groups_per_step groups in the shuffled order of the epoch,
+ * of about batch_tokens rows on average. The loss is the mean over the answers' tokens. Returns their number. */
+static int step_datums(const struct sft *s, int64_t step, struct arena *memory, struct datum **out) {
+    const struct dataset *data = &s->data;
+    const int64_t n = data->n;
+    int64_t epoch = -1, tokens = 0, rows = 0;
+    arena_reset(memory);
+    int32_t *order = arena_array(memory, int32_t, n);
+    int32_t *group = arena_array(memory, int32_t, s->groups_per_step);
     for (int64_t i = 0; i < s->groups_per_step; i++) {
-        int64_t at = step * s->groups_per_step + i;
+        const int64_t at = step * s->groups_per_step + i;
         if (at / n != epoch) {
             epoch = at / n;
             for (int32_t k = 0; k < n; k++) order[k] = k;
             struct rng r = rng_make((uint64_t)s->o->seed, UINT64_C(0x736674) + (uint64_t)epoch);
             rng_shuffle(&r, order, (size_t)n, sizeof *order);
         }
-        out[i] = s->data.groups[order[at % n]];
+        group[i] = order[at % n];
+        rows += data->first[group[i] + 1] - data->first[group[i]];
+        for (int64_t k = data->first[group[i]]; k < data->first[group[i] + 1]; k++)
+            tokens += data->row[k].n - data->row[k].prompt;
     }
-    free(order);
-    return (int)s->groups_per_step;
+    struct datum *d = *out = arena_array(memory, struct datum, rows + s->groups_per_step);
+    const double scale = 1.0 / (double)tokens;
+    int count = 0;
+    for (int64_t i = 0; i < s->groups_per_step; i++) {
+        const struct row *first = &data->row[data->first[group[i]]];
+        if (s->prompt_weights && first->prompt > 1) d[count++] = prompt_of(first, s->prompt_weights, scale);
+        for (int64_t k = data->first[group[i]]; k < data->first[group[i] + 1]; k++)
+            d[count++] = answer_of(&data->row[k], s->ones, scale);
+    }
+    return count;
 }
 
 /* Mean negative log-likelihood per completion token. */
 static enum status validate(struct sft *s, double *nll, struct err *e) {
+    const struct dataset *v = &s->valid;
+    struct arena *memory = &s->trainer->datums;
+    arena_reset(memory);
+    struct datum *d = arena_array(memory, struct datum, v->rows);
+    for (int64_t i = 0; i < v->rows; i++) {
+        d[i] = answer_of(&v->row[i], NULL, 1);
+        d[i].logp = arena_array(memory, float, d[i].end - d[i].begin);
+    }
+    TRY(train_forward(s->trainer, s->model, ADAPTER_OWN, d, (int)v->rows, e));
     double sum = 0;
-    int64_t tokens = 0;
-    TRY(update_nll(s->model, &s->now, &s->space, s->valid.groups, s->valid.n, &sum, &tokens, e));
-    *nll = sum / (double)tokens;
+    for (int64_t i = 0; i < v->rows; i++)
+        for (int64_t t = 0; t < d[i].end - d[i].begin; t++) sum -= (double)d[i].logp[t];
+    *nll = sum / (double)v->tokens;
     return ST_OK;
 }
 
 static enum status save(struct sft *s, struct err *e) {
-    return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->model, s->o->lora_rank > 0, "f32", s->opt,
-                              s->tokenizer_dir, e);
+    return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->model, s->o->lora_rank > 0, "f32",
+                              s->trainer->opt, s->tokenizer_dir, e);
 }
 
 /* An update failed before it changed anything (there is one a step): what was trained so far is kept. */
@@ -207,9 +260,28 @@ static void keep_state(struct sft *s, int64_t first_step) {
         log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }
 
+/* One optimizer step on one batch; its numbers. */
+struct sft_step {
+    struct train_stats sums;
+    double grad_norm, learning_rate;
+};
+static enum status one_step(struct sft *s, struct sft_step *out, struct err *e) {
+    const struct sft_options *o = s->o;
+    const struct train_call call = {.loss.kind = LOSS_CROSS_ENTROPY, .step = s->opt_step};
+    struct adamw_config adam = o->update.adam;
+    struct datum *d;
+    const int n = step_datums(s, s->step, &s->trainer->datums, &d);
+    adam.learning_rate = learning_rate(o, s->step, s->steps);
+    *out = (struct sft_step){.learning_rate = adam.learning_rate};
+    TRY(train_accumulate(s->trainer, &call, d, n, &out->sums, e));
+    TRY(train_optimizer_step(s->trainer, &adam, o->update.max_grad_norm, s->opt_step, &out->grad_norm, e));
+    s->opt_step++;
+    s->step++;
+    return ST_OK;
+}
+
 static enum status train(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
-    struct sample_group *batch = xcalloc((size_t)s->groups_per_step, sizeof *batch);
     double start = clock_now_s(), loss = 0, last = start;
     int64_t first = s->step, rows = 0, count = 0;
     enum status st = ST_OK;
@@ -221,16 +293,13 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
             break;
         }
         if (o->stop_after_minutes > 0 && clock_now_s() - start > 60 * o->stop_after_minutes) break;
-        int n = step_groups(s, s->step, batch);
-        struct update_stats u;
-        s->now.update.adam.learning_rate = learning_rate(o, s->step, s->steps);
-        if ((st = update_policy(s->model, s->opt, NULL, &s->now, &s->space, batch, n, &s->opt_step, &u, e)) != ST_OK) {
+        struct sft_step u;
+        if ((st = one_step(s, &u, e)) != ST_OK) {
             keep_state(s, first);
             break;
         }
-        s->step++;
-        loss += u.loss.loss / (double)u.loss.n;
-        rows += u.rows;
+        loss += u.sums.loss.loss / (double)u.sums.loss.n;
+        rows += u.sums.rows;
         count++;
         if (s->step % o->log_every == 0 || s->step == s->steps) {
             double now = clock_now_s();
@@ -248,7 +317,6 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
             if (st == ST_OK) st = save(s, e);
         }
     }
-    free(batch);
     if (st != ST_OK) return st;
     if (s->valid.n > 0) {
         double nll;
@@ -301,8 +369,14 @@ static enum status open_data(struct sft *s, struct err *e) {
     const int64_t longest = i64_min(o->max_length, model_cfg(s->model)->max_positions);
     TRY(load_dataset(o->data, s->tok, style, longest, &s->data, e));
     if (o->valid) TRY(load_dataset(o->valid, s->tok, style, longest, &s->valid, e));
-    int64_t total = 0;
-    for (int i = 0; i < s->data.n; i++) total += group_size_rows(&s->data.groups[i]);
+    int64_t total = s->data.tokens; /* prompts once a group */
+    for (int i = 0; i < s->data.n; i++) total += s->data.row[s->data.first[i]].prompt;
+    s->ones = xmalloc((size_t)s->data.longest * sizeof *s->ones);
+    for (int64_t i = 0; i < s->data.longest; i++) s->ones[i] = 1;
+    if (o->prompt_loss_weight > 0) {
+        s->prompt_weights = xmalloc((size_t)s->data.longest * sizeof *s->prompt_weights);
+        for (int64_t i = 0; i < s->data.longest; i++) s->prompt_weights[i] = (float)o->prompt_loss_weight;
+    }
     s->groups_per_step = i64_max(1, o->batch_tokens * s->data.n / total);
     s->steps = (s->data.n * o->num_epochs + s->groups_per_step - 1) / s->groups_per_step;
     if (o->max_steps > 0) s->steps = o->max_steps;
@@ -324,8 +398,7 @@ static bool is_finished(const struct sft *s) {
 }
 
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) {
-    struct sft s = {.o = o, .lock_fd = -1, .now = {.update = o->update}};
-    s.now.update.num_substeps = 1; /* all of a batch makes one optimizer step */
+    struct sft s = {.o = o, .lock_fd = -1};
     struct str state = STR_INIT, probe = STR_INIT;
     str_addf(&state, "%s/state", o->output);
     s.state_dir = str_steal(&state);
@@ -341,26 +414,27 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
-    int n;
-    const struct param *params = model_params(s.model, &n);
-    TRY_GOTO(adamw_create(s.be, params, n, &s.opt, e), out);
+    TRY_GOTO(trainer_open(s.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {
         log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
         goto out;
     }
     if (fs_is_file(probe.p)) {
-        TRY_GOTO(checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.model, o->lora_rank > 0, s.opt, e), out);
+        TRY_GOTO(checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.model, o->lora_rank > 0, s.trainer->opt, e), out);
         log_info("%s: going on from step %lld", o->output, (long long)s.step);
     }
+    int n;
+    const struct param *params = model_params(s.model, &n);
     TRY_GOTO(checkpoint_room(o->output, params, n, e), out);
     st = train(&s, cancel, e);
 out:
     str_free(&probe);
-    adamw_free(s.opt);
-    update_space_free(&s.space);
+    trainer_close(s.trainer);
     dataset_free(&s.data);
     dataset_free(&s.valid);
+    free(s.ones);
+    free(s.prompt_weights);
     if (s.tok) tokenizer_close(s.tok);
     model_free(s.model);
     if (s.be) s.be->close(s.be);

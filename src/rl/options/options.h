@@ -74,7 +74,6 @@ struct update_options {
     enum kl_place kl_penalty_in;
     double kl_discount_factor;
     enum loss_norm loss_norm;
-    double prompt_loss_weight; /* of the prompt's own tokens; only sft has a key for it */
     bool mask_truncated;
     int64_t num_substeps, update_epochs, train_tokens;
     double max_grad_norm;
@@ -195,9 +194,8 @@ struct sft_options {
     int dtype;      /* enum dtype_choice */
     int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
         log_every, activation_memory;
-    double lora_alpha, min_lr_ratio, stop_after_minutes;
-    /* No key sets loss and loss_norm: with their zeros and advantage 1 the loss is the mean -log p of the tokens. */
-    struct update_options update;
+    double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;
+    struct update_options update; /* of these the optimizer and train_tokens */
 };
 extern const struct config_schema sft_schema;
 enum status sft_options_check(const struct config *c, const struct sft_options *o, struct err *e) MUST_USE;

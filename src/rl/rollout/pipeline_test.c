@@ -45,28 +45,24 @@ struct scene {
     struct model *model;
     struct engine *engine;
     struct tokenizer *tok;
-    struct adamw *opt;
+    struct trainer *trainer;
     struct lease *lease;
     struct actor actor;
     struct stand_in judge;
-    struct update_space space;
 };
 
 static void open_scene(struct scene *s, bool slow) {
     *s = (struct scene){0};
-    int n;
     if (slow) {
         CHECK(model_init(slow_config, 1, NULL, test_backend(), &s->model, &err));
         CHECK(model_train_prepare(s->model, TRAIN_FULL, &err));
     } else
         s->model = tiny_model(1, false);
-    const struct param *p = model_params(s->model, &n);
-    CHECK(adamw_create(test_backend(), p, n, &s->opt, &err));
+    CHECK(trainer_open(s->model, ADAPTER_OWN, 1 << 20, &s->trainer, &err));
     write_byte_tokenizer(in_tmp("tok"));
     CHECK(tokenizer_open(in_tmp("tok"), &s->tok, &err));
     CHECK(engine_open(s->model, &(struct engine_options){.max_batch = 8, .vocab_limit = 256}, &s->engine, &err));
     s->lease = lease_create();
-    s->space.lease = s->lease;
     const struct verdict_source judge = {.fn = judge_one, .ctx = &s->judge};
     s->actor = (struct actor){.model = s->model,
                               .engine = s->engine,
@@ -82,8 +78,7 @@ static void close_scene(struct scene *s) {
     judging_free(s->actor.judging);
     engine_close(s->engine);
     tokenizer_close(s->tok);
-    adamw_free(s->opt);
-    update_space_free(&s->space);
+    trainer_close(s->trainer);
     model_free(s->model);
     lease_free(s->lease);
 }
@@ -210,7 +205,7 @@ static void stale_samples_are_corrected(void **state) {
             CHECK(rollout_score(&s.actor, &base, r, 0, NULL, &err));
             assert_int_equal(pipeline_age(&p, opt_step), step);
             give_advantages(r);
-            CHECK(update_policy(s.model, s.opt, NULL, &o, &s.space, r->group, r->n, &opt_step, &u, &err));
+            CHECK(update_policy(s.trainer, NULL, &o, s.lease, r->group, r->n, &opt_step, &u, &err));
             if (step == 0) {
                 assert_true(u.kl_before == 0 && u.loss.k2 == 0); /* on-policy */
                 pipeline_pop(&p);
@@ -224,10 +219,10 @@ static void stale_samples_are_corrected(void **state) {
         CHECK(rollout_score(&s.actor, &base, r, 0, NULL, &err));
         assert_int_equal(pipeline_age(&p, opt_step), 0);
         give_advantages(r);
-        CHECK(update_policy(s.model, s.opt, NULL, &o, &s.space, r->group, r->n, &opt_step, &u, &err));
+        CHECK(update_policy(s.trainer, NULL, &o, s.lease, r->group, r->n, &opt_step, &u, &err));
         assert_true(u.kl_before == 0);
         assert_int_equal(pipeline_age(&p, p.batch[0]->sampled_at), 0); /* as if nothing had happened since */
-        CHECK_FAILS(update_policy(s.model, s.opt, NULL, &o, &s.space, r->group, r->n, &opt_step, &u, &err), ST_FAILED,
+        CHECK_FAILS(update_policy(s.trainer, NULL, &o, s.lease, r->group, r->n, &opt_step, &u, &err), ST_FAILED,
                     "before any update");
         pipeline_free(&p);
         close_scene(&s);
@@ -267,7 +262,7 @@ static struct spent run_steps(int k, double verdict_s) {
         give_advantages(r);
         struct update_stats u;
         const double t2 = clock_now_s();
-        CHECK(update_policy(s.model, s.opt, NULL, &o, &s.space, r->group, r->n, &opt_step, &u, &err));
+        CHECK(update_policy(s.trainer, NULL, &o, s.lease, r->group, r->n, &opt_step, &u, &err));
         if (step > 0) {
             t.sampling += (t1 - t0) / (STEPS - 1);
             t.training += (clock_now_s() - t2) / (STEPS - 1);

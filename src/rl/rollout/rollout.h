@@ -76,7 +76,6 @@ struct sample_group { /* samples of one prompt: all first turns of a task, or on
     bool judged;      /* of a role: its answers have verdicts */
     double balance;   /* of the verifier: factor on its advantages (roles.c) */
     int about[2];     /* of a role: samples of the task that its prompt shows; -1: none */
-    bool continued;   /* update.c's views: a later part of a cut group, whose prompt's loss is counted already */
 };
 enum { TURNS_MAX = PROMPT_ATTEMPTS_MAX + 1 };
 struct trajectory { /* the turns of one sample of a task */

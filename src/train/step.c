@@ -1,0 +1,311 @@
+#include "train/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+
+enum status trainer_open(struct model *m, int adapter, int64_t train_tokens, struct trainer **out, struct err *e) {
+    *out = NULL;
+    int n;
+    struct adamw *opt;
+    const struct param *p = model_params(m, &n);
+    TRY(adamw_create(model_backend(m), p, n, &opt, e));
+    *out = xcalloc(1, sizeof **out);
+    **out = (struct trainer){.model = m, .adapter = adapter, .opt = opt, .train_tokens = train_tokens};
+    return ST_OK;
+}
+
+void trainer_close(struct trainer *t) {
+    if (!t) return;
+    adamw_free(t->opt);
+    arena_free(&t->datums);
+    arena_free(&t->parts);
+    arena_free(&t->micro);
+    free(t);
+}
+
+static int targets_a_row(const struct datum *d) { return d->K > 1 ? d->K : 1; }
+static int64_t targets_of(const struct datum *d) { return (d->end - d->begin) * targets_a_row(d); }
+
+/* ---- what is refused ----------------------------------------------------------------------------------------------*/
+
+static bool all_finite(const float *x, int64_t n) {
+    for (int64_t i = 0; x && i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
+}
+
+static enum status check_ids(const char *what, const int32_t *ids, int64_t n, int32_t V, int at, struct err *e) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= V)
+            return FAIL(e, ST_INVALID, "datum %d: %s %lld is %d, expected 0 to %d", at, what, (long long)i, ids[i],
+                        V - 1);
+    return ST_OK;
+}
+
+static enum status check_shape(const struct model_config *c, const struct datum *d, int at, struct err *e) {
+    if (d->n < 1) return FAIL(e, ST_INVALID, "datum %d has no tokens", at);
+    if (d->n > c->max_positions)
+        return FAIL(e, ST_INVALID, "datum %d has %lld tokens, the model takes %d", at, (long long)d->n,
+                    c->max_positions);
+    if (d->prompt < 1 || d->prompt > d->n)
+        return FAIL(e, ST_INVALID, "datum %d: the prompt has %lld of %lld tokens, expected 1 to all of them", at,
+                    (long long)d->prompt, (long long)d->n);
+    if (d->begin < 0 || d->begin >= d->end || d->end > d->n)
+        return FAIL(e, ST_INVALID, "datum %d: rows %lld to %lld predict, of %lld; expected at least one", at,
+                    (long long)d->begin, (long long)d->end, (long long)d->n);
+    TRY(check_ids("token", d->ids, d->n, c->V, at, e));
+    return check_ids("target", d->targets, targets_of(d), c->V, at, e);
+}
+
+static enum status check_loss(const struct loss_params *p, const struct datum *d, int at, struct err *e) {
+    static const char *const names[] = {CHOICE_NAMES(LOSS_LIST)};
+    const int64_t n = d->end - d->begin;
+    const bool plain = p->kind == LOSS_CROSS_ENTROPY || p->kind == LOSS_REINFORCE;
+    if (!d->weights || !all_finite(d->weights, targets_of(d)) || !isfinite(d->scale))
+        return FAIL(e, ST_INVALID, "datum %d: a weight or the scale is missing or not finite", at);
+    if (d->likelihood) return ST_OK;
+    if (targets_a_row(d) > 1) {
+        if (!plain || p->kl_coef != 0 || p->entropy_coef != 0 || d->sampled || d->old)
+            return FAIL(e, ST_INVALID,
+                        "datum %d has %d targets a row, which cross_entropy takes, without KL, entropy and recorded "
+                        "log-probabilities",
+                        at, d->K);
+        return ST_OK;
+    }
+    if (!plain && !d->old && !d->sampled)
+        return FAIL(e, ST_INVALID, "datum %d: the loss %s needs the sampler's log-probabilities", at, names[p->kind]);
+    if (p->kl_coef != 0 && !d->ref)
+        return FAIL(e, ST_INVALID, "datum %d: a KL term needs the reference's log-probabilities", at);
+    if (!all_finite(d->sampled, n) || !all_finite(d->old, n) || !all_finite(d->ref, n))
+        return FAIL(e, ST_INVALID, "datum %d: a recorded log-probability is not finite", at);
+    return ST_OK;
+}
+
+/* ---- datums -> micro-batches --------------------------------------------------------------------------------------*/
+
+/* Datums [begin, end) share a prompt and stay together: so many rows. */
+struct datum_part {
+    int begin, end;
+    int64_t rows;
+};
+
+static bool same_prompt(const struct datum *a, const struct datum *b) {
+    return a->prompt == b->prompt && memcmp(a->ids, b->ids, (size_t)a->prompt * sizeof *a->ids) == 0;
+}
+
+/* Parts of a run of datums that share a prompt, each of at most `most` rows where a single datum allows, the first ones
+ * as large as they may be. A datum that predicts inside the prompt alone takes no rows of its own and goes with the
+ * next. parts: room for as many as there are datums, or NULL. Returns their number. */
+static int cut_run(const struct datum *d, int begin, int end, int64_t most, struct datum_part *parts) {
+    const int64_t prompt = d[begin].prompt;
+    int64_t rows = prompt;
+    int count = 0;
+    bool answers = false; /* true: the part that is growing has a datum that goes on behind the prompt */
+    for (int i = begin; i <= end; i++) {
+        const int64_t more = i < end ? d[i].n - prompt : 0;
+        if (i == end || (answers && rows + more > most)) {
+            if (parts) parts[count] = (struct datum_part){begin, i, rows};
+            count++;
+            begin = i;
+            rows = prompt;
+            answers = false;
+        }
+        rows += more;
+        answers |= i < end && d[i].end >= prompt;
+    }
+    return count;
+}
+
+/* Parts of all datums: as few as there can be, and as even ones: a small rest would occupy a GPU badly. */
+static int cut(const struct trainer *t, const struct datum *d, int n, struct datum_part *parts) {
+    int count = 0;
+    for (int begin = 0, end; begin < n; begin = end) {
+        end = begin + 1;
+        while (end < n && same_prompt(&d[begin], &d[end])) end++;
+        const int fewest = cut_run(d, begin, end, t->train_tokens, NULL);
+        int64_t low = 0, high = t->train_tokens; /* high is enough for so few, low is not */
+        while (fewest > 1 && high - low > 1) {
+            const int64_t middle = low + (high - low) / 2;
+            if (cut_run(d, begin, end, middle, NULL) > fewest)
+                low = middle;
+            else
+                high = middle;
+        }
+        count += cut_run(d, begin, end, high, parts + count);
+    }
+    return count;
+}
+
+/* The end of the micro-batch that begins at parts[i]. */
+static int micro_end(const struct trainer *t, const struct datum_part *parts, int i, int n) {
+    int64_t rows = parts[i].rows;
+    int j = i + 1;
+    while (j < n && rows + parts[j].rows <= t->train_tokens) rows += parts[j++].rows;
+    return j;
+}
+
+/* One micro-batch, laid out as model.h wants it: each prompt once, then what its datums go on with as segments that
+ * continue it. The targets of its datums [begin, end) lie one behind the other. */
+struct micro {
+    struct train_batch batch;
+    float *logp, *entropy, *g;
+    int begin, end;
+};
+
+static void micro_build(struct arena *memory, const struct datum *d, const struct datum_part *parts, int n, int adapter,
+                        struct micro *b) {
+    int64_t T = 0, N = 0, S = 0;
+    *b = (struct micro){.begin = parts[0].begin, .end = parts[n - 1].end};
+    for (int i = 0; i < n; i++) T += parts[i].rows;
+    for (int i = b->begin; i < b->end; i++) N += targets_of(&d[i]);
+    arena_reset(memory);
+    int32_t *ids = arena_array(memory, int32_t, T), *rows = arena_array(memory, int32_t, N),
+            *targets = arena_array(memory, int32_t, N);
+    struct segment *seg = arena_array(memory, struct segment, n + b->end - b->begin);
+    b->logp = arena_array(memory, float, N);
+    b->entropy = arena_array(memory, float, N);
+    b->g = arena_array(memory, float, N);
+    T = N = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t prompt = d[parts[i].begin].prompt, start = T, prompt_seg = S;
+        seg[S++] = (struct segment){start, prompt, -1, adapter};
+        memcpy(ids + start, d[parts[i].begin].ids, (size_t)prompt * sizeof *ids);
+        T += prompt;
+        for (int j = parts[i].begin; j < parts[i].end; j++) {
+            const int64_t own = d[j].n - prompt, K = targets_a_row(&d[j]);
+            memcpy(targets + N, d[j].targets, (size_t)targets_of(&d[j]) * sizeof *targets);
+            for (int64_t r = d[j].begin; r < d[j].end; r++)
+                for (int64_t k = 0; k < K; k++) rows[N++] = (int32_t)(r < prompt ? start + r : T + r - prompt);
+            if (own == 0) continue;
+            seg[S++] = (struct segment){T, own, (int)prompt_seg, adapter};
+            memcpy(ids + T, d[j].ids + prompt, (size_t)own * sizeof *ids);
+            T += own;
+        }
+    }
+    b->batch =
+        (struct train_batch){.ids = ids, .T = T, .seg = seg, .n_seg = (int)S, .rows = rows, .targets = targets, .N = N};
+}
+
+static void hand_out(const struct micro *b, const struct datum *d) {
+    int64_t at = 0;
+    for (int i = b->begin; i < b->end; at += targets_of(&d[i++]))
+        if (d[i].logp) memcpy(d[i].logp, b->logp + at, (size_t)targets_of(&d[i]) * sizeof *b->logp);
+}
+
+/* ---- forward and backward -----------------------------------------------------------------------------------------*/
+
+/* What stopped the step, and where it began as far as that can be seen. */
+static enum status not_finite(struct model *m, const char *what, int64_t step, struct err *e) {
+    char where[400] = "weights, activations and gradients are finite";
+    model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
+    return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)step, where);
+}
+
+/* Adds what the user can do about it. */
+static enum status explain_memory(const struct trainer *t, enum status st, struct err *e) {
+    if (st != ST_MEMORY) return st;
+    struct err first = *e;
+    return FAIL(e, ST_MEMORY, "%s; a train_tokens below %lld (and a shorter longest answer) needs less", first.msg,
+                (long long)t->train_tokens);
+}
+
+static void datum_grad(const struct train_call *c, const struct datum *d, const struct micro *b, int64_t at,
+                       struct train_stats *s) {
+    const struct loss_params likelihood = {.kind = LOSS_CROSS_ENTROPY};
+    struct loss_sequence q = {.n = targets_of(d), .logp = b->logp + at, .entropy = b->entropy + at, .adv = d->weights};
+    if (d->likelihood) {
+        loss_grad(&likelihood, &q, d->scale, b->g + at, NULL);
+        return;
+    }
+    q.sampled = d->sampled;
+    q.old = d->old ? d->old : d->sampled;
+    q.ref = c->loss.kl_coef > 0 ? d->ref : NULL;
+    loss_grad(&c->loss, &q, d->scale, b->g + at, &s->loss);
+    for (int64_t i = 0; i < q.n; i++) {
+        s->entropy += q.entropy[i];
+        if (c->on_policy && q.sampled && !d->stale)
+            s->kl_before = fmax(s->kl_before, fabs((double)q.logp[i] - (double)q.sampled[i]));
+    }
+}
+
+static enum status micro_train(struct trainer *t, const struct train_call *c, const struct datum *d, struct micro *b,
+                               struct train_stats *s, struct err *e) {
+    TRY(model_forward(t->model, &b->batch, b->logp, b->entropy, NULL, e));
+    for (int64_t i = 0; i < b->batch.N; i++)
+        if (!isfinite(b->logp[i])) return not_finite(t->model, "the log-probability of a token", c->step, e);
+    hand_out(b, d);
+    int64_t at = 0;
+    for (int i = b->begin; i < b->end; at += targets_of(&d[i++])) datum_grad(c, &d[i], b, at, s);
+    if (c->on_policy && s->kl_before != 0 && c->exact)
+        return FAIL(e, ST_FAILED,
+                    "the trainer's log-probabilities differ from the sampler's by up to %g before any update; sampling "
+                    "and training must agree bit for bit",
+                    s->kl_before);
+    s->rows += b->batch.T;
+    return model_backward(t->model, &b->batch, b->g, e);
+}
+
+/* All micro-batches of a call. c NULL: log-probabilities alone. */
+static enum status micro_batches(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
+                                 const struct datum *d, int n, struct train_stats *s, struct err *e) {
+    struct backend *be = model_backend(m);
+    arena_reset(&t->parts);
+    struct datum_part *parts = arena_array(&t->parts, struct datum_part, n);
+    const int n_parts = cut(t, d, n, parts);
+    for (int i = 0, next; i < n_parts; i = next) {
+        struct micro b;
+        next = micro_end(t, parts, i, n_parts);
+        micro_build(&t->micro, d, parts + i, next - i, adapter, &b);
+        if (t->border) {
+            if (be->sync) TRY(be->sync(be, e));
+            t->border(t->border_ctx);
+        }
+        if (c) {
+            TRY(explain_memory(t, micro_train(t, c, d, &b, s, e), e));
+            continue;
+        }
+        b.batch.forward_only = true;
+        TRY(explain_memory(t, model_forward(m, &b.batch, b.logp, NULL, NULL, e), e));
+        hand_out(&b, d);
+    }
+    return ST_OK;
+}
+
+static void begin(struct trainer *t) {
+    if (!t->begun) model_zero_grad(t->model);
+    t->begun = true;
+}
+
+enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
+                             struct train_stats *stats, struct err *e) {
+    for (int i = 0; i < n; i++) {
+        TRY(check_shape(model_cfg(t->model), &d[i], i, e));
+        TRY(check_loss(&c->loss, &d[i], i, e));
+    }
+    begin(t);
+    return micro_batches(t, t->model, t->adapter, c, d, n, stats, e);
+}
+
+enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,
+                          struct err *e) {
+    for (int i = 0; i < n; i++) TRY(check_shape(model_cfg(m), &d[i], i, e));
+    return micro_batches(t, m, adapter, NULL, d, n, NULL, e);
+}
+
+void train_forget(struct trainer *t) { t->begun = false; }
+
+enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
+                                 double *grad_norm, struct err *e) {
+    int n;
+    const struct param *p = model_params(t->model, &n);
+    begin(t);
+    const double norm = *grad_norm = model_grad_norm(t->model);
+    if (!isfinite(norm)) return not_finite(t->model, "the gradient", step, e);
+    adamw_step(t->opt, p, n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1, false);
+    model_params_changed(t->model);
+    train_forget(t);
+    return ST_OK;
+}

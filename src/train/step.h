@@ -1,0 +1,86 @@
+/* step: from token ids to a gradient, and from gradients to new weights. A datum is one text with what is to be learned
+ * from it. Datums are laid into micro-batches, forwarded and back-propagated; their gradients add up until the next
+ * optimizer step. Start here, then loss.h. */
+#ifndef KERNELRL_TRAIN_STEP_H
+#define KERNELRL_TRAIN_STEP_H
+
+#include "base/arena.h"
+#include "train/adamw.h"
+#include "train/loss.h"
+
+/* One text. Row t of it is the distribution behind ids[0..t]. Rows [begin, end) predict; R = end - begin. Each of them
+ * has K targets: targets[r * K + k] is the k-th one of row begin + r. The arrays are the caller's. */
+struct datum {
+    const int32_t *ids; /* [n] */
+    int64_t n;
+    /* The first so many tokens, at least one, are the prompt. Neighbours in a call whose prompts are equal share its
+     * rows: they are computed once, and no log-probability has other bits for it. */
+    int64_t prompt;
+    int64_t begin, end;
+    int K;                  /* 0: 1. More than 1 (soft targets) is for likelihood losses without further terms */
+    const int32_t *targets; /* [R,K] */
+    const float *weights;   /* [R,K]: the advantage of each token; of soft targets, and for likelihoods, its weight */
+    /* [R] log-probabilities of the targets while sampling, at the start of the update (NULL: sampled), and under the
+     * reference of a KL term; NULL where the loss does not ask for them. */
+    const float *sampled, *old, *ref;
+    double scale; /* factor on its loss: one over the normaliser */
+    bool stale;   /* true: older weights sampled it, so that it is not held to `sampled` */
+    /* true: its loss is - weight x logp, whatever the call's, and it is left out of the statistics. For a prompt's own
+     * tokens. */
+    bool likelihood;
+    float *logp; /* [R,K] out: log-probabilities of the targets; NULL: not wanted */
+};
+
+struct train_stats { /* sums over the datums of calls; zero at first */
+    struct loss_stats loss;
+    double entropy;
+    double kl_before; /* largest |logp - sampled| of datums that are not stale, of calls that are on-policy */
+    int64_t rows;     /* rows forwarded; shared prompts count once a micro-batch */
+};
+
+struct train_call {
+    struct loss_params loss;
+    int64_t step;   /* number of the optimizer step, for messages */
+    bool on_policy; /* true: the weights are those that sampled, but for datums that are stale */
+    bool exact;     /* true: on_policy, a log-probability other than the sampler's is an error */
+};
+
+/* What trains one set of parameters of a model: the optimizer's moments and the memory of micro-batches, which grows to
+ * what the largest call needs and then no more. */
+struct trainer {
+    struct model *model;  /* borrowed */
+    int adapter;          /* whose parameters are trained (ADAPTER_OWN, also where all weights are) */
+    struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load */
+    int64_t train_tokens; /* rows of a micro-batch at most, where a single datum allows; may be set between calls */
+    /* Called before every micro-batch, when the device has done what is queued; NULL: nobody asks. */
+    void (*border)(void *ctx);
+    void *border_ctx;
+    bool begun;                /* true: gradients have been added since the last step */
+    struct arena datums;       /* for the caller's datums; the trainer does not touch it */
+    struct arena parts, micro; /* of a call, of a micro-batch */
+};
+/* The model is prepared (model_train_prepare). ST_MEMORY: the moments do not fit. */
+enum status trainer_open(struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
+                         struct err *e) MUST_USE;
+void trainer_close(struct trainer *t); /* NULL is fine */
+
+/* Adds the gradient of the datums' losses to those of the calls since the last step, and to the stats. The datums are
+ * cut into micro-batches in their order: neighbours with one prompt stay together where train_tokens allows, and a
+ * datum is never cut. ST_INVALID: the message names the datum and what is wrong with it, and nothing has been done.
+ * ST_FAILED: a log-probability is not finite, or not the sampler's where it must be. After an error that came later
+ * call train_forget. */
+enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
+                             struct train_stats *stats, struct err *e) MUST_USE;
+/* Log-probabilities alone, into datum.logp, under a model of the same shape (the trained one or a reference), through
+ * one of its adapters. Weights and the like are not looked at. Gradients stay what they are. */
+enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,
+                          struct err *e) MUST_USE;
+/* Forgets the gradients since the last step. */
+void train_forget(struct trainer *t);
+/* One step of AdamW with the gradients, which begin at zero again behind it. *grad_norm: their L2 norm; where
+ * max_grad_norm > 0 and less than that, they are scaled to it. ST_FAILED, and nothing has changed: the norm is not
+ * finite. step: for that message. */
+enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
+                                 double *grad_norm, struct err *e) MUST_USE;
+
+#endif
