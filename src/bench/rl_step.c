@@ -193,13 +193,15 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     if (o->n_batch > 1) return FAIL(e, ST_USAGE, "bench rlstep: --batch: expected one number of prompts");
     struct config keys;
     struct engine *en = NULL;
+    struct comm *comm = NULL;
     struct trainer *trainer = NULL;
     enum status st;
     TRY_GOTO(step_keys(o, s.prompts, &keys, &s.o, e), out);
     if (o->planned) model_limit_activations(m, b->plan.activation_budget);
     if (!o->full) TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
     TRY_GOTO(model_train_prepare(m, o->full ? TRAIN_FULL : TRAIN_LORA, e), out);
-    TRY_GOTO(trainer_open(m, ADAPTER_OWN, s.o.update.train_tokens, &trainer, e), out);
+    TRY_GOTO(comm_open("self", &comm, e), out);
+    TRY_GOTO(trainer_open(comm, m, ADAPTER_OWN, s.o.update.train_tokens, &trainer, e), out);
     struct engine_options eo = {.max_batch = s.prompts * s.answers};
     if (o->planned)
         eo = (struct engine_options){.max_batch = engine_batch_on(o->device), .memory_bytes = b->plan.kv_budget};
@@ -214,6 +216,7 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
 out:
     engine_close(en);
     trainer_close(trainer);
+    comm_close(comm);
     config_free(&keys);
     return st;
 }

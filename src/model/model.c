@@ -512,6 +512,12 @@ void model_zero_grad(struct model *m) {
     if (m->train == TRAIN_LORA) m->be->mem_zero(m->be, m->lg, (size_t)m->own.n_w * sizeof(float));
 }
 
+float *model_grad_slab(struct model *m, int64_t *n) {
+    ASSERT(m->train != TRAIN_NOTHING);
+    *n = m->train == TRAIN_LORA ? m->own.n_w : m->n_w;
+    return m->train == TRAIN_LORA ? m->lg : m->g;
+}
+
 /* One sum over the slab: the gaps between the tensors are zero, in g as in w. */
 double model_grad_norm(const struct model *m) {
     if (m->train == TRAIN_NOTHING) return 0;

@@ -126,10 +126,10 @@ void model_params_changed(struct model *m);
 
 /* ---- training pass: packed segments -------------------------------------------------------------------------------
  * A batch is a list of segments laid end to end over T rows. A segment continues the segment `prefix` (-1: none): its
- * tokens attend to the whole prefix, then causally to themselves. A group's prompt is one segment; each of its samples
- * is a segment that continues it, so the prompt is forwarded and back-propagated once. Prefixes come before their
- * users and have no prefix themselves. Gradients are of the model's own adapter and of the base under it: a batch with
- * segments of others is forward_only while anything is trained (ST_INVALID). */
+ * tokens attend to the whole prefix, then causally to themselves. A prompt is one segment; each of its answers is
+ * a segment that continues it (train/step.h), so the prompt is forwarded and back-propagated once. Prefixes come before
+ * their users and have no prefix themselves. Gradients are of the model's own adapter and of the base under it: a batch
+ * with segments of others is forward_only while anything is trained (ST_INVALID). */
 struct segment {
     int64_t start, len; /* rows */
     int prefix;         /* segment index or -1; of the same adapter */
@@ -163,6 +163,8 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
  * a loss, g = dloss/dlogp. */
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) MUST_USE;
 void model_zero_grad(struct model *m);
+/* The gradients of all that is trained, in one slab of n floats of the backend's memory, with zeros in its gaps. */
+float *model_grad_slab(struct model *m, int64_t *n);
 /* L2 norm of all gradients, summed in double as the op sum_squares says; 0 when nothing is trained. */
 double model_grad_norm(const struct model *m);
 

@@ -15,6 +15,7 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "dist/comm.h"
 #include "model/model.h"
 #include "tensor/backend.h"
 
@@ -30,6 +31,13 @@ static struct err err;
         assert_int_equal((x), (status));                                                   \
         if (!strstr(err.msg, (text))) fail_msg("expected \"%s\" in: %s", (text), err.msg); \
     } while (0)
+
+/* The communicator of a run of one rank; lives as long as the test. */
+static inline struct comm *test_comm(void) {
+    static struct comm *c;
+    if (!c) CHECK(comm_open("self", &c, &err));
+    return c;
+}
 
 static char tmp_dir[64];
 

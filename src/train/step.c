@@ -6,20 +6,26 @@
 
 #include "tensor/backend.h"
 
-enum status trainer_open(struct model *m, int adapter, int64_t train_tokens, struct trainer **out, struct err *e) {
-    *out = NULL;
+enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
+                         struct err *e) {
     int n;
-    struct adamw *opt;
+    int64_t floats;
     const struct param *p = model_params(m, &n);
-    TRY(adamw_create(model_backend(m), p, n, &opt, e));
-    *out = xcalloc(1, sizeof **out);
-    **out = (struct trainer){.model = m, .adapter = adapter, .opt = opt, .train_tokens = train_tokens};
-    return ST_OK;
+    struct trainer *t = *out = xcalloc(1, sizeof *t);
+    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
+    (void)model_grad_slab(m, &floats);
+    enum status st = adamw_create(model_backend(m), p, n, &t->opt, e);
+    if (st == ST_OK) st = fold_open(c, model_backend(m), floats, &t->sum, e);
+    if (st == ST_OK) return ST_OK;
+    trainer_close(t);
+    *out = NULL;
+    return st;
 }
 
 void trainer_close(struct trainer *t) {
     if (!t) return;
     adamw_free(t->opt);
+    fold_close(t->sum);
     arena_free(&t->datums);
     arena_free(&t->parts);
     arena_free(&t->micro);
@@ -245,7 +251,11 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                     "and training must agree bit for bit",
                     s->kl_before);
     s->rows += b->batch.T;
-    return model_backward(t->model, &b->batch, b->g, e);
+    int64_t floats;
+    model_zero_grad(t->model);
+    TRY(model_backward(t->model, &b->batch, b->g, e));
+    fold_add(t->sum, model_grad_slab(t->model, &floats));
+    return ST_OK;
 }
 
 /* All micro-batches of a call. c NULL: log-probabilities alone. */
@@ -275,7 +285,7 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
 }
 
 static void begin(struct trainer *t) {
-    if (!t->begun) model_zero_grad(t->model);
+    if (!t->begun) fold_begin(t->sum);
     t->begun = true;
 }
 
@@ -286,7 +296,7 @@ enum status train_accumulate(struct trainer *t, const struct train_call *c, cons
         TRY(check_loss(&c->loss, &d[i], i, e));
     }
     begin(t);
-    return micro_batches(t, t->model, t->adapter, c, d, n, stats, e);
+    return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
 
 enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,
@@ -302,6 +312,8 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     int n;
     const struct param *p = model_params(t->model, &n);
     begin(t);
+    int64_t floats;
+    fold_end(t->sum, model_grad_slab(t->model, &floats));
     const double norm = *grad_norm = model_grad_norm(t->model);
     if (!isfinite(norm)) return not_finite(t->model, "the gradient", step, e);
     adamw_step(t->opt, p, n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1, false);

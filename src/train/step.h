@@ -1,10 +1,11 @@
 /* step: from token ids to a gradient, and from gradients to new weights. A datum is one text with what is to be learned
- * from it. Datums are laid into micro-batches, forwarded and back-propagated; their gradients add up until the next
- * optimizer step. Start here, then loss.h. */
+ * from it. Datums are laid into micro-batches, forwarded and back-propagated. The gradient of each micro-batch is a
+ * leaf; leaves add up in their order (dist/fold.h) until the next optimizer step. Start here, then loss.h. */
 #ifndef KERNELRL_TRAIN_STEP_H
 #define KERNELRL_TRAIN_STEP_H
 
 #include "base/arena.h"
+#include "dist/fold.h"
 #include "train/adamw.h"
 #include "train/loss.h"
 
@@ -48,9 +49,11 @@ struct train_call {
 /* What trains one set of parameters of a model: the optimizer's moments and the memory of micro-batches, which grows to
  * what the largest call needs and then no more. */
 struct trainer {
-    struct model *model;  /* borrowed */
+    struct comm *comm; /* borrowed, as the model is */
+    struct model *model;
     int adapter;          /* whose parameters are trained (ADAPTER_OWN, also where all weights are) */
     struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load */
+    struct fold *sum;     /* of the leaves since the last step */
     int64_t train_tokens; /* rows of a micro-batch at most, where a single datum allows; may be set between calls */
     /* Called before every micro-batch, when the device has done what is queued; NULL: nobody asks. */
     void (*border)(void *ctx);
@@ -59,8 +62,9 @@ struct trainer {
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */
 };
-/* The model is prepared (model_train_prepare). ST_MEMORY: the moments do not fit. */
-enum status trainer_open(struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
+/* The model is prepared (model_train_prepare). Takes memory for the moments and the sum of the gradients, three times
+ * that of what is trained; ST_MEMORY: it does not fit. */
+enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) MUST_USE;
 void trainer_close(struct trainer *t); /* NULL is fine */
 

@@ -4,7 +4,7 @@
 #define KERNELRL_MEMORY_CHECKS_H
 
 #include "rl/options/memory_plan.h"
-#include "train/adamw.h"
+#include "train/step.h"
 
 /* It has long rows of logits, a long sum and gains, so that most slabs are used. */
 static const char planned_model[] =
@@ -16,7 +16,8 @@ enum { PLANNED_ANSWERS = 4, PLANNED_PROMPT = 14, PLANNED_TOKENS = 13, PLANNED_RO
 struct planned_run {
     struct backend *be;
     struct model *m;
-    struct adamw *opt;
+    struct comm *comm;
+    struct trainer *trainer;
     struct engine *en;
     struct sample out[PLANNED_ANSWERS];
 };
@@ -24,7 +25,8 @@ struct planned_run {
 static void planned_close(struct planned_run *r) {
     for (size_t i = 0; i < ARRAY_LEN(r->out); i++) sample_free(&r->out[i]);
     if (r->en) engine_close(r->en);
-    adamw_free(r->opt);
+    trainer_close(r->trainer);
+    comm_close(r->comm);
     model_free(r->m);
     r->be->close(r->be);
 }
@@ -36,12 +38,11 @@ static enum status planned_step(struct planned_run *r, const struct train_plan *
     int32_t ids[PLANNED_ROWS] = {0}, rows[PLANNED_ROWS];
     float logp[PLANNED_ROWS], g[PLANNED_ROWS] = {0};
     struct request req[PLANNED_ANSWERS];
-    int n;
     TRY(model_init(planned_model, 1, &mo, r->be, &r->m, e));
     if (lora) TRY(model_lora_init(r->m, 8, 1, 1, e));
     TRY(model_train_prepare(r->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
-    const struct param *param = model_params(r->m, &n);
-    TRY(adamw_create(r->be, param, n, &r->opt, e));
+    TRY(comm_open("self", &r->comm, e));
+    TRY(trainer_open(r->comm, r->m, ADAPTER_OWN, PLANNED_ROWS, &r->trainer, e));
     const struct engine_options eo = {.memory_bytes = p->kv_budget, .max_batch = ENGINE_BATCH_GPU};
     TRY(engine_open(r->m, &eo, &r->en, e));
     for (int i = 0; i < PLANNED_ANSWERS; i++)

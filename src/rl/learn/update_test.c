@@ -74,7 +74,7 @@ static double distance(struct flat a, struct flat b, double scale) {
 static struct flat gradient(struct model *m, const struct train_options *o, struct sample_group *g, int n,
                             struct update_stats *stats) {
     struct trainer *t;
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     int64_t opt_step = 0;
     CHECK(update_policy(t, NULL, o, NULL, g, n, &opt_step, stats, &err));
     trainer_close(t);
@@ -230,7 +230,7 @@ static void who_takes_part(void **state) {
     g.ep[0].advantage = 0;
     o.update.adam.learning_rate = 0.1;
     struct trainer *t;
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     struct flat before = flatten(m, false);
     int64_t opt_step = 4;
     CHECK(update_policy(t, NULL, &o, NULL, &g, 1, &opt_step, &s, &err));
@@ -257,7 +257,7 @@ static struct flat train(int substeps, int calls, struct update_stats *s, int64_
     struct sample_group g[4];
     for (int i = 0; i < 4; i++) g[i] = make_group(20 + (uint64_t)i, 5, 2);
     struct trainer *t;
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     *opt_step = 0;
     struct rng r = rng_make(0, UINT64_C(0x6d696e6900000000)); /* as update_policy shuffles before its first step */
     if (calls > 1) rng_shuffle(&r, g, 4, sizeof *g);
@@ -301,7 +301,7 @@ static void clipping(void **state) {
         struct train_options o = base;
         struct update_stats s;
         struct trainer *t;
-        CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+        CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
         int64_t opt_step = 0;
         o.update.max_grad_norm = i ? 0.01 : 0;
         CHECK(update_policy(t, NULL, &o, NULL, &g, 1, &opt_step, &s, &err));
@@ -348,7 +348,7 @@ static void sampler_and_trainer_must_agree(void **state) {
         struct sample_group g[2];
         sampled_groups(m, g, 2);
         struct trainer *t;
-        CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+        CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
         struct train_options o = base;
         o.update.loss.kind = LOSS_IMPORTANCE_SAMPLING;
         int64_t opt_step = 0;
@@ -404,7 +404,7 @@ static void a_gradient_that_is_no_number_is_refused(void **state) {
     struct sample_group g = make_group(5, 6, 2);
     g.ep[0].advantage = 3e38; /* a number, but not behind the products */
     struct trainer *t;
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     struct train_options o = base;
     o.update.adam.learning_rate = 0.01;
     int64_t opt_step = 8;
@@ -444,7 +444,7 @@ static void micro_batches_reuse_memory(void **state) {
     o.update.adam.learning_rate = 0.01;
     o.update.train_tokens = 60;
     o.update.num_substeps = 2;
-    for (int i = 0; i < 2; i++) CHECK(trainer_open(m[i], ADAPTER_OWN, 60, &t[i], &err));
+    for (int i = 0; i < 2; i++) CHECK(trainer_open(test_comm(), m[i], ADAPTER_OWN, 60, &t[i], &err));
     size_t bytes = 0;
     int64_t opt_step[2] = {0, 0};
     for (int step = 0; step < 16; step++) {
@@ -487,7 +487,7 @@ static void steps_allocate_nothing(void **state) {
     for (int lora = 0; lora < 2; lora++) {
         struct model *m = tiny_model(1, lora);
         struct trainer *t;
-        CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+        CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
         struct train_options o = base;
         o.update.adam.learning_rate = 0.01;
         o.update.train_tokens = 30; /* a micro-batch for each group */
@@ -516,7 +516,7 @@ static void steps_allocate_nothing(void **state) {
 static struct flat gradient_from(struct model *m, const struct kl_reference *reference, const struct train_options *o,
                                  struct sample_group *g, int n, struct update_stats *stats) {
     struct trainer *t;
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     int64_t opt_step = 0;
     CHECK(update_policy(t, reference, o, NULL, g, n, &opt_step, stats, &err));
     trainer_close(t);
@@ -701,7 +701,7 @@ static void epochs_and_stale_samples(void **state) {
     o.update.update_epochs = o.update.num_substeps = 2;
     o.update.adam.learning_rate = 1e-3;
     sampled_groups(m, g, 2);
-    CHECK(trainer_open(m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, base.update.train_tokens, &t, &err));
     CHECK(update_policy(t, NULL, &o, NULL, g, 2, &opt_step, &s, &err));
     assert_true(opt_step == 4 && s.optimizer_steps == 4 && s.loss.k3 > 0 && s.loss.ratio_max > 1);
     trainer_close(t);

@@ -380,7 +380,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     CHECK(model_load(start, &mo, be, &m, &err));
     if (lora) CHECK(model_lora_load(m, in_tmp("start_lora"), &err));
     CHECK(model_train_prepare(m, lora ? TRAIN_LORA : TRAIN_FULL, &err));
-    CHECK(trainer_open(m, ADAPTER_OWN, 200, &trainer, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, 200, &trainer, &err));
     sample(m, g, t);
     const struct train_options o = {
         .rollout.max_tokens = MAX_NEW,
@@ -402,7 +402,7 @@ static void program(struct backend *be, bool lora, bool bf16, const char *name, 
     CHECK(model_load(lora ? start : dir, &mo, be, &again, &err));
     if (lora) CHECK(model_lora_init(again, 2, 4.0f, 1, &err));
     CHECK(model_train_prepare(again, lora ? TRAIN_LORA : TRAIN_FULL, &err));
-    CHECK(trainer_open(again, ADAPTER_OWN, 200, &trainer2, &err));
+    CHECK(trainer_open(test_comm(), again, ADAPTER_OWN, 200, &trainer2, &err));
     CHECK(checkpoint_read(dir, &next, &opt_step, again, lora, trainer2->opt, &err));
     for (int i = 0; i < GROUPS; i++)
         for (int j = 0; j < SAMPLES; j++) { /* old samples: plain likelihood from here on */
@@ -529,7 +529,7 @@ static enum status work(const char *checkpoint, struct trace *t) {
     enum status st = model_load(in_tmp("start"), NULL, &walled_backend, &m, &err);
     if (st != ST_OK) m = NULL;
     if (st == ST_OK) st = model_train_prepare(m, TRAIN_FULL, &err);
-    if (st == ST_OK) st = trainer_open(m, ADAPTER_OWN, 200, &trainer, &err);
+    if (st == ST_OK) st = trainer_open(test_comm(), m, ADAPTER_OWN, 200, &trainer, &err);
     if (st == ST_OK) st = engine_open(m, &(struct engine_options){.max_batch = 5}, &en, &err);
     for (int k = 0; k < 70; k++) ids_add(&g.prompt, k % TINY_V);
     const struct request r = {.prompt = g.prompt.p,

@@ -69,7 +69,7 @@ static void of_updates(const struct train_options *o, struct str *out) {
     int count;
     const struct param *p = model_params(m, &count);
     struct trainer *trainer;
-    CHECK(trainer_open(m, ADAPTER_OWN, 1 << 20, &trainer, &err));
+    CHECK(trainer_open(test_comm(), m, ADAPTER_OWN, 1 << 20, &trainer, &err));
     int64_t opt_step = 0;
     struct update_stats u;
     for (int round = 0; round < 2; round++) {

@@ -30,6 +30,7 @@ struct training {
     struct session s;
     struct run_dir *run;
     struct journal *journal;
+    struct comm *comm;
     struct trainer *trainer;
     const struct problem **train, **test;
     int n_train, n_test;
@@ -439,7 +440,8 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.model, &n_params);
-    TRY_GOTO(trainer_open(t.s.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
+    TRY_GOTO(comm_open("auto", &t.comm, e), out);
+    TRY_GOTO(trainer_open(t.comm, t.s.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
@@ -464,6 +466,7 @@ out:
     session_judging_close(&t.s);
     journal_close(t.journal);
     trainer_close(t.trainer);
+    comm_close(t.comm);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);

@@ -156,6 +156,7 @@ struct sft {
     struct tokenizer *tok;
     char *tokenizer_dir, *state_dir;
     int lock_fd; /* of the output: two that train into it would mix */
+    struct comm *comm;
     struct trainer *trainer;
     struct dataset data, valid;
     int64_t step, steps, opt_step, groups_per_step;
@@ -414,7 +415,8 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
-    TRY_GOTO(trainer_open(s.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
+    TRY_GOTO(comm_open("auto", &s.comm, e), out);
+    TRY_GOTO(trainer_open(s.comm, s.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {
         log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
@@ -431,6 +433,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
 out:
     str_free(&probe);
     trainer_close(s.trainer);
+    comm_close(s.comm);
     dataset_free(&s.data);
     dataset_free(&s.valid);
     free(s.ones);

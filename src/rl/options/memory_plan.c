@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 #include "model/model.h"
-#include "train/adamw.h"
+#include "train/step.h"
 #include "verify/verify.h"
 
 /* A prompt that is not limited is taken to have as many tokens. */
@@ -25,7 +25,8 @@ static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_B
 struct sketch {
     struct backend *be;
     struct model *m, *reference;
-    struct adamw *opt;
+    struct comm *comm;
+    struct trainer *trainer;
     struct kv_cache *kv;
     int32_t *ids, *rows;
     float *logp, *g, *logits;
@@ -35,7 +36,8 @@ struct sketch {
 
 static void sketch_close(struct sketch *s) {
     if (s->kv) kv_free(s->kv);
-    adamw_free(s->opt);
+    trainer_close(s->trainer);
+    comm_close(s->comm);
     model_free(s->m);
     model_free(s->reference);
     s->be->close(s->be);
@@ -133,9 +135,8 @@ static enum status measure(const struct train_options *o, const char *config, st
     TRY(model_train_prepare(s->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
     p->trained = paper_bytes(s->be) - before;
     before += p->trained;
-    int n;
-    const struct param *param = model_params(s->m, &n);
-    TRY(adamw_create(s->be, param, n, &s->opt, e));
+    TRY(comm_open("self", &s->comm, e));
+    TRY(trainer_open(s->comm, s->m, ADAPTER_OWN, 1, &s->trainer, e));
     p->moments = paper_bytes(s->be) - before;
 
     const struct model_config *c = model_cfg(s->m);
@@ -239,7 +240,7 @@ void train_plan_table(const struct train_plan *p, struct str *out) {
     row(out, "weights", p->weights);
     row(out, "the reference model's", p->reference);
     row(out, "trained parameters and gradients", p->trained);
-    row(out, "the optimizer's moments", p->moments);
+    row(out, "the optimizer's moments and the sum of the gradients", p->moments);
     row(out, "sampling step", p->sampling);
     row(out, "ops' scratch", p->scratch);
     row(out, "libraries", p->library);

@@ -13,7 +13,7 @@ struct train_plan {
     int64_t rows, context, answers; /* of a micro-batch; longest prompt and answer, in tokens; sampled at a time */
     int64_t prompts;                /* tokens that all prompts of a step have at most */
     int64_t weights, reference;     /* the base model; the one that a KL penalty compares with */
-    int64_t trained, moments;       /* an adapter or nothing, and gradients; the optimizer's */
+    int64_t trained, moments;       /* an adapter or nothing, and gradients; a trainer's (train/step.h) */
     int64_t sampling, scratch;      /* a sampling step's activations; what ops take for themselves */
     int64_t library;                /* PLAN_LIBRARY, on a GPU */
     int64_t verifier;               /* PLAN_VERIFIER where answers run on the same device */

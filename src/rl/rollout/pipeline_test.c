@@ -58,7 +58,7 @@ static void open_scene(struct scene *s, bool slow) {
         CHECK(model_train_prepare(s->model, TRAIN_FULL, &err));
     } else
         s->model = tiny_model(1, false);
-    CHECK(trainer_open(s->model, ADAPTER_OWN, 1 << 20, &s->trainer, &err));
+    CHECK(trainer_open(test_comm(), s->model, ADAPTER_OWN, 1 << 20, &s->trainer, &err));
     write_byte_tokenizer(in_tmp("tok"));
     CHECK(tokenizer_open(in_tmp("tok"), &s->tok, &err));
     CHECK(engine_open(s->model, &(struct engine_options){.max_batch = 8, .vocab_limit = 256}, &s->engine, &err));

@@ -1,0 +1,88 @@
+/* A run of one rank, and sums of gradients: their order, whatever their length. */
+#include "dist/fold.h"
+#include "rl/test_util.h"
+
+static void one_rank(void **state) {
+    (void)state;
+    struct comm *c;
+    CHECK_FAILS(comm_open("mpi4", &c, &err), ST_UNSUPPORTED, "ranks \"mpi4\": expected auto or self");
+    CHECK(comm_open("auto", &c, &err));
+    assert_true(c->rank == 0 && c->size == 1 && c->local_rank == 0);
+    int64_t v[2] = {-3, 7};
+    char text[] = "abc", all[4] = {0};
+    CHECK(c->max_i64(c, v, 2, &err));
+    assert_true(v[0] == -3 && v[1] == 7);
+    CHECK(c->bcast(c, 0, text, sizeof text, &err));
+    assert_string_equal(text, "abc");
+    CHECK(c->allgather(c, text, sizeof text, all, &err));
+    assert_string_equal(all, "abc");
+    assert_true(c->take(c) == 0 && c->take(c) == 1);
+    CHECK_FAILS(c->bcast(c, 1, text, 1, &err), ST_INVALID, "no rank 1");
+    CHECK_FAILS(c->send(c, 1, text, 1, &err), ST_INVALID, "no other rank 1");
+    CHECK_FAILS(c->recv(c, 0, text, 1, &err), ST_INVALID, "no other rank 0");
+    comm_close(c);
+    comm_close(NULL);
+}
+
+static enum status another_failed(struct comm *c, int64_t *v, int n, struct err *e) {
+    (void)c, (void)n, (void)e;
+    if (*v < ST_MEMORY) *v = ST_MEMORY;
+    return ST_OK;
+}
+
+static void all_ranks_fail_together(void **state) {
+    (void)state;
+    struct comm c = *test_comm();
+    assert_int_equal(comm_agree(&c, ST_OK, &err), ST_OK);
+    err = (struct err){.msg = "mine"};
+    assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
+    assert_string_equal(err.msg, "mine");
+    c.max_i64 = another_failed;
+    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_MEMORY, "another rank failed");
+    err = (struct err){.msg = "mine"};
+    assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
+    assert_string_equal(err.msg, "mine");
+}
+
+static void sums_are_made_in_order(void **state) {
+    (void)state;
+    const int64_t lengths[] = {1, 16, 1023, 1024, 1025, 5 * 1024 + 7};
+    struct backend *be = test_backend();
+    for (size_t k = 0; k < ARRAY_LEN(lengths); k++) {
+        const int64_t n = lengths[k];
+        float *leaf = be->mem_alloc(be, (size_t)n * sizeof *leaf), *sum = be->mem_alloc(be, (size_t)n * sizeof *sum);
+        float *want = xcalloc((size_t)n, sizeof *want);
+        struct fold *f;
+        CHECK(fold_open(test_comm(), be, n, &f, &err));
+        for (int round = 0; round < 2; round++) { /* the second one begins at zero again */
+            fold_begin(f);
+            memset(want, 0, (size_t)n * sizeof *want);
+            for (int j = 0; j < 5; j++) {
+                struct rng r = rng_make((uint64_t)j, (uint64_t)round);
+                for (int64_t i = 0; i < n; i++) {
+                    leaf[i] = (float)(rng_normal(&r) * (j % 2 ? 1e-6 : 1e3)); /* another order has other bits */
+                    want[i] += leaf[i];
+                }
+                fold_add(f, leaf);
+            }
+            fold_end(f, sum);
+            assert_memory_equal(sum, want, (size_t)n * sizeof *want);
+        }
+        fold_close(f);
+        be->mem_free(be, leaf);
+        be->mem_free(be, sum);
+        free(want);
+    }
+    struct fold *huge;
+    CHECK_FAILS(fold_open(test_comm(), be, INT64_MAX / 8, &huge, &err), ST_MEMORY, "the sum of the gradients needs");
+    fold_close(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(all_ranks_fail_together),
+        cmocka_unit_test(sums_are_made_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
