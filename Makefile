@@ -93,6 +93,10 @@ $(BUILD)/cuda/%.o: src/cuda/%.c
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
+# A program of somebody else, built against the library (tests/e2e/library.sh).
+$(BUILD)/test/library/%: tests/library/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+
 # The ops of the plugin against those of the CPU; and the same kernels on an emulated device, which needs no GPU.
 CUDA_TEST     := $(BUILD)/test/cuda_plugin
 CUDA_EMULATED := $(BUILD)/test/libkernelrl_cuda_emulated.so

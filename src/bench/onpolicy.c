@@ -16,8 +16,8 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "model/arch.h"
+#include "policy/find_model.h"
 #include "problem/problem.h"
-#include "rl/options/find_model.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -67,18 +67,18 @@ static void report(const char *what, const struct bits_tally *t, struct bits_tal
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
 
-struct policy {
+struct subject {
     struct pool *pool;
     struct backend *be;
     struct model *model;
     int32_t vocab_limit;
 };
 
-static void policy_close(struct policy *p) {
+static void subject_close(struct subject *p) {
     model_free(p->model);
     if (p->be) p->be->close(p->be);
     pool_destroy(p->pool);
-    *p = (struct policy){0};
+    *p = (struct subject){0};
 }
 
 /* B as well as A: with a B of zeros the adapter would do nothing. */
@@ -98,9 +98,9 @@ static enum status random_adapter(struct model *m, int rank, uint64_t seed, stru
 }
 
 /* The caller closes it, also after an error. */
-static enum status policy_open(const struct onpolicy_options *o, int threads, int32_t vocab_limit, struct policy *p,
-                               struct err *e) {
-    *p = (struct policy){.vocab_limit = vocab_limit};
+static enum status subject_open(const struct onpolicy_options *o, int threads, int32_t vocab_limit, struct subject *p,
+                                struct err *e) {
+    *p = (struct subject){.vocab_limit = vocab_limit};
     p->pool = pool_create(threads);
     TRY(backend_open(o->device, p->pool, &p->be, e));
     const struct model_options mo = {.dtype = o->dtype, .frozen = true};
@@ -226,9 +226,9 @@ static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
 }
 
 /* The samples of requests [0, n) in out, to be freed also after an error. */
-static enum status sample_within(const struct policy *p, int max_batch, int64_t memory_bytes, const struct request *req,
-                                 int n, struct sample *out, const char *what, struct engine_stats *stats,
-                                 struct err *e) {
+static enum status sample_within(const struct subject *p, int max_batch, int64_t memory_bytes,
+                                 const struct request *req, int n, struct sample *out, const char *what,
+                                 struct engine_stats *stats, struct err *e) {
     const struct engine_options eo = {
         .memory_bytes = memory_bytes, .max_batch = max_batch, .vocab_limit = p->vocab_limit};
     struct engine *en;
@@ -241,7 +241,7 @@ static enum status sample_within(const struct policy *p, int max_batch, int64_t 
     return st;
 }
 
-static enum status sample_requests(const struct policy *p, int max_batch, const struct request *req, int n,
+static enum status sample_requests(const struct subject *p, int max_batch, const struct request *req, int n,
                                    struct sample *out, const char *what, struct err *e) {
     struct engine_stats stats;
     return sample_within(p, max_batch, 0, req, n, out, what, &stats, e);
@@ -332,8 +332,8 @@ static enum status pack_flush(struct pack *k, struct model *m, struct bits_tally
 
 /* Requests in an order of their own; half of them with the prompt once and their samples as segments that continue it,
  * as the trainer packs a group, the others with every sample behind a prompt of its own. */
-static enum status compare_training(const struct policy *p, const struct workload *w, int n_req, const struct sample *s,
-                                    uint64_t order_seed, struct bits_tally *t, struct err *e) {
+static enum status compare_training(const struct subject *p, const struct workload *w, int n_req,
+                                    const struct sample *s, uint64_t order_seed, struct bits_tally *t, struct err *e) {
     struct pack k = {0};
     struct rng r = rng_make(SEED, 100 + order_seed);
     CLEANUP_FREE int32_t *order = xmalloc((size_t)n_req * sizeof *order);
@@ -360,7 +360,7 @@ static enum status compare_training(const struct policy *p, const struct workloa
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 /* Sampler against trainer with every batch size; fills first with the samples of batch size 1. */
-static enum status check_batches(const struct policy *p, const struct workload *w, int n_sizes, struct sample *first,
+static enum status check_batches(const struct subject *p, const struct workload *w, int n_sizes, struct sample *first,
                                  struct bits_tally *policy, struct bits_tally *other, struct err *e) {
     for (int i = 0; i < n_sizes; i++) {
         char what[80];
@@ -382,7 +382,7 @@ static enum status check_batches(const struct policy *p, const struct workload *
 }
 
 /* Greedy answers one by one in an engine of their own, and all in one batch. */
-static enum status check_greedy(const struct policy *p, const struct workload *w, struct bits_tally *sum,
+static enum status check_greedy(const struct subject *p, const struct workload *w, struct bits_tally *sum,
                                 struct err *e) {
     struct request req[GREEDY_REQUESTS];
     int n = w->n < GREEDY_REQUESTS ? w->n : GREEDY_REQUESTS;
@@ -407,8 +407,9 @@ static enum status check_greedy(const struct policy *p, const struct workload *w
 
 /* The first prompts under every adapter, one by one in an engine of their own, all in one batch, and trained. That no
  * two adapters give a prompt the same answer shows that each is one. */
-static enum status check_adapters(const struct onpolicy_options *o, const struct policy *p, const struct workload *from,
-                                  struct bits_tally *policy, struct bits_tally *other, struct err *e) {
+static enum status check_adapters(const struct onpolicy_options *o, const struct subject *p,
+                                  const struct workload *from, struct bits_tally *policy, struct bits_tally *other,
+                                  struct err *e) {
     enum { PROMPTS = 4 };
     const int of_each = n_adapters(o), prompts = from->n < PROMPTS ? from->n : PROMPTS, n = prompts * of_each;
     struct workload w = {
@@ -443,7 +444,7 @@ static enum status check_adapters(const struct onpolicy_options *o, const struct
 
 /* A third of the work once more, many at a time with memory for few: samples give up their keys and values to others,
  * which are computed again later. */
-static enum status check_preemption(const struct policy *p, const struct workload *w, const struct sample *first,
+static enum status check_preemption(const struct subject *p, const struct workload *w, const struct sample *first,
                                     struct bits_tally *sum, struct err *e) {
     const int n = (w->n + 2) / 3, n_samples = n < w->n ? w->first[n] : w->n_samples;
     int64_t longest = 0;
@@ -469,12 +470,12 @@ static enum status check_threads(const struct onpolicy_options *o, int threads, 
                                  const struct workload *w, const struct sample *first, struct bits_tally *policy,
                                  struct bits_tally *other, struct err *e) {
     const int n = (w->n + 2) / 3, n_samples = n < w->n ? w->first[n] : w->n_samples;
-    struct policy p;
+    struct subject p;
     struct sample *s = samples_new(n_samples);
     struct bits_tally train = {0}, t = {0};
     char what[80];
     enum status st;
-    TRY_GOTO(policy_open(o, threads, vocab_limit, &p, e), out);
+    TRY_GOTO(subject_open(o, threads, vocab_limit, &p, e), out);
     snprintf(what, sizeof what, "%d thread%s, sampled 7 at a time, and trained", threads, threads > 1 ? "s" : "");
     TRY_GOTO(sample_requests(&p, 7, w->req, n, s, what, e), out);
     TRY_GOTO(compare_training(&p, w, n, s, (uint64_t)(10 + threads), &train, e), out);
@@ -483,20 +484,20 @@ static enum status check_threads(const struct onpolicy_options *o, int threads, 
     snprintf(what, sizeof what, "%d thread%s and the number above", threads, threads > 1 ? "s" : "");
     report(what, &t, other);
 out:
-    policy_close(&p);
+    subject_close(&p);
     samples_free(s, n_samples);
     return st;
 }
 
 static enum status run(struct onpolicy_options *o, struct bits_tally *policy, struct bits_tally *other, struct err *e) {
     const volatile bool *cancel = interrupt_flag();
-    struct policy p = {0};
+    struct subject p = {0};
     struct workload w = {0};
     struct sample *first = NULL;
     enum status st;
     TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &o->model_dir, e), out);
     if (o->adapter) TRY_GOTO(locate("--adapter", HUB_ADAPTER, o->adapter, NULL, cancel, &o->adapter_dir, e), out);
-    TRY_GOTO(policy_open(o, o->threads, 0, &p, e), out);
+    TRY_GOTO(subject_open(o, o->threads, 0, &p, e), out);
     const int sizes = n_batch_sizes(o);
     TRY_GOTO(make_workload(o, model_cfg(p.model), (o->tokens + sizes - 1) / sizes, &w, &p.vocab_limit, e), out);
     printf("%s on %s, %d threads: %d prompts, %d answers%s", o->model, p.be->name, pool_threads(p.pool), w.n,
@@ -513,11 +514,11 @@ static enum status run(struct onpolicy_options *o, struct bits_tally *policy, st
     TRY_GOTO(check_preemption(&p, &w, first, other, e), out);
     const int threads = pool_threads(p.pool);
     const int32_t vocab_limit = p.vocab_limit;
-    policy_close(&p); /* before another is loaded: two may be more than memory holds */
+    subject_close(&p); /* before another is loaded: two may be more than memory holds */
     for (int k = 1; k <= 2; k++)
         if (k != threads) TRY_GOTO(check_threads(o, k, vocab_limit, &w, first, policy, other, e), out);
 out:
-    policy_close(&p);
+    subject_close(&p);
     if (first) samples_free(first, w.n_samples);
     workload_free(&w);
     free(o->model_dir);

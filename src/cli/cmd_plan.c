@@ -5,7 +5,7 @@
 
 #include "bench/bench.h"
 #include "cli/cli.h"
-#include "rl/options/find_model.h"
+#include "policy/find_model.h"
 #include "rl/options/memory_plan.h"
 
 struct plan_args {

@@ -8,11 +8,8 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "engine/engine.h"
-#include "model/arch.h"
-#include "rl/options/find_model.h"
+#include "policy/policy.h"
 #include "tensor/backend.h"
-#include "text/chat.h"
 
 enum { MAX_STOPS = 16 };
 
@@ -78,8 +75,6 @@ const struct args_command sample_command = {
     .n_flags = ARRAY_LEN(flags),
 };
 
-static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
-
 /* A model trained on chats ends its turn with one of its end tokens. */
 static void collect_stops(const struct model_config *c, const struct tokenizer *t, struct ids *stops) {
     for (int i = 0; i < c->n_eos; i++) ids_add(stops, c->eos[i]);
@@ -90,18 +85,15 @@ static void collect_stops(const struct model_config *c, const struct tokenizer *
     }
 }
 
-static enum status make_prompt(const struct sample_options *o, const struct model_config *c, struct tokenizer *t,
-                               struct ids *ids, struct err *e) {
+static enum status make_prompt(const struct sample_options *o, const struct policy *p, struct ids *ids, struct err *e) {
     if (o->raw) {
-        tokenizer_encode(t, o->prompt, strlen(o->prompt), true, ids);
+        tokenizer_encode(p->tok, o->prompt, strlen(o->prompt), true, ids);
     } else {
-        enum chat_style style;
-        TRY(chat_style_choose(o->renderer, c->arch->chat, o->thinking, &style, e));
         struct chat_message m[2];
         size_t n = 0;
         if (o->system) m[n++] = (struct chat_message){"system", o->system};
         m[n++] = (struct chat_message){"user", o->prompt};
-        chat_encode(t, style, m, n, true, ids);
+        chat_encode(p->tok, p->style, m, n, true, ids);
     }
     return ids->len ? ST_OK : FAIL(e, ST_USAGE, "--prompt: expected some text");
 }
@@ -168,29 +160,28 @@ static bool show_progress(void *ctx, int64_t tokens, int done, int total) {
     return !*p->cancel;
 }
 
-static enum status sample_all(struct sample_options *o, struct engine *en, const struct model_config *c,
-                              struct tokenizer *t, struct err *e) {
+static enum status sample_all(struct sample_options *o, const struct policy *p, struct err *e) {
     struct ids prompt = {0}, stops = {0};
     CLEANUP_STR struct str text = STR_INIT;
     struct sample *out = xcalloc((size_t)o->n, sizeof *out);
     const volatile bool *cancel = interrupt_flag();
     enum status st;
-    TRY_GOTO(make_prompt(o, c, t, &prompt, e), done);
-    collect_stops(c, t, &stops);
+    TRY_GOTO(make_prompt(o, p, &prompt, e), done);
+    collect_stops(model_cfg(p->model), p->tok, &stops);
     o->params.stop_ids = stops.p;
     o->params.n_stop_ids = (int)stops.len;
     o->params.stop_strings = o->stop;
     o->params.n_stop_strings = o->n_stop;
     struct request r = {.prompt = prompt.p, .n_prompt = (int)prompt.len, .n_samples = o->n, .params = o->params};
     struct progress progress = {cancel, clock_now_s()};
-    TRY_GOTO(engine_run(en, &r, 1, out, show_progress, &progress, e), done);
+    TRY_GOTO(engine_run(p->engine, &r, 1, out, show_progress, &progress, e), done);
     double seconds = clock_now_s() - progress.start;
     log_progress_end();
     int64_t tokens = 0;
     for (int i = 0; i < o->n; i++) {
         tokens += out[i].n;
         str_clear(&text);
-        answer_text(o, t, &out[i], &text);
+        answer_text(o, p->tok, &out[i], &text);
         if (o->json) {
             print_json(&out[i], &text);
             continue;
@@ -212,29 +203,19 @@ done:
 
 static enum status run(struct sample_options *o, struct err *e) {
     struct pool *pool = pool_create(o->threads);
-    struct backend *be = NULL;
-    struct model *m = NULL;
-    struct tokenizer *t = NULL;
-    struct engine *en = NULL;
-    CLEANUP_FREE char *dir = NULL, *adapter = NULL;
-    const volatile bool *cancel = interrupt_flag();
-    enum status st;
-    const struct model_options mo = {.dtype = o->dtype, .frozen = true};
-    TRY_GOTO(locate("--model", HUB_MODEL, o->model, NULL, cancel, &dir, e), done);
-    if (o->adapter) TRY_GOTO(locate("--adapter", HUB_ADAPTER, o->adapter, NULL, cancel, &adapter, e), done);
-    TRY_GOTO(backend_open(o->device, pool, &be, e), done);
-    TRY_GOTO(model_load(dir, &mo, be, &m, e), done);
-    if (adapter) TRY_GOTO(model_lora_load(m, adapter, e), done);
-    TRY_GOTO(tokenizer_open(dir, &t, e), done);
-    const struct engine_options eo = {
-        .memory_bytes = o->kv_memory, .vocab_limit = tokenizer_vocab(t), .token_bytes = token_bytes, .token_ctx = t};
-    TRY_GOTO(engine_open(m, &eo, &en, e), done);
-    st = sample_all(o, en, model_cfg(m), t, e);
-done:
-    engine_close(en);
-    tokenizer_close(t);
-    model_free(m);
-    if (be) be->close(be);
+    struct policy p;
+    const struct policy_options po = {.model = {"--model", o->model, NULL},
+                                      .start = {"--adapter", o->adapter, NULL},
+                                      .start_kind = HUB_ADAPTER,
+                                      .device = o->device,
+                                      .pool = pool,
+                                      .weights = {.dtype = o->dtype, .frozen = true},
+                                      .style = o->renderer,
+                                      .thinking = o->thinking,
+                                      .engine.memory_bytes = o->kv_memory};
+    enum status st = policy_open(&po, interrupt_flag(), &p, e);
+    if (st == ST_OK) st = sample_all(o, &p, e);
+    policy_close(&p);
     pool_destroy(pool);
     return st;
 }

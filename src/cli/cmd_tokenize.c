@@ -7,7 +7,7 @@
 
 #include "base/fs.h"
 #include "cli/cli.h"
-#include "rl/options/find_model.h"
+#include "policy/find_model.h"
 #include "text/tokenizer.h"
 
 struct tokenize_args {

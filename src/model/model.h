@@ -21,6 +21,9 @@ struct model_config {
     int n_eos;
 };
 
+/* Reads config.json in the folder: the shape of the model there, without its weights. */
+enum status model_config_read(const char *dir, struct model_config *out, struct err *e) MUST_USE;
+
 struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */
 
 /* How the base model is held. LoRA weights are always float32, and so are gradients. */

@@ -6,16 +6,13 @@
 
 #include "base/fs.h"
 #include "io/json.h"
-#include "model/model.h"
+#include "policy/policy.h"
 #include "tensor/backend.h"
-#include "text/tokenizer.h"
 
 enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */, TOKENIZER_MAX_BYTES = 64 << 20 };
 
 struct embedder {
-    struct backend *be;
-    struct model *model;
-    struct tokenizer *tok;
+    struct policy policy; /* without its engine */
     char *prefix;
     struct ids before, after; /* what the tokenizer's template puts around a text */
     int max_tokens;
@@ -49,7 +46,7 @@ static enum status read_template(const char *dir, struct embedder *em, struct er
         json_array_foreach(single, k, part) {
             if (json_object_get(part, "Sequence")) to = &em->after;
             const char *special = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
-            const int32_t id = special ? tokenizer_id(em->tok, special) : 0;
+            const int32_t id = special ? tokenizer_id(em->policy.tok, special) : 0;
             if (id < 0) return FAIL(e, ST_PARSE, "%s: post_processor: \"%s\" is no token", path.p, special);
             if (special) ids_add(to, id);
         }
@@ -66,7 +63,7 @@ static void encode(struct embedder *em, const char *code, bool query, struct ids
     while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* not through a character */
     str_add(&s, code, n);
     for (size_t i = 0; i < em->before.len; i++) ids_add(out, em->before.p[i]);
-    tokenizer_encode(em->tok, str_c(&s), s.len, false, out);
+    tokenizer_encode(em->policy.tok, str_c(&s), s.len, false, out);
     const size_t most = (size_t)em->max_tokens - em->after.len;
     if (out->len - first > most) out->len = first + most;
     for (size_t i = 0; i < em->after.len; i++) ids_add(out, em->after.p[i]);
@@ -76,13 +73,13 @@ static void encode(struct embedder *em, const char *code, bool query, struct ids
 /* One pass over texts laid end to end; the last row of each is its embedding. */
 static enum status pass(struct embedder *em, const struct ids *ids, const struct segment *seg, int n, float *out,
                         struct err *e) {
-    const int64_t D = model_cfg(em->model)->D;
+    const int64_t D = model_cfg(em->policy.model)->D;
     CLEANUP_FREE float *hidden = xmalloc((size_t)n * (size_t)D * sizeof *hidden);
     CLEANUP_FREE int32_t *last = xmalloc((size_t)n * sizeof *last);
     for (int i = 0; i < n; i++) last[i] = (int32_t)(seg[i].start + seg[i].len - 1);
     const struct train_batch b = {
         .ids = ids->p, .T = (int64_t)ids->len, .seg = seg, .n_seg = n, .rows = last, .N = n, .forward_only = true};
-    TRY(model_forward(em->model, &b, NULL, NULL, hidden, e));
+    TRY(model_forward(em->policy.model, &b, NULL, NULL, hidden, e));
     for (int i = 0; i < n; i++) {
         const float *h = hidden + i * D;
         double norm = 0;
@@ -95,7 +92,7 @@ static enum status pass(struct embedder *em, const struct ids *ids, const struct
 
 static enum status embed(void *ctx, const char *const *codes, int n, bool query, float *out, struct err *e) {
     struct embedder *em = ctx;
-    const int64_t D = model_cfg(em->model)->D;
+    const int64_t D = model_cfg(em->policy.model)->D;
     CLEANUP_FREE struct segment *seg = xcalloc((size_t)n + 1, sizeof *seg);
     struct ids ids = {0};
     enum status st = ST_OK;
@@ -116,9 +113,7 @@ static enum status embed(void *ctx, const char *const *codes, int n, bool query,
 
 static void close_embedder(void *ctx) {
     struct embedder *em = ctx;
-    model_free(em->model);
-    if (em->tok) tokenizer_close(em->tok);
-    if (em->be) em->be->close(em->be);
+    policy_close(&em->policy);
     ids_free(&em->before);
     ids_free(&em->after);
     free(em->prefix);
@@ -126,15 +121,14 @@ static void close_embedder(void *ctx) {
 }
 
 static enum status open_parts(const struct embedder_options *o, struct embedder *em, struct err *e) {
-    const struct model_options mo = {.dtype = o->dtype, .frozen = true};
-    TRY(backend_open(o->device, o->pool, &em->be, e));
-    TRY(model_load(o->dir, &mo, em->be, &em->model, e));
-    TRY(tokenizer_open(o->dir, &em->tok, e));
+    const struct policy_options po = {.model = {"model", o->dir, NULL},
+                                      .device = o->device,
+                                      .pool = o->pool,
+                                      .weights = {.dtype = o->dtype, .frozen = true}};
+    TRY(policy_begin(&po, NULL, &em->policy, e));
+    TRY(policy_load(&po, &em->policy, e));
     TRY(read_template(o->dir, em, e));
-    const struct model_config *c = model_cfg(em->model);
-    if (tokenizer_vocab(em->tok) > c->V)
-        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", o->dir, tokenizer_vocab(em->tok),
-                    c->V);
+    const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;
 }
@@ -148,6 +142,6 @@ enum status embedder_open(const struct embedder_options *o, struct rag_embedder 
         close_embedder(em);
         return st;
     }
-    *out = (struct rag_embedder){model_cfg(em->model)->D, em, embed, close_embedder};
+    *out = (struct rag_embedder){model_cfg(em->policy.model)->D, em, embed, close_embedder};
     return ST_OK;
 }

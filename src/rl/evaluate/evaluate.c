@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "io/tfevents.h"
+#include "policy/find_model.h"
 #include "rl/learn/session.h"
-#include "rl/options/find_model.h"
 
 /* Samples drawn together; on a GPU they are judged for minutes, and what is judged is on disk after so many. */
 enum { IN_FLIGHT = 64, GPU_IN_FLIGHT = 16, MAX_PATH = 4096 };
@@ -533,7 +533,7 @@ static enum status write_kernel(const struct evaluation *x, const char *dir, con
     CLEANUP_STR struct str text = STR_INIT;
     struct parsed answer;
     if (is_written(x, dir, p, j)) return ST_OK;
-    tokenizer_decode(x->s.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
+    tokenizer_decode(x->s.policy.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
     parse_completion(str_c(&text), text.len, prompt_language(x->s.actor.backend), &answer);
     if (!answer.kernel.p) return ST_OK;
     ++*written;
@@ -562,7 +562,7 @@ static enum status generate_one(struct evaluation *x, int i, const char *dir, in
                               .n_samples = n,
                               .id = STREAM + (uint64_t)i,
                               .params = rollout_sampling(&x->s.actor, &p, p.o.max_tokens, &stops)};
-    TRY_GOTO(engine_run(x->s.engine, &r, 1, samples, go_on, x, e), out);
+    TRY_GOTO(engine_run(x->s.policy.engine, &r, 1, samples, go_on, x, e), out);
     if (x->s.actor.cancel && *x->s.actor.cancel) {
         st = FAIL(e, ST_CANCELLED, "interrupted; the same command goes on from there");
         goto out;
@@ -571,7 +571,7 @@ static enum status generate_one(struct evaluation *x, int i, const char *dir, in
     if (o->log_prompt) {
         CLEANUP_STR struct str text = STR_INIT;
         CLEANUP_FREE char *path = file_of(dir, problem, 0, "prompt.txt");
-        tokenizer_decode(x->s.tok, prompt.p, prompt.len, false, &text);
+        tokenizer_decode(x->s.policy.tok, prompt.p, prompt.len, false, &text);
         st = fs_write_atomic(path, str_c(&text), text.len, e);
     }
 out:

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "generate/generator.h"
 #include "model/arch.h"
-#include "rl/options/find_model.h"
+#include "policy/find_model.h"
 #include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
 #include "tensor/backend.h"
@@ -16,50 +16,32 @@
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
 #define GENERATOR_TRAIN_SEED UINT64_C(1000000)
 
-static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
-
-/* Where the run begins: a directory that holds a PEFT adapter or full weights; NULL: at the base model. Owned by the
- * caller. */
-static enum status find_start(const struct train_options *o, const volatile bool *cancel, char **from, bool *is_adapter,
-                              struct err *e) {
-    CLEANUP_STR struct str adapter = STR_INIT;
-    *from = NULL;
-    *is_adapter = false;
-    if (!o->load_checkpoint_path || !*o->load_checkpoint_path) return ST_OK;
-    TRY(locate("load_checkpoint_path", HUB_CHECKPOINT, o->load_checkpoint_path, NULL, cancel, from, e));
-    str_addf(&adapter, "%s/adapter_config.json", *from);
-    *is_adapter = fs_is_file(adapter.p);
-    return ST_OK;
-}
-
-static enum status load_start(const struct train_options *o, bool frozen, const volatile bool *cancel,
-                              struct session *s, struct model **out, struct err *e) {
-    CLEANUP_FREE char *from = NULL;
-    bool is_adapter;
-    TRY(find_start(o, cancel, &from, &is_adapter, e));
-    if (is_adapter && o->lora_rank == 0)
-        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it", from);
-    const struct model_options mo = {.dtype = dtype_names[o->dtype],
-                                     .frozen = frozen || o->lora_rank > 0,
-                                     .activation_memory = o->activation_memory};
-    bool full = from && !is_adapter;
-    TRY(model_load(full ? from : s->tokenizer_dir, &mo, s->be, out, e));
-    model_set_name(*out, full ? o->load_checkpoint_path : o->model_name);
-    if (is_adapter) return model_lora_load(*out, from, e);
-    if (o->lora_rank > 0) return model_lora_init(*out, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e);
-    return ST_OK;
+/* What the keys say of the policy. */
+static struct policy_options policy_of(const struct train_options *o, struct pool *pool) {
+    return (struct policy_options){
+        .model = {"model_name", o->model_name, o->model_revision},
+        .start = {"load_checkpoint_path", o->load_checkpoint_path, NULL},
+        .start_kind = HUB_CHECKPOINT,
+        .device = o->device,
+        .pool = pool,
+        .weights = {.dtype = dtype_names[o->dtype],
+                    .frozen = o->lora_rank > 0,
+                    .activation_memory = o->activation_memory},
+        .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
+        .style = o->renderer_name,
+        .thinking = o->thinking,
+        .engine = {.memory_bytes = o->kv_memory, .max_batch = engine_batch_on(o->device)},
+    };
 }
 
 /* What the run began with. Where an adapter alone is trained that is the same base weights, with the adapter it began
  * with, or with none: a new one changes nothing. */
-static enum status open_reference(const struct train_options *o, const volatile bool *cancel, struct session *s,
+static enum status open_reference(const struct train_options *o, const struct policy_options *po, struct session *s,
                                   struct err *e) {
-    if (o->lora_rank == 0) return load_start(o, true, cancel, s, &s->reference.model, e);
-    CLEANUP_FREE char *from = NULL;
-    bool is_adapter;
-    s->reference = (struct kl_reference){s->model, ADAPTER_BASE};
-    TRY(find_start(o, cancel, &from, &is_adapter, e));
-    return is_adapter ? model_adapter_load(s->model, from, &s->reference.adapter, e) : ST_OK;
+    if (o->lora_rank == 0) return policy_load_reference(po, &s->policy, &s->reference.model, e);
+    s->reference = (struct kl_reference){s->policy.model, ADAPTER_BASE};
+    if (!s->policy.start_adapter) return ST_OK;
+    return model_adapter_load(s->policy.model, s->policy.start, &s->reference.adapter, e);
 }
 
 static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
@@ -121,10 +103,10 @@ enum status session_prompts(const struct train_options *o, struct session *s, st
 /* kv_memory and activation_memory where the options leave them open. */
 static enum status plan_memory(struct session *s, struct train_options *o, struct err *e) {
     CLEANUP_STR struct str config = STR_INIT, line = STR_INIT;
-    const struct paper device = paper_of(s->be);
+    const struct paper device = paper_of(s->policy.be);
     struct train_plan p;
     if (strcmp(o->device, "cpu") == 0 || device.bytes == 0) return ST_OK;
-    str_addf(&config, "%s/config.json", s->tokenizer_dir);
+    str_addf(&config, "%s/config.json", s->policy.folder);
     TRY(train_plan(o, config.p, &device, &p, e));
     if (o->kv_memory == 0) o->kv_memory = p.kv_budget;
     if (o->activation_memory == 0) o->activation_memory = p.activation_budget;
@@ -141,7 +123,7 @@ static enum status open_raicl(const struct train_options *o, const volatile bool
                                      .backend = backend_name(o->verify.backend),
                                      .device = o->device,
                                      .pool = s->pool,
-                                     .tok = s->tok,
+                                     .tok = s->policy.tok,
                                      .cancel = cancel};
     return raicl_open(&ro, &s->actor.raicl, e);
 }
@@ -152,24 +134,18 @@ static enum status open_session(const struct train_options *given, bool training
     const struct train_options *const o = &mine;
     *s = (struct session){0};
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
-    TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
     s->pool = pool_create((int)o->threads);
-    TRY(backend_open(o->device, s->pool, &s->be, e));
-    s->be->fast = o->numerics == NUMERICS_FAST;
+    struct policy_options po = policy_of(o, s->pool);
+    TRY(policy_begin(&po, cancel, &s->policy, e));
+    if (s->policy.start_adapter && o->lora_rank == 0)
+        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it",
+                    s->policy.start);
+    s->policy.be->fast = o->numerics == NUMERICS_FAST;
     if (training) TRY(plan_memory(s, &mine, e));
-    TRY(load_start(o, false, cancel, s, &s->model, e));
-    if (o->update.loss.kl_coef > 0) TRY(open_reference(o, cancel, s, e));
-    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
-    const struct model_config *c = model_cfg(s->model);
-    if (tokenizer_vocab(s->tok) > c->V)
-        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", s->tokenizer_dir,
-                    tokenizer_vocab(s->tok), c->V);
-    struct engine_options eo = {.memory_bytes = o->kv_memory,
-                                .max_batch = engine_batch_on(o->device),
-                                .vocab_limit = tokenizer_vocab(s->tok),
-                                .token_bytes = token_bytes,
-                                .token_ctx = s->tok};
-    TRY(engine_open(s->model, &eo, &s->engine, e));
+    po = policy_of(o, s->pool); /* with what the plan has chosen */
+    TRY(policy_load(&po, &s->policy, e));
+    if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
+    TRY(policy_engine(&po, &s->policy, e));
     s->background = o->overlap == OVERLAP_ON ||
                     (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
@@ -180,14 +156,14 @@ static enum status open_session(const struct train_options *given, bool training
     s->verify_identity = verify_identity_hash(&vo);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
-    s->actor.model = s->model;
-    s->actor.engine = s->engine;
-    s->actor.tok = s->tok;
+    s->actor.model = s->policy.model;
+    s->actor.engine = s->policy.engine;
+    s->actor.tok = s->policy.tok;
+    s->actor.style = s->policy.style;
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
     s->actor.cancel = cancel;
-    TRY(open_raicl(o, cancel, s, e));
-    return chat_style_choose(o->renderer_name, c->arch->chat, o->thinking, &s->actor.style, e);
+    return open_raicl(o, cancel, s, e);
 }
 
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s, struct err *e) {
@@ -216,14 +192,15 @@ static enum status open_shape(const struct train_options *o, const volatile bool
     CLEANUP_STR struct str config = STR_INIT;
     const struct model_options mo = {.frozen = true, .empty = true};
     const struct paper nowhere = {0};
-    TRY(locate("model_name", HUB_PROMPT, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
-    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
-    s->actor.tok = s->tok;
-    str_addf(&config, "%s/config.json", s->tokenizer_dir);
-    s->be = paper_open(&nowhere);
-    TRY(model_init(config.p, 0, &mo, s->be, &s->model, e));
-    s->actor.model = s->model;
-    return chat_style_choose(o->renderer_name, model_cfg(s->model)->arch->chat, o->thinking, &s->actor.style, e);
+    struct policy *p = &s->policy;
+    TRY(locate("model_name", HUB_PROMPT, o->model_name, o->model_revision, cancel, &p->folder, e));
+    TRY(tokenizer_open(p->folder, &p->tok, e));
+    s->actor.tok = p->tok;
+    str_addf(&config, "%s/config.json", p->folder);
+    p->be = paper_open(&nowhere);
+    TRY(model_init(config.p, 0, &mo, p->be, &p->model, e));
+    s->actor.model = p->model;
+    return chat_style_choose(o->renderer_name, model_cfg(p->model)->arch->chat, o->thinking, &s->actor.style, e);
 }
 
 enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,
@@ -243,17 +220,13 @@ void session_close(struct session *s) {
     judging_free(s->actor.judging);
     raicl_close(s->actor.raicl);
     verifier_close(s->verifier);
-    if (s->engine) engine_close(s->engine);
-    if (s->tok) tokenizer_close(s->tok);
-    if (s->reference.model != s->model) model_free(s->reference.model);
-    model_free(s->model);
-    if (s->be) s->be->close(s->be);
+    if (s->reference.model != s->policy.model) model_free(s->reference.model);
+    policy_close(&s->policy);
     pool_destroy(s->pool);
     lease_free(s->lease);
     str_free(&s->hardware);
     problem_set_free(&s->problems);
     problem_set_free(&s->generated);
-    free(s->tokenizer_dir);
     *s = (struct session){0};
 }
 

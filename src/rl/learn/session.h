@@ -2,18 +2,15 @@
 #ifndef KERNELRL_RL_LEARN_SESSION_H
 #define KERNELRL_RL_LEARN_SESSION_H
 
+#include "policy/policy.h"
 #include "rl/learn/update.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
 
 struct session {
     struct pool *pool;
-    struct backend *be;
-    struct model *model;
+    struct policy policy;
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
-    struct engine *engine;
-    struct tokenizer *tok;
-    char *tokenizer_dir; /* the model's directory */
     struct verifier *verifier;
     struct verify_identity verify_identity; /* of its verdicts, for the journal */
     struct problem_set problems, generated;

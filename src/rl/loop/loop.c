@@ -174,8 +174,8 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
     const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.model, t->o->lora_rank > 0,
-                            t->trainer->opt, t->s.tokenizer_dir, e));
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.policy.model,
+                            t->o->lora_rank > 0, t->trainer->opt, t->s.policy.folder, e));
     t->saved_step = t->step;
     t->save_s = clock_now_s() - from;
     return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
@@ -186,7 +186,7 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
-    if (model_find_nonfinite(t->s.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    if (model_find_nonfinite(t->s.policy.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
     if (save(t, NULL, &e) == ST_OK)
@@ -309,7 +309,7 @@ static enum status one_step(struct training *t, struct err *e) {
     times.judging = judging_stats(t->s.actor.judging);
     times.quiet_s += lease_quiet_s(t->s.lease);
     times.planned_bytes = t->s.planned_bytes;
-    times.peak_bytes = t->s.be->mem_peak ? t->s.be->mem_peak(t->s.be) : 0;
+    times.peak_bytes = t->s.policy.be->mem_peak ? t->s.policy.be->mem_peak(t->s.policy.be) : 0;
     t->save_s = 0;
     if (t->now.curriculum.enabled) curriculum_update(&t->curriculum, &t->now, r);
     st = write_step(t, r, constant, &u, &times, e);
@@ -390,7 +390,7 @@ static enum status train_steps(struct training *t, const volatile bool *cancel, 
 static enum status load_state(struct training *t, const struct run_checkpoint *c, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *state = NULL;
-    TRY(run_load_checkpoint(c, t->s.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
+    TRY(run_load_checkpoint(c, t->s.policy.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
@@ -437,11 +437,11 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
-    TRY_GOTO(model_train_prepare(t.s.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
+    TRY_GOTO(model_train_prepare(t.s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
-    const struct param *params = model_params(t.s.model, &n_params);
+    const struct param *params = model_params(t.s.policy.model, &n_params);
     TRY_GOTO(comm_open("auto", &t.comm, e), out);
-    TRY_GOTO(trainer_open(t.comm, t.s.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
+    TRY_GOTO(trainer_open(t.comm, t.s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =

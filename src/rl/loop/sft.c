@@ -14,8 +14,9 @@
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "model/arch.h"
+#include "policy/find_model.h"
+#include "policy/policy.h"
 #include "rl/learn/update.h"
-#include "rl/options/find_model.h"
 #include "rl/run/run.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
@@ -151,10 +152,8 @@ static enum status load_dataset(const char *path, struct tokenizer *tok, enum ch
 struct sft {
     const struct sft_options *o;
     struct pool *pool;
-    struct backend *be;
-    struct model *model;
-    struct tokenizer *tok;
-    char *tokenizer_dir, *state_dir;
+    struct policy policy;
+    char *state_dir;
     int lock_fd; /* of the output: two that train into it would mix */
     struct comm *comm;
     struct trainer *trainer;
@@ -239,7 +238,7 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
         d[i] = answer_of(&v->row[i], NULL, 1);
         d[i].logp = arena_array(memory, float, d[i].end - d[i].begin);
     }
-    TRY(train_forward(s->trainer, s->model, ADAPTER_OWN, d, (int)v->rows, e));
+    TRY(train_forward(s->trainer, s->policy.model, ADAPTER_OWN, d, (int)v->rows, e));
     double sum = 0;
     for (int64_t i = 0; i < v->rows; i++)
         for (int64_t t = 0; t < d[i].end - d[i].begin; t++) sum -= (double)d[i].logp[t];
@@ -248,15 +247,15 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
 }
 
 static enum status save(struct sft *s, struct err *e) {
-    return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->model, s->o->lora_rank > 0, "f32",
-                              s->trainer->opt, s->tokenizer_dir, e);
+    return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->policy.model, s->o->lora_rank > 0, "f32",
+                              s->trainer->opt, s->policy.folder, e);
 }
 
 /* An update failed before it changed anything (there is one a step): what was trained so far is kept. */
 static void keep_state(struct sft *s, int64_t first_step) {
     char where[400];
     struct err e;
-    if (s->step == first_step || model_find_nonfinite(s->model, FIND_WEIGHTS, where, sizeof where)) return;
+    if (s->step == first_step || model_find_nonfinite(s->policy.model, FIND_WEIGHTS, where, sizeof where)) return;
     if (save(s, &e) != ST_OK)
         log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }
@@ -330,46 +329,61 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         return save(s, e);
     }
     static const char *const dtypes[] = {CHOICE_NAMES(SAVED_LIST)};
-    TRY(checkpoint_write(o->output, s->step, s->opt_step, NULL, s->model, o->lora_rank > 0, dtypes[o->save_dtype], NULL,
-                         s->tokenizer_dir, e));
+    TRY(checkpoint_write(o->output, s->step, s->opt_step, NULL, s->policy.model, o->lora_rank > 0,
+                         dtypes[o->save_dtype], NULL, s->policy.folder, e));
     TRY(fs_remove(s->state_dir, e));
     log_info("%s: done", o->output);
     return ST_OK;
 }
 
+/* A model that starts from nothing: a shape, the tokenizer of another one, random weights. */
+static enum status open_random(struct sft *s, const struct policy_options *po, const volatile bool *cancel,
+                               struct err *e) {
+    const struct sft_options *o = s->o;
+    struct policy *p = &s->policy;
+    CLEANUP_FREE char *text = NULL;
+    if (!o->init_config || !o->tokenizer)
+        return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
+    TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
+    TRY(locate("tokenizer", HUB_TOKENIZER, o->tokenizer, NULL, cancel, &p->folder, e));
+    TRY(tokenizer_open(p->folder, &p->tok, e));
+    TRY(backend_open(o->device, s->pool, &p->be, e));
+    if (model_init(text, (uint64_t)o->seed, &po->weights, p->be, &p->model, e) != ST_OK)
+        return err_note(e, "%s", o->init_config);
+    const struct model_config *c = model_cfg(p->model);
+    TRY(chat_style_choose(o->renderer_name, c->arch->chat, false, &p->style, e));
+    if (tokenizer_vocab(p->tok) > c->V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model's vocab_size is %d", p->folder,
+                    tokenizer_vocab(p->tok), c->V);
+    const struct policy_lora *l = &po->lora;
+    return l->rank > 0 ? model_lora_init(p->model, l->rank, l->alpha, l->seed, e) : ST_OK;
+}
+
 static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
-    const struct model_options mo = {
-        .dtype = dtype_names[o->dtype], .frozen = o->lora_rank > 0, .activation_memory = o->activation_memory};
+    const bool lora = o->lora_rank > 0;
+    const struct policy_options po = {
+        .model = {"model_name", o->model_name, o->model_revision},
+        .device = o->device,
+        .pool = s->pool,
+        .weights = {.dtype = dtype_names[o->dtype], .frozen = lora, .activation_memory = o->activation_memory},
+        .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
+        .style = o->renderer_name};
     if (o->model_name) {
-        TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, cancel, &s->tokenizer_dir, e));
-        TRY(model_load(s->tokenizer_dir, &mo, s->be, &s->model, e));
-        model_set_name(s->model, o->model_name);
+        TRY(policy_begin(&po, cancel, &s->policy, e));
+        TRY(policy_load(&po, &s->policy, e));
     } else {
-        if (!o->init_config || !o->tokenizer)
-            return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
-        CLEANUP_FREE char *text = NULL;
-        TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
-        TRY(locate("tokenizer", HUB_TOKENIZER, o->tokenizer, NULL, cancel, &s->tokenizer_dir, e));
-        if (model_init(text, (uint64_t)o->seed, &mo, s->be, &s->model, e) != ST_OK)
-            return err_note(e, "%s", o->init_config);
+        TRY(open_random(s, &po, cancel, e));
     }
-    if (o->lora_rank > 0) TRY(model_lora_init(s->model, (int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed, e));
-    TRY(tokenizer_open(s->tokenizer_dir, &s->tok, e));
-    const struct model_config *c = model_cfg(s->model);
-    if (tokenizer_vocab(s->tok) > c->V)
-        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model's vocab_size is %d", s->tokenizer_dir,
-                    tokenizer_vocab(s->tok), c->V);
-    return model_train_prepare(s->model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e);
+    return model_train_prepare(s->policy.model, lora ? TRAIN_LORA : TRAIN_FULL, e);
 }
 
 static enum status open_data(struct sft *s, struct err *e) {
     const struct sft_options *o = s->o;
-    enum chat_style style;
-    TRY(chat_style_choose(o->renderer_name, model_cfg(s->model)->arch->chat, false, &style, e));
-    const int64_t longest = i64_min(o->max_length, model_cfg(s->model)->max_positions);
-    TRY(load_dataset(o->data, s->tok, style, longest, &s->data, e));
-    if (o->valid) TRY(load_dataset(o->valid, s->tok, style, longest, &s->valid, e));
+    const enum chat_style style = s->policy.style;
+    const int64_t longest = i64_min(o->max_length, model_cfg(s->policy.model)->max_positions);
+    TRY(load_dataset(o->data, s->policy.tok, style, longest, &s->data, e));
+    if (o->valid) TRY(load_dataset(o->valid, s->policy.tok, style, longest, &s->valid, e));
     int64_t total = s->data.tokens; /* prompts once a group */
     for (int i = 0; i < s->data.n; i++) total += s->data.row[s->data.first[i]].prompt;
     s->ones = xmalloc((size_t)s->data.longest * sizeof *s->ones);
@@ -410,24 +424,25 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
         goto out;
     }
     s.pool = pool_create((int)o->threads);
-    TRY_GOTO(backend_open(o->device, s.pool, &s.be, e), out);
     TRY_GOTO(fs_mkdirs(o->output, e), out);
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
     TRY_GOTO(comm_open("auto", &s.comm, e), out);
-    TRY_GOTO(trainer_open(s.comm, s.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
+    TRY_GOTO(trainer_open(s.comm, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {
         log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
         goto out;
     }
     if (fs_is_file(probe.p)) {
-        TRY_GOTO(checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.model, o->lora_rank > 0, s.trainer->opt, e), out);
+        TRY_GOTO(
+            checkpoint_read(s.state_dir, &s.step, &s.opt_step, s.policy.model, o->lora_rank > 0, s.trainer->opt, e),
+            out);
         log_info("%s: going on from step %lld", o->output, (long long)s.step);
     }
     int n;
-    const struct param *params = model_params(s.model, &n);
+    const struct param *params = model_params(s.policy.model, &n);
     TRY_GOTO(checkpoint_room(o->output, params, n, e), out);
     st = train(&s, cancel, e);
 out:
@@ -438,12 +453,9 @@ out:
     dataset_free(&s.valid);
     free(s.ones);
     free(s.prompt_weights);
-    if (s.tok) tokenizer_close(s.tok);
-    model_free(s.model);
-    if (s.be) s.be->close(s.be);
+    policy_close(&s.policy);
     pool_destroy(s.pool);
     if (s.lock_fd >= 0) close(s.lock_fd);
-    free(s.tokenizer_dir);
     free(s.state_dir);
     return st;
 }

@@ -5,9 +5,9 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "policy/find_model.h"
 #include "rag/embedder.h"
 #include "rag/rag.h"
-#include "rl/options/find_model.h"
 #include "tensor/backend.h"
 
 struct raicl_choice { /* of one problem */

@@ -1,4 +1,4 @@
-#include "rl/options/find_model.h"
+#include "policy/find_model.h"
 
 #include "base/fs.h"
 #include "base/home.h"

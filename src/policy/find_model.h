@@ -1,6 +1,6 @@
 /* locate: from what the user calls a model to the folder that holds it. */
-#ifndef KERNELRL_RL_OPTIONS_FIND_MODEL_H
-#define KERNELRL_RL_OPTIONS_FIND_MODEL_H
+#ifndef KERNELRL_POLICY_FIND_MODEL_H
+#define KERNELRL_POLICY_FIND_MODEL_H
 
 #include "io/hub.h"
 

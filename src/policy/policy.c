@@ -1,0 +1,86 @@
+#include "policy/policy.h"
+
+#include <stdlib.h>
+
+#include "base/fs.h"
+#include "base/pool.h"
+#include "base/str.h"
+#include "model/arch.h"
+#include "policy/find_model.h"
+#include "tensor/backend.h"
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
+
+static enum status find_start(const struct policy_options *o, const volatile bool *cancel, struct policy *p,
+                              struct err *e) {
+    const struct policy_source *s = &o->start;
+    if (!s->name || !*s->name) return ST_OK;
+    CLEANUP_STR struct str adapter = STR_INIT;
+    TRY(locate(s->key, o->start_kind, s->name, s->revision, cancel, &p->start, e));
+    str_addf(&adapter, "%s/adapter_config.json", p->start);
+    p->start_adapter = o->start_kind == HUB_ADAPTER || fs_is_file(adapter.p);
+    return ST_OK;
+}
+
+enum status policy_begin(const struct policy_options *o, const volatile bool *cancel, struct policy *p, struct err *e) {
+    struct model_config c;
+    *p = (struct policy){0};
+    TRY(locate(o->model.key, HUB_MODEL, o->model.name, o->model.revision, cancel, &p->folder, e));
+    TRY(find_start(o, cancel, p, e));
+    TRY(model_config_read(p->folder, &c, e));
+    TRY(chat_style_choose(o->style, c.arch->chat, o->thinking, &p->style, e));
+    TRY(tokenizer_open(p->folder, &p->tok, e));
+    if (tokenizer_vocab(p->tok) > c.V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", p->folder,
+                    tokenizer_vocab(p->tok), c.V);
+    if (!o->pool) p->own_pool = pool_create(0);
+    p->pool = o->pool ? o->pool : p->own_pool;
+    return backend_open(o->device, p->pool, &p->be, e);
+}
+
+static enum status load(const struct policy_options *o, const struct policy *p, bool frozen, struct model **out,
+                        struct err *e) {
+    const bool full = p->start && !p->start_adapter;
+    struct model_options mo = o->weights;
+    mo.frozen |= frozen;
+    TRY(model_load(full ? p->start : p->folder, &mo, p->be, out, e));
+    model_set_name(*out, full ? o->start.name : o->model.name);
+    return ST_OK;
+}
+
+enum status policy_load(const struct policy_options *o, struct policy *p, struct err *e) {
+    TRY(load(o, p, false, &p->model, e));
+    if (p->start_adapter) return model_lora_load(p->model, p->start, e);
+    if (o->lora.rank > 0) return model_lora_init(p->model, o->lora.rank, o->lora.alpha, o->lora.seed, e);
+    return ST_OK;
+}
+
+enum status policy_load_reference(const struct policy_options *o, const struct policy *p, struct model **out,
+                                  struct err *e) {
+    return load(o, p, true, out, e);
+}
+
+enum status policy_engine(const struct policy_options *o, struct policy *p, struct err *e) {
+    struct engine_options eo = o->engine;
+    eo.vocab_limit = tokenizer_vocab(p->tok);
+    eo.token_bytes = token_bytes;
+    eo.token_ctx = p->tok;
+    return engine_open(p->model, &eo, &p->engine, e);
+}
+
+enum status policy_open(const struct policy_options *o, const volatile bool *cancel, struct policy *p, struct err *e) {
+    TRY(policy_begin(o, cancel, p, e));
+    TRY(policy_load(o, p, e));
+    return policy_engine(o, p, e);
+}
+
+void policy_close(struct policy *p) {
+    engine_close(p->engine);
+    if (p->tok) tokenizer_close(p->tok);
+    model_free(p->model);
+    if (p->be) p->be->close(p->be);
+    pool_destroy(p->own_pool);
+    free(p->folder);
+    free(p->start);
+    *p = (struct policy){0};
+}

@@ -1,0 +1,67 @@
+/* policy: a model that can be asked. Owns what it takes to open one: its folder, tokenizer and chat style, the device,
+ * the weights with an adapter or without, and the engine that samples. Knows neither problems nor rewards. A caller
+ * that needs everything calls policy_open(); one that plans the device's memory in between, or needs no engine, calls
+ * its three parts. */
+#ifndef KERNELRL_POLICY_POLICY_H
+#define KERNELRL_POLICY_POLICY_H
+
+#include "engine/engine.h"
+#include "io/hub.h"
+#include "text/chat.h"
+
+struct pool;
+
+/* What is named: a folder, also one of the installation ("models/tiny"), or a name on a Hub (find_model.h). */
+struct policy_source {
+    const char *key; /* where the name came from, for messages: "--model" */
+    const char *name;
+    const char *revision; /* NULL or "": main */
+};
+struct policy_lora { /* a new adapter; rank 0: none */
+    int rank;
+    float alpha;
+    uint64_t seed;
+};
+struct policy_options {
+    struct policy_source model;
+    struct policy_source start; /* a PEFT adapter or full weights that the policy begins with; name NULL or "": none */
+    enum hub_kind start_kind;   /* HUB_ADAPTER: of these only an adapter; HUB_CHECKPOINT: either */
+    const char *device;         /* cpu, cuda, cuda:N */
+    struct pool *pool;          /* borrowed; NULL: the policy's own, one thread for each CPU */
+    struct model_options weights;
+    struct policy_lora lora;
+    const char *style; /* a name of text/chat.h; NULL or "": the model's own */
+    bool thinking;     /* of the model's own styles the one in which it thinks */
+    struct engine_options
+        engine; /* the ids that the tokenizer lacks are left out, and token_bytes is set, in any case */
+};
+
+struct policy {
+    char *folder;       /* of the model: config.json, tokenizer.json */
+    char *start;        /* of what it begins with, or NULL */
+    bool start_adapter; /* true: that is an adapter */
+    struct tokenizer *tok;
+    enum chat_style style;
+    struct pool *pool, *own_pool;
+    struct backend *be;
+    struct model *model;
+    struct engine *engine;
+};
+
+/* Opens all of it. ST_CONFIG: there is no such model, adapter or style; else as those that open the parts. What is
+ * wrong with names, tokenizer, style or device is said before weights are read. After an error the policy is to be
+ * closed, too. cancel ends a download; NULL: nothing does. */
+enum status policy_open(const struct policy_options *o, const volatile bool *cancel, struct policy *p,
+                        struct err *e) MUST_USE;
+/* Its parts, in this order: all but weights and engine; the weights; the engine. */
+enum status policy_begin(const struct policy_options *o, const volatile bool *cancel, struct policy *p,
+                         struct err *e) MUST_USE;
+enum status policy_load(const struct policy_options *o, struct policy *p, struct err *e) MUST_USE;
+enum status policy_engine(const struct policy_options *o, struct policy *p, struct err *e) MUST_USE;
+void policy_close(struct policy *p); /* zero is fine */
+
+/* The weights that a policy that has begun begins with, once more: without gradients and not trained. The caller's. */
+enum status policy_load_reference(const struct policy_options *o, const struct policy *p, struct model **out,
+                                  struct err *e) MUST_USE;
+
+#endif
