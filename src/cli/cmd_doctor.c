@@ -1,9 +1,11 @@
 /* kernelrl doctor: what this machine can do, each thing really tried, and what to do about the rest. */
 #include <dlfcn.h>
+#include <linux/landlock.h>
 #include <seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,10 +108,10 @@ static bool check_jail(struct jail *j, struct advice *a) {
 
 /* What the kernel lends the sandbox, and the library that writes its filters. */
 static void check_kernel(void) {
-    char *text = NULL, *lsm = NULL;
+    char *text = NULL;
     const struct scmp_version *v = seccomp_version();
     const bool filters = fs_read("/proc/sys/kernel/seccomp/actions_avail", 4096, &text, NULL, NULL) == ST_OK,
-               modules = fs_read("/sys/kernel/security/lsm", 4096, &lsm, NULL, NULL) == ST_OK;
+               landlock = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) > 0;
     struct utsname u;
     uname(&u);
     printf("%-12s Linux %s, filters %s\n", "seccomp", u.release, filters ? "there" : "not there: answers are not run");
@@ -117,11 +119,8 @@ static void check_kernel(void) {
     show("namespaces", fs_is_file("/proc/self/ns/user")
                            ? "user namespaces there"
                            : "no user namespaces: bubblewrap needs root or its setuid bit");
-    show("landlock", modules && strstr(lsm, "landlock") ? "there"
-                                                        : "not there; it hides files where --allow-weaker does without "
-                                                          "bubblewrap");
+    show("landlock", landlock ? "there" : "not there; it hides files where --allow-weaker does without bubblewrap");
     free(text);
-    free(lsm);
 }
 
 static void check_compiler(const struct jail *j, struct advice *a) {

@@ -90,14 +90,15 @@ static enum status read_answer(const struct scoring_run *r, const json_t *row, c
                         "%s: format_ok is %s, but as an answer of backend %s the text says otherwise; is "
                         "dataset_builder.backend right?",
                         where, format_ok ? "true" : "false", r->backend->name);
-        *known = (struct answer_known){true, true, true, known->tokens};
+        known->format = known->thought = known->kernel = true;
     }
     ep->sample.n = (int)tokens;
     return ST_OK;
 }
 
 /* The verdict of a row: its member `verdict`, or the row itself. What a score does not look at may be missing. */
-static enum status read_verdict(const json_t *row, const char *where, struct verdict *out, struct err *e) {
+static enum status read_verdict(const json_t *row, const char *where, struct verdict *out, struct answer_known *known,
+                                struct err *e) {
     const json_t *v = json_object_get(row, "verdict");
     if (!v && json_object_get(row, "outcome")) v = row;
     if (!json_is_object(v))
@@ -105,6 +106,8 @@ static enum status read_verdict(const json_t *row, const char *where, struct ver
                     "%s: expected a verdict as `kernelrl verify --json` prints it, or an object that has one as "
                     "\"verdict\"",
                     where);
+    known->speed = json_object_get(v, "speedup") != NULL;
+    known->tests = json_object_get(v, "tests_passed") && json_object_get(v, "tests_total");
     CLEANUP_JSON json_t *whole = json_copy((json_t *)v);
     CLEANUP_JSON json_t *rest =
         json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:b,s:s}", "tests_passed", 0, "tests_total", 0, "prepare_ms", 0.0,
@@ -126,10 +129,11 @@ static enum status score_row(struct scoring_run *r, const json_t *row, const cha
     js_begin(&line, NULL, '{');
     js_put_i64(&line, "line", number);
     put_identity(&line, row);
-    if (json_object_get(row, "role")) { /* a trace of a role: its reward comes of other answers */
+    if (json_object_get(row, "role") &&
+        json_object_get(row, "about")) { /* a trace of a role: its reward comes of other answers */
         js_put_null(&line, "reward");
     } else {
-        enum status st = read_verdict(row, where, &ep.verdict, e);
+        enum status st = read_verdict(row, where, &ep.verdict, &known, e);
         if (st == ST_OK) st = read_answer(r, row, where, &ep, &known, e);
         if (st == ST_OK) st = answer_reward(&r->params, known, where, &ep, e);
         free(ep.kernel);

@@ -175,9 +175,19 @@ static int check_flags(const struct args *given, enum verify_way way) {
     static const struct {
         const char *flag;
         unsigned ways;
-    } of[] = {{"problem", WAY_ONE},   {"solution", WAY_ONE},     {"level", WAY_FOLDER | WAY_BASELINE},
-              {"pass-k", WAY_FOLDER}, {"baseline", WAY_FOLDER},  {"run-dir", WAY_FOLDER},
-              {"out", WAY_BASELINE},  {"compile", WAY_BASELINE}, {"json", WAY_ONE | WAY_FOLDER}};
+    } of[] = {{"problem", WAY_ONE},
+              {"solution", WAY_ONE},
+              {"level", WAY_FOLDER | WAY_BASELINE},
+              {"pass-k", WAY_FOLDER},
+              {"baseline", WAY_FOLDER},
+              {"run-dir", WAY_FOLDER},
+              {"out", WAY_BASELINE},
+              {"compile", WAY_BASELINE},
+              {"json", WAY_ONE | WAY_FOLDER},
+              {"no-measure", WAY_ONE | WAY_FOLDER},
+              {"trials", WAY_ONE | WAY_FOLDER},
+              {"scoring", WAY_ONE | WAY_FOLDER},
+              {"allow-library", WAY_ONE | WAY_FOLDER}};
     for (size_t i = 0; i < ARRAY_LEN(of); i++)
         if (!(of[i].ways & (unsigned)way) && args_has(&verify_command, given, of[i].flag))
             return args_wrong(&verify_command, given, "--%s means nothing with %s", of[i].flag, names[way]);
@@ -258,6 +268,7 @@ static enum status verify_one(const struct verify_args *a, bool *correct, struct
     struct episode ep = {0};
     const struct rollout_params *w = a->run.weights;
     enum status st;
+    if (w) TRY_GOTO(answer_weights_check(&w->weights, answer_of_file, e), done);
     TRY_GOTO(read_solution(a->solution, a->o.backend, &ep, e), done);
     st = problem_named(&set, a->source, a->problem, &item.problem, e);
     if (st != ST_OK) {
@@ -269,7 +280,7 @@ static enum status verify_one(const struct verify_args *a, bool *correct, struct
     TRY_GOTO(verify_batch(v, &item, 1, NULL, e), done);
     *correct = item.verdict.outcome == OUTCOME_CORRECT;
     ep.verdict = item.verdict;
-    if (w) TRY_GOTO(answer_reward(w, (struct answer_known){true, true, true, false}, a->solution, &ep, e), done);
+    if (w) TRY_GOTO(answer_reward(w, answer_of_file, a->solution, &ep, e), done);
     if (a->json)
         print_json(&ep, w != NULL);
     else {

@@ -15,7 +15,7 @@ refuses "an unknown dtype" 2 'dtype: expected' "$KRL" train dtype=fp8
 refuses "sample: an unknown dtype" 2 'dtype: expected auto, f32 or bf16' "$KRL" sample --model m --prompt p --dtype half
 refuses "sample: an unknown device" 2 'expected cpu, cuda or cuda:N' "$KRL" sample --model m --prompt p --device 0
 refuses "a plugin that is not there" 3 'KERNELRL_CUDA_PLUGIN=/absent.so: no such file' \
-    env KERNELRL_CUDA_PLUGIN=/absent.so "$KRL" sft device=cuda data=d output="$tmp/s"
+    env KERNELRL_CUDA_PLUGIN=/absent.so "$KRL" sft model_name=models/tiny device=cuda data=d output="$tmp/s"
 check "problems list gives one object a line" sh -c "$KRL problems list --json | head -n 1 | grep -q '^{.*}\$'"
 check "the built-in set has at least 100 problems" sh -c "test \$($KRL problems list --json | wc -l) -ge 100"
 check "at least 40 of them are held out" sh -c "test \$($KRL problems list --json | grep -c '\"split\": *\"test\"') -ge 40"

@@ -23,6 +23,9 @@ static enum status check_known(const struct reward_weights *w, struct answer_kno
          "reward_format_weight or format_penalty"},
         {known.thought, w->think > 0 && scores, "thought_chars", "reward_thinking_weight"},
         {known.kernel, w->length > 0 && correct, "kernel_chars", "reward_length_weight"},
+        {known.speed, w->speed > 0 && correct, "speedup", "reward_speed_weight"},
+        {known.tests, w->partial_correct && w->correct > 0 && !w->sparse && class == 'W', "tests_total",
+         "partial_correctness"},
         {known.tokens, w->overlong_penalty > 0 && w->overlong_buffer > 0, "tokens", "overlong_penalty"},
     };
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
@@ -30,6 +33,12 @@ static enum status check_known(const struct reward_weights *w, struct answer_kno
             return FAIL(e, ST_INVALID, "%s: %s is not known, which %s of the configuration asks for", where,
                         parts[i].what, parts[i].keys);
     return ST_OK;
+}
+
+enum status answer_weights_check(const struct reward_weights *w, struct answer_known known, struct err *e) {
+    if (known.tokens || w->overlong_penalty <= 0 || w->overlong_buffer <= 0) return ST_OK;
+    return FAIL(e, ST_CONFIG,
+                "--config: overlong_buffer_tokens asks for the tokens of an answer, which a file does not say");
 }
 
 enum status answer_reward(const struct rollout_params *p, struct answer_known known, const char *where,

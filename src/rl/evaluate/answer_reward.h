@@ -9,11 +9,17 @@
 /* What is known of an answer beside its verdict; each is true when the episode has it. */
 struct answer_known {
     bool format, thought, kernel, tokens; /* format_ok, thought_chars, kernel_chars, sample.n */
+    bool speed, tests; /* of the verdict: speedup, also where it is null; tests_passed and tests_total */
 };
 
 /* The weights of a run at a share of it (0 to 1; the keys of `schedule` change them). */
 struct rollout_params answer_weights(const struct train_options *o, double progress);
 
+/* A file of a kernel: all but how many tokens the answer had. */
+static const struct answer_known answer_of_file = {
+    .format = true, .thought = true, .kernel = true, .speed = true, .tests = true};
+/* ST_CONFIG when answers of which so much is known can have no reward: a weight asks for their tokens. */
+enum status answer_weights_check(const struct reward_weights *w, struct answer_known known, struct err *e) MUST_USE;
 /* Scores the episode's verdict: sets present (false where the verdict is missing) and reward. Parts that nothing is
  * known of are NaN where their weight is 0. ST_INVALID, the message beginning with `where`, when a part with a weight
  * needs what is not known. */

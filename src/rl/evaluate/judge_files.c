@@ -15,7 +15,7 @@
 #include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/score.h"
 
-enum { CHUNK = 16, MAX_KERNEL_BYTES = 4 << 20, MAX_OUTCOMES = 64 };
+enum { CHUNK = 16, MAX_KERNEL_BYTES = 4 << 20, MAX_OUTCOMES = 64, PATH_BYTES = 1200, NAME_BYTES = 80 };
 
 struct judged_sample {
     int level, problem_id, sample_id;
@@ -92,7 +92,7 @@ static bool is_wanted(const struct verify_run *r, int level) {
 /* Takes one file of the folder, if it is an answer's. */
 static enum status folder_add(const struct verify_run *r, const char *name, struct folder *f, struct err *e) {
     int level, problem, sample, end = 0;
-    char path[1200];
+    char path[PATH_BYTES];
     if (sscanf(name, "level_%d_problem_%d_sample_%d_kernel.%n", &level, &problem, &sample, &end) != 3 || end == 0)
         return ST_OK;
     if (!is_wanted(r, level) || !is_source(name + end, r->o.backend)) {
@@ -113,6 +113,15 @@ static enum status folder_add(const struct verify_run *r, const char *name, stru
     TRY(fs_read(path, MAX_KERNEL_BYTES, &s->source, NULL, e));
     s->key = verify_key(s->problem, s->source);
     f->n++;
+    return ST_OK;
+}
+
+/* Refuses two files of one sample: each would count as a sample of its own. */
+static enum status check_twice(const struct verify_run *r, const struct folder *f, struct err *e) {
+    for (size_t i = 1; i < f->n; i++)
+        if (by_ids(&f->items[i - 1], &f->items[i]) == 0)
+            return FAIL(e, ST_INVALID, "%s: %s and %s are the same sample", r->run_dir, f->items[i - 1].name,
+                        f->items[i].name);
     return ST_OK;
 }
 
@@ -157,6 +166,7 @@ static enum status folder_read(const struct verify_run *r, struct folder *f, str
     free(names);
     qsort(f->items, f->n, sizeof *f->items, by_ids);
     if (st == ST_OK) st = check_levels(r, f, e);
+    if (st == ST_OK) st = check_twice(r, f, e);
     if (st == ST_OK && f->other_ending > 0)
         log_warn("%s: %zu files have an ending that is none of backend %s, such as %s: not judged", r->run_dir,
                  f->other_ending, backend_name(r->o.backend), f->other);
@@ -284,7 +294,7 @@ static json_t *entry_json(const struct judged_sample *s, const char *hardware, c
 }
 
 static enum status write_json(const char *dir, const char *name, const json_t *o, size_t indent, struct err *e) {
-    char path[1200];
+    char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     char *text = json_dumps(o, JSON_INDENT(indent) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     if (!text) return FAIL(e, ST_FAILED, "%s: cannot write as JSON", path);
@@ -392,13 +402,31 @@ static enum status read_times(const char *path, json_t **out, struct err *e) {
     return ST_OK;
 }
 
-/* The baseline's mean for a problem in ms; 0: unknown. Names in such files end in .py. */
-static double baseline_ms(const json_t *baseline, int level, const struct problem *p) {
-    char key[200];
+/* What the baseline has of a problem; NULL: nothing. Names in such files end in .py. */
+static const json_t *baseline_of(const json_t *baseline, int level, const struct problem *p) {
+    char key[220]; /* as in time_reference */
     snprintf(key, sizeof key, "level%d", level);
     const json_t *one = json_object_get(baseline, key);
     snprintf(key, sizeof key, "%s%s", p->name, str_has_suffix(p->name, ".py") ? "" : ".py");
-    return json_number_value(json_object_get(json_object_get(one, key), "mean"));
+    return json_object_get(one, key);
+}
+
+/* Every problem with an answer needs its line: without one a ratio would be 0, and its answer slow. Null stands where
+ * the reference did not run. */
+static enum status check_baseline(const struct verify_run *r, const struct folder *f, const json_t *baseline,
+                                  struct err *e) {
+    for (size_t i = 0; i < f->n; i++) {
+        const struct judged_sample *s = &f->items[i];
+        const json_t *one = baseline_of(baseline, s->level, s->problem);
+        if (json_is_null(one)) {
+            if (i == 0 || f->items[i - 1].problem != s->problem)
+                log_warn("%s: level%d, %s has no time: its answers have ratio 0", r->baseline, s->level,
+                         s->problem->name);
+        } else if (!(json_number_value(json_object_get(one, "mean")) > 0)) {
+            return FAIL(e, ST_INVALID, "%s: no time of level%d, %s", r->baseline, s->level, s->problem->name);
+        }
+    }
+    return ST_OK;
 }
 
 /* The numbers of a score table. */
@@ -425,7 +453,9 @@ static struct score_table table_of(const struct part *x, const json_t *baseline)
         t.correct += s[t.n].correct;
         s[t.n].speedup = v->speedup;
         if (baseline && v->kernel.calls > 0)
-            s[t.n].speedup = baseline_ms(baseline, one->level, one->problem) / v->kernel.mean_ms;
+            s[t.n].speedup =
+                json_number_value(json_object_get(baseline_of(baseline, one->level, one->problem), "mean")) /
+                v->kernel.mean_ms;
         t.reward += one->reward.total;
         t.n++;
     }
@@ -458,7 +488,7 @@ static void print_table(const struct verify_run *r, const struct score_table *t)
 static void put_table(const struct verify_run *r, const char *key, int level, const struct score_table *t,
                       struct str *out) {
     js_begin(out, key, '{');
-    if (level > 0) js_put_i64(out, "level", level);
+    if (level >= 0) js_put_i64(out, "level", level);
     js_put_i64(out, "answers", (int64_t)t->n);
     js_put_i64(out, "missing", (int64_t)t->missing);
     js_put_i64(out, "compiled", (int64_t)t->compiled);
@@ -502,9 +532,7 @@ static void put_sample(const struct verify_run *r, const struct judged_sample *s
 }
 
 /* The tables: of each level where there are several, then of all. */
-static enum status summarise(const struct verify_run *r, const struct folder *f, struct err *e) {
-    CLEANUP_JSON json_t *baseline = NULL;
-    if (r->baseline) TRY(read_times(r->baseline, &baseline, e));
+static void summarise(const struct verify_run *r, const struct folder *f, const json_t *baseline) {
     if (r->json) {
         js_begin(r->json, NULL, '{');
         js_begin(r->json, "answers", '[');
@@ -525,23 +553,27 @@ static enum status summarise(const struct verify_run *r, const struct folder *f,
     const struct score_table t = table_of(&all, baseline);
     if (r->json) {
         js_end(r->json, ']');
-        put_table(r, "overall", 0, &t, r->json);
+        put_table(r, "overall", -1, &t, r->json);
         js_end(r->json, '}');
-        return ST_OK;
+        return;
     }
     if (has_levels(f)) printf("\nall levels\n");
     print_table(r, &t);
-    return ST_OK;
 }
 
 /* ---- the two commands ---- */
+
+/* Refuses, before anything is judged, weights of what a file does not say: how many tokens the answer had. */
+static enum status check_weights(const struct verify_run *r, struct err *e) {
+    return r->weights ? answer_weights_check(&r->weights->weights, answer_of_file, e) : ST_OK;
+}
 
 /* What a run would pay for a sample that has a verdict. */
 static enum status give_reward(const struct verify_run *r, struct judged_sample *s, struct err *e) {
     if (!r->weights || !s->judged) return ST_OK;
     struct episode ep = {.verdict = s->verdict};
     rollout_read_file(s->source, &ep);
-    const enum status st = answer_reward(r->weights, (struct answer_known){true, true, true, false}, s->name, &ep, e);
+    const enum status st = answer_reward(r->weights, answer_of_file, s->name, &ep, e);
     s->reward = ep.reward;
     free(ep.kernel);
     return st;
@@ -577,9 +609,9 @@ static enum status judge_folder(const struct verify_run *r, struct folder *f, st
         for (size_t k = 0; k < m; k++) {
             which[k]->verdict = items[k].verdict;
             which[k]->judged = true;
+            if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
             TRY(give_reward(r, which[k], e));
             print_judged(r, which[k]);
-            if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
         }
         fflush(stdout);
         TRY(jsonl_sync(w, e));
@@ -592,12 +624,20 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     struct folder f = {0};
     struct verifier *v = NULL;
     struct jsonl_writer *w = NULL;
+    CLEANUP_JSON json_t *baseline = NULL;
     CLEANUP_STR struct str identity = STR_INIT;
-    char path[1200];
+    char path[PATH_BYTES];
     enum status st;
+    if (strlen(r->run_dir) + 1 + NAME_BYTES > PATH_BYTES)
+        return FAIL(e, ST_USAGE, "--run-dir: expected a path of at most %d bytes", PATH_BYTES - NAME_BYTES - 1);
+    TRY(check_weights(r, e));
     verify_identity(&r->o, &identity);
     snprintf(path, sizeof path, "%s/verdicts.jsonl", r->run_dir);
     TRY_GOTO(folder_read(r, &f, e), done);
+    if (r->baseline) {
+        TRY_GOTO(read_times(r->baseline, &baseline, e), done);
+        TRY_GOTO(check_baseline(r, &f, baseline, e), done);
+    }
     TRY_GOTO(read_known(r, &f, path, str_c(&identity), e), done);
     for (size_t i = 0; i < f.n; i++) TRY_GOTO(give_reward(r, &f.items[i], e), done);
     TRY_GOTO(jsonl_append_open(path, &w, NULL, e), done);
@@ -608,7 +648,7 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
         TRY_GOTO(write_pass_at_k(r, &f, &x, e), done);
         i += x.n;
     }
-    st = summarise(r, &f, e);
+    summarise(r, &f, baseline);
 done:
     verifier_close(v);
     jsonl_append_close(w);
@@ -689,6 +729,7 @@ enum status verify_baseline(const struct verify_run *r, struct err *e) {
     if (!backend_info(o.backend)->is_module)
         return FAIL(e, ST_USAGE, "--backend: expected one whose answers are modules, such as torch_cpu, got %s",
                     backend_name(o.backend));
+    o.measure = true;
     o.allow_library = true;
     o.scoring = SCORING_COMPAT;
     o.trials = 1;
