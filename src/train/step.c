@@ -120,7 +120,7 @@ static int cut_run(const struct datum *d, int begin, int end, int64_t most, stru
             answers = false;
         }
         rows += more;
-        answers |= i < end && d[i].end >= prompt;
+        answers |= i < end && (d[i].n > prompt || d[i].end >= prompt);
     }
     return count;
 }
@@ -228,7 +228,7 @@ static void datum_grad(const struct train_call *c, const struct datum *d, const 
     }
     q.sampled = d->sampled;
     q.old = d->old ? d->old : d->sampled;
-    q.ref = c->loss.kl_coef > 0 ? d->ref : NULL;
+    q.ref = c->loss.kl_coef != 0 ? d->ref : NULL;
     loss_grad(&c->loss, &q, d->scale, b->g + at, &s->loss);
     for (int64_t i = 0; i < q.n; i++) {
         s->entropy += q.entropy[i];
@@ -243,9 +243,13 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
     for (int64_t i = 0; i < b->batch.N; i++)
         if (!isfinite(b->logp[i])) return not_finite(t->model, "the log-probability of a token", c->step, e);
     hand_out(b, d);
+    const double earlier = s->kl_before;
     int64_t at = 0;
+    s->kl_before = 0;
     for (int i = b->begin; i < b->end; at += targets_of(&d[i++])) datum_grad(c, &d[i], b, at, s);
-    if (c->on_policy && s->kl_before != 0 && c->exact)
+    const bool differs = s->kl_before != 0;
+    s->kl_before = fmax(s->kl_before, earlier);
+    if (c->on_policy && differs && c->exact)
         return FAIL(e, ST_FAILED,
                     "the trainer's log-probabilities differ from the sampler's by up to %g before any update; sampling "
                     "and training must agree bit for bit",
@@ -289,12 +293,18 @@ static void begin(struct trainer *t) {
     t->begun = true;
 }
 
-enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
-                             struct train_stats *stats, struct err *e) {
+static enum status check_datums(const struct trainer *t, const struct train_call *c, const struct datum *d, int n,
+                                struct err *e) {
     for (int i = 0; i < n; i++) {
         TRY(check_shape(model_cfg(t->model), &d[i], i, e));
         TRY(check_loss(&c->loss, &d[i], i, e));
     }
+    return ST_OK;
+}
+
+enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
+                             struct train_stats *stats, struct err *e) {
+    TRY(comm_agree(t->comm, check_datums(t, c, d, n, e), e)); /* all ranks refuse, or none */
     begin(t);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
