@@ -9,8 +9,8 @@
 #include "reward/reward.h"
 #include "rl/options/options.h"
 #include "rl/rollout/judging.h"
-#include "rl/rollout/quiet_lease.h"
 #include "text/chat.h"
+#include "verify/quiet_lease.h"
 #include "verify/verify.h"
 
 struct raicl;

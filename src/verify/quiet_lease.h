@@ -1,7 +1,7 @@
 /* lease: one machine for the model and the verifier. The model works while nobody needs quiet and looks up at its step
  * borders; who measures times waits for such a border and has the cores to itself until it is done. */
-#ifndef KERNELRL_RL_ROLLOUT_QUIET_LEASE_H
-#define KERNELRL_RL_ROLLOUT_QUIET_LEASE_H
+#ifndef KERNELRL_VERIFY_QUIET_LEASE_H
+#define KERNELRL_VERIFY_QUIET_LEASE_H
 
 #include "base/base.h"
 

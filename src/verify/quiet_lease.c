@@ -1,4 +1,4 @@
-#include "rl/rollout/quiet_lease.h"
+#include "verify/quiet_lease.h"
 
 #include <pthread.h>
 #include <stdlib.h>
