@@ -8,6 +8,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "policy/answer.h"
 #include "policy/policy.h"
 #include "tensor/backend.h"
 
@@ -75,16 +76,6 @@ const struct args_command sample_command = {
     .n_flags = ARRAY_LEN(flags),
 };
 
-/* A model trained on chats ends its turn with one of its end tokens. */
-static void collect_stops(const struct model_config *c, const struct tokenizer *t, struct ids *stops) {
-    for (int i = 0; i < c->n_eos; i++) ids_add(stops, c->eos[i]);
-    static const char *const names[] = {"<|im_end|>", "<|endoftext|>"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        int32_t id = tokenizer_id(t, names[i]);
-        if (id >= 0) ids_add(stops, id);
-    }
-}
-
 static enum status make_prompt(const struct sample_options *o, const struct policy *p, struct ids *ids, struct err *e) {
     if (o->raw) {
         tokenizer_encode(p->tok, o->prompt, strlen(o->prompt), true, ids);
@@ -96,21 +87,6 @@ static enum status make_prompt(const struct sample_options *o, const struct poli
         chat_encode(p->tok, p->style, m, n, true, ids);
     }
     return ids->len ? ST_OK : FAIL(e, ST_USAGE, "--prompt: expected some text");
-}
-
-/* Text up to the stop: a stop string and what follows it, and a stop token, are no part of the answer. */
-static void answer_text(const struct sample_options *o, const struct tokenizer *t, const struct sample *s,
-                        struct str *out) {
-    tokenizer_decode(t, s->ids, (size_t)(s->stop == STOP_TOKEN ? s->n - 1 : s->n), false, out);
-    if (s->stop != STOP_STRING) return;
-    const char *cut = NULL;
-    for (int i = 0; i < o->n_stop; i++) {
-        const char *hit = mem_find(str_c(out), out->len, o->stop[i], strlen(o->stop[i]));
-        if (hit && (!cut || hit < cut)) cut = hit;
-    }
-    if (!cut) return;
-    out->len = (size_t)(cut - out->p);
-    out->p[out->len] = 0;
 }
 
 /* JSON strings are UTF-8; what an answer has beside is replaced by U+FFFD (the ids hold the truth). */
@@ -161,15 +137,15 @@ static bool show_progress(void *ctx, int64_t tokens, int done, int total) {
 }
 
 static enum status sample_all(struct sample_options *o, const struct policy *p, struct err *e) {
-    struct ids prompt = {0}, stops = {0};
+    struct ids prompt = {0};
     CLEANUP_STR struct str text = STR_INIT;
     struct sample *out = xcalloc((size_t)o->n, sizeof *out);
     const volatile bool *cancel = interrupt_flag();
     enum status st;
     TRY_GOTO(make_prompt(o, p, &prompt, e), done);
-    collect_stops(model_cfg(p->model), p->tok, &stops);
-    o->params.stop_ids = stops.p;
-    o->params.n_stop_ids = (int)stops.len;
+    const struct stop_set stops = answer_stops(p->tok, model_cfg(p->model), true);
+    o->params.stop_ids = stops.ids;
+    o->params.n_stop_ids = stops.n;
     o->params.stop_strings = o->stop;
     o->params.n_stop_strings = o->n_stop;
     struct request r = {.prompt = prompt.p, .n_prompt = (int)prompt.len, .n_samples = o->n, .params = o->params};
@@ -181,7 +157,7 @@ static enum status sample_all(struct sample_options *o, const struct policy *p, 
     for (int i = 0; i < o->n; i++) {
         tokens += out[i].n;
         str_clear(&text);
-        answer_text(o, p->tok, &out[i], &text);
+        answer_text(p->tok, &out[i], &o->params, false, &text);
         if (o->json) {
             print_json(&out[i], &text);
             continue;
@@ -197,7 +173,6 @@ done:
     for (int i = 0; i < o->n; i++) sample_free(&out[i]);
     free(out);
     ids_free(&prompt);
-    ids_free(&stops);
     return st;
 }
 

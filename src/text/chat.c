@@ -42,6 +42,10 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
     return ST_OK;
 }
 
+static const char end_of_turn[] = "<|im_end|>";
+
+int32_t chat_end_of_turn(const struct tokenizer *t) { return tokenizer_id(t, end_of_turn); }
+
 /* A sink that holds text back until a marker or the end comes. */
 struct chat_out {
     struct tokenizer *t; /* NULL: render */
@@ -73,7 +77,7 @@ static void open_turn(struct chat_out *o, const char *role) {
 }
 
 static void close_turn(struct chat_out *o) {
-    marker(o, "<|im_end|>");
+    marker(o, end_of_turn);
     str_addc(o->text, '\n');
 }
 

@@ -48,6 +48,8 @@ enum status chat_style_parse(const char *name, enum chat_style *out, struct err 
  * style. The table must have the family. */
 enum status chat_style_choose(const char *renderer, const char *family, bool thinking, enum chat_style *out,
                               struct err *e) MUST_USE;
+/* Id of the token that ends a turn, or -1 where the tokenizer lacks it. */
+int32_t chat_end_of_turn(const struct tokenizer *t);
 /* Appends the text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
                  struct str *out);

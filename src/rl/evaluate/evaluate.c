@@ -533,7 +533,7 @@ static enum status write_kernel(const struct evaluation *x, const char *dir, con
     CLEANUP_STR struct str text = STR_INIT;
     struct parsed answer;
     if (is_written(x, dir, p, j)) return ST_OK;
-    tokenizer_decode(x->s.policy.tok, sample->ids, (size_t)(sample->n - (sample->stop == STOP_TOKEN)), true, &text);
+    answer_text(x->s.policy.tok, sample, NULL, true, &text);
     parse_completion(str_c(&text), text.len, prompt_language(x->s.actor.backend), &answer);
     if (!answer.kernel.p) return ST_OK;
     ++*written;
@@ -551,7 +551,7 @@ static enum status generate_one(struct evaluation *x, int i, const char *dir, in
     const struct problem *problem = x->problems[i];
     const struct eval_options *o = x->o;
     const struct rollout_params p = session_rollout_params(&x->mine);
-    const struct stop_set stops = rollout_stops(&x->s.actor);
+    const struct stop_set stops = answer_stops(x->s.policy.tok, model_cfg(x->s.policy.model), false);
     const int n = (int)o->num_samples;
     struct ids prompt = {0};
     CLEANUP_FREE struct sample *samples = xcalloc((size_t)n, sizeof *samples);

@@ -41,7 +41,7 @@ void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, stru
         }
     }
     tokenizer_encode(t, text + begin, n - begin, false, out);
-    int32_t end = tokenizer_id(t, "<|im_end|>");
+    const int32_t end = chat_end_of_turn(t);
     if (end >= 0) ids_add(out, end);
 }
 

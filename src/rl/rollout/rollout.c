@@ -13,16 +13,6 @@ enum { SUMMARY_TOKENS = 150 }; /* of the thought, where the answer says nothing 
 
 /* ---- prompts ------------------------------------------------------------------------------------------------------*/
 
-struct stop_set rollout_stops(const struct actor *a) {
-    struct stop_set s = {.n = 0};
-    const struct model_config *c = model_cfg(a->model);
-    int32_t end = tokenizer_id(a->tok, "<|im_end|>");
-    if (end >= 0) s.ids[s.n++] = end;
-    for (int i = 0; i < c->n_eos && s.n < (int)ARRAY_LEN(s.ids); i++)
-        if (c->eos[i] != end) s.ids[s.n++] = c->eos[i];
-    return s;
-}
-
 struct sample_params rollout_sampling(const struct actor *a, const struct rollout_params *p, int max_tokens,
                                       const struct stop_set *stops) {
     return (struct sample_params){.temperature = (float)p->o.temperature,
@@ -195,8 +185,7 @@ void rollout_read_file(const char *source, struct episode *ep) {
 
 void rollout_decode(const struct actor *a, struct episode *ep) {
     struct str text = STR_INIT;
-    int n = ep->sample.n - (ep->sample.stop == STOP_TOKEN ? 1 : 0);
-    tokenizer_decode(a->tok, ep->sample.ids, (size_t)n, true, &text);
+    answer_text(a->tok, &ep->sample, NULL, true, &text);
     const struct parsed p = rollout_read(a->backend, str_c(&text), text.len, ep);
     if (p.summary.p)
         ep->summary = xstrndup(p.summary.p, p.summary.n);
@@ -270,7 +259,7 @@ static struct journal_place place_of(const struct rollout_params *p, const struc
 /* Samples the groups from `begin` on, which have their prompts. */
 static enum status play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
                         int first_task, struct rollout_times *times, struct err *e) {
-    const struct stop_set stops = rollout_stops(a);
+    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
     const int n_req = r->n - begin;
     struct turn t = {.a = a, .p = p, .r = r};
     for (int i = begin; i < r->n; i++) t.total += r->group[i].n;

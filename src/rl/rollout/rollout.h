@@ -4,6 +4,7 @@
 #define KERNELRL_RL_ROLLOUT_ROLLOUT_H
 
 #include "engine/engine.h"
+#include "policy/answer.h"
 #include "policy/parse.h"
 #include "policy/prompt.h"
 #include "reward/reward.h"
@@ -157,12 +158,6 @@ enum status rollout_prompt(const struct actor *a, const struct problem *p, struc
 enum status rollout_messages(const struct actor *a, const struct problem *p, int max_tokens, struct arena *arena,
                              struct chat_message messages[2], struct ids *out, struct err *e) MUST_USE;
 
-/* What stops an answer: the end-of-turn token and the model's own end tokens. */
-struct stop_set {
-    int32_t ids[10];
-    int n;
-};
-struct stop_set rollout_stops(const struct actor *a);
 /* How an answer of at most max_tokens is sampled. Borrows the stops. */
 struct sample_params rollout_sampling(const struct actor *a, const struct rollout_params *p, int max_tokens,
                                       const struct stop_set *stops);
