@@ -179,9 +179,8 @@ done:
 static enum status run(struct sample_options *o, struct err *e) {
     struct pool *pool = pool_create(o->threads);
     struct policy p;
-    const struct policy_options po = {.model = {"--model", o->model, NULL},
-                                      .start = {"--adapter", o->adapter, NULL},
-                                      .start_kind = HUB_ADAPTER,
+    const struct policy_options po = {.model = {"--model", o->model, NULL, HUB_MODEL},
+                                      .start = {"--adapter", o->adapter, NULL, HUB_ADAPTER},
                                       .device = o->device,
                                       .pool = pool,
                                       .weights = {.dtype = o->dtype, .frozen = true},

@@ -275,24 +275,19 @@ static enum status read_weights(struct model *m, const char *dir, struct err *e)
     return st;
 }
 
-static enum status load_config(const char *dir, struct str *path, json_t **out, struct err *e) {
-    str_addf(path, "%s/config.json", dir);
-    return js_load(path->p, CONFIG_MAX_BYTES, out, e);
-}
-
-enum status model_config_read(const char *dir, struct model_config *out, struct err *e) {
-    CLEANUP_STR struct str path = STR_INIT;
+enum status model_config_read(const char *path, struct model_config *out, struct err *e) {
     CLEANUP_JSON json_t *config = NULL;
     *out = (struct model_config){0};
-    TRY(load_config(dir, &path, &config, e));
-    return config_parse(config, path.p, out, e);
+    TRY(js_load(path, CONFIG_MAX_BYTES, &config, e));
+    return config_parse(config, path, out, e);
 }
 
 enum status model_load(const char *dir, const struct model_options *opt, struct backend *be, struct model **out,
                        struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     json_t *config = NULL;
-    TRY(load_config(dir, &path, &config, e));
+    str_addf(&path, "%s/config.json", dir);
+    TRY(js_load(path.p, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
     TRY(model_new(config, path.p, opt, be, &m, e));
     enum status st = read_weights(m, dir, e);

@@ -21,8 +21,8 @@ struct model_config {
     int n_eos;
 };
 
-/* Reads config.json in the folder: the shape of the model there, without its weights. */
-enum status model_config_read(const char *dir, struct model_config *out, struct err *e) MUST_USE;
+/* Reads a config.json, named by its path: the shape of a model, without its weights. */
+enum status model_config_read(const char *path, struct model_config *out, struct err *e) MUST_USE;
 
 struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */
 

@@ -8,41 +8,70 @@
 #include "model/arch.h"
 #include "policy/find_model.h"
 #include "tensor/backend.h"
+#include "tensor/counting.h"
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
 
-static enum status find_start(const struct policy_options *o, const volatile bool *cancel, struct policy *p,
+static enum status find(const struct policy_source *s, const volatile bool *cancel, char **folder, struct err *e) {
+    return locate(s->key, s->kind, s->name, s->revision, cancel, folder, e);
+}
+
+static enum status find_start(const struct policy_source *s, const volatile bool *cancel, struct policy *p,
                               struct err *e) {
-    const struct policy_source *s = &o->start;
     if (!s->name || !*s->name) return ST_OK;
     CLEANUP_STR struct str adapter = STR_INIT;
-    TRY(locate(s->key, o->start_kind, s->name, s->revision, cancel, &p->start, e));
+    TRY(find(s, cancel, &p->start, e));
     str_addf(&adapter, "%s/adapter_config.json", p->start);
-    p->start_adapter = o->start_kind == HUB_ADAPTER || fs_is_file(adapter.p);
+    p->start_adapter = s->kind == HUB_ADAPTER || fs_is_file(adapter.p);
     return ST_OK;
 }
 
-enum status policy_begin(const struct policy_options *o, const volatile bool *cancel, struct policy *p, struct err *e) {
-    struct model_config c;
-    *p = (struct policy){0};
-    TRY(locate(o->model.key, HUB_MODEL, o->model.name, o->model.revision, cancel, &p->folder, e));
-    TRY(find_start(o, cancel, p, e));
-    TRY(model_config_read(p->folder, &c, e));
-    TRY(chat_style_choose(o->style, c.arch->chat, o->thinking, &p->style, e));
-    TRY(tokenizer_open(p->folder, &p->tok, e));
-    if (tokenizer_vocab(p->tok) > c.V)
-        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", p->folder,
-                    tokenizer_vocab(p->tok), c.V);
+/* The config.json that the shape of the model comes from. */
+static void config_path(const struct policy_options *o, const struct policy *p, struct str *out) {
+    if (o->model.kind == HUB_TOKENIZER)
+        str_adds(out, o->random.config);
+    else
+        str_addf(out, "%s/config.json", p->folder);
+}
+
+/* The device; for a shape one that holds nothing. */
+static enum status open_device(const struct policy_options *o, struct policy *p, struct err *e) {
+    if (o->model.kind == HUB_PROMPT) {
+        p->be = paper_open(&(struct paper){0});
+        return ST_OK;
+    }
     if (!o->pool) p->own_pool = pool_create(0);
     p->pool = o->pool ? o->pool : p->own_pool;
     return backend_open(o->device, p->pool, &p->be, e);
 }
 
+enum status policy_begin(const struct policy_options *o, const volatile bool *cancel, struct policy *p, struct err *e) {
+    CLEANUP_STR struct str config = STR_INIT;
+    struct model_config c;
+    *p = (struct policy){0};
+    TRY(find(&o->model, cancel, &p->folder, e));
+    TRY(find_start(&o->start, cancel, p, e));
+    config_path(o, p, &config);
+    TRY(model_config_read(config.p, &c, e));
+    TRY(chat_style_choose(o->style, c.arch->chat, o->thinking, &p->style, e));
+    TRY(tokenizer_open(p->folder, &p->tok, e));
+    if (tokenizer_vocab(p->tok) > c.V)
+        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", p->folder,
+                    tokenizer_vocab(p->tok), c.V);
+    return open_device(o, p, e);
+}
+
 static enum status load(const struct policy_options *o, const struct policy *p, bool frozen, struct model **out,
                         struct err *e) {
+    CLEANUP_STR struct str config = STR_INIT;
     const bool full = p->start && !p->start_adapter;
     struct model_options mo = o->weights;
     mo.frozen |= frozen;
+    if (o->model.kind != HUB_MODEL && !full) {
+        mo.empty = o->model.kind == HUB_PROMPT;
+        config_path(o, p, &config);
+        return model_init(config.p, o->random.seed, &mo, p->be, out, e);
+    }
     TRY(model_load(full ? p->start : p->folder, &mo, p->be, out, e));
     model_set_name(*out, full ? o->start.name : o->model.name);
     return ST_OK;

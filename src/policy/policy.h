@@ -16,6 +16,11 @@ struct policy_source {
     const char *key; /* where the name came from, for messages: "--model" */
     const char *name;
     const char *revision; /* NULL or "": main */
+    enum hub_kind kind;   /* what is wanted of it, see struct policy_options */
+};
+struct policy_random {  /* weights that are drawn */
+    const char *config; /* path of the config.json that has their shape */
+    uint64_t seed;
 };
 struct policy_lora { /* a new adapter; rank 0: none */
     int rank;
@@ -23,11 +28,15 @@ struct policy_lora { /* a new adapter; rank 0: none */
     uint64_t seed;
 };
 struct policy_options {
+    /* HUB_MODEL: all of it. HUB_TOKENIZER: the tokenizer alone; the weights are `random`. HUB_PROMPT: no weights, for
+     * who only makes prompts: the model has a shape and computes nothing, and no device is opened. */
     struct policy_source model;
-    struct policy_source start; /* a PEFT adapter or full weights that the policy begins with; name NULL or "": none */
-    enum hub_kind start_kind;   /* HUB_ADAPTER: of these only an adapter; HUB_CHECKPOINT: either */
-    const char *device;         /* cpu, cuda, cuda:N */
-    struct pool *pool;          /* borrowed; NULL: the policy's own, one thread for each CPU */
+    /* What the policy begins with; name NULL or "": the model as it is. HUB_ADAPTER: a PEFT adapter. HUB_CHECKPOINT:
+     * that, or full weights. */
+    struct policy_source start;
+    struct policy_random random;
+    const char *device; /* cpu, cuda, cuda:N */
+    struct pool *pool;  /* borrowed; NULL: the policy's own, one thread for each CPU */
     struct model_options weights;
     struct policy_lora lora;
     const char *style; /* a name of text/chat.h; NULL or "": the model's own */

@@ -1,4 +1,5 @@
-/* A policy: opened in full and in part, refused before its weights are read, closed after every failure. */
+/* A policy: opened in full and in part, with weights that are read, drawn or left out; refused before its weights are
+ * read; closed after every failure. */
 #include "policy/policy.h"
 
 #include "base/pool.h"
@@ -15,7 +16,7 @@ static void write_model(const char *dir, uint64_t seed) {
 
 static struct policy_options options_of(const char *dir) {
     return (struct policy_options){
-        .model = {"--model", dir, NULL}, .device = "cpu", .weights = {.dtype = "f32", .frozen = true}};
+        .model = {"--model", dir, NULL, HUB_MODEL}, .device = "cpu", .weights = {.dtype = "f32", .frozen = true}};
 }
 
 static struct sample answer(struct policy *p) {
@@ -47,8 +48,7 @@ static void opens_what_is_named(void **state) {
     o.thinking = true;
     CHECK(policy_open(&o, NULL, &b, &err));
     assert_true(b.pool == pool && !b.own_pool && b.style == CHAT_QWEN3);
-    o.start = (struct policy_source){"--checkpoint", in_tmp("two"), NULL};
-    o.start_kind = HUB_CHECKPOINT;
+    o.start = (struct policy_source){"--checkpoint", in_tmp("two"), NULL, HUB_CHECKPOINT};
     o.style = "qwen3_instruct";
     CHECK(policy_open(&o, NULL, &c, &err));
     assert_true(!c.start_adapter && c.style == CHAT_QWEN3_INSTRUCT);
@@ -84,6 +84,87 @@ static void opens_what_is_named(void **state) {
     pool_destroy(pool);
 }
 
+/* The model that comes with the program, by its name in the installation. */
+static void opens_the_embedded_model(void **state) {
+    (void)state;
+    struct policy p;
+    const struct policy_options o = options_of("models/tiny");
+    CHECK(policy_open(&o, NULL, &p, &err));
+    struct sample s = answer(&p);
+    assert_true(s.n > 0);
+    sample_free(&s);
+    policy_close(&p);
+}
+
+static void draws_weights(void **state) {
+    (void)state;
+    CHECK(fs_mkdirs(in_tmp("words"), &err));
+    write_byte_tokenizer(in_tmp("words"));
+    CHECK(fs_write_atomic(in_tmp("shape.json"), tiny_config, strlen(tiny_config), &err));
+    struct policy_options o = options_of(in_tmp("words")); /* no model is there */
+    o.model.kind = HUB_TOKENIZER;
+    o.random.config = in_tmp("shape.json");
+    static const uint64_t seeds[] = {7, 7, 8};
+    struct sample s[3];
+    for (int i = 0; i < 3; i++) {
+        struct policy p;
+        o.random.seed = seeds[i];
+        CHECK(policy_open(&o, NULL, &p, &err));
+        assert_string_equal(p.folder, o.model.name);
+        s[i] = answer(&p);
+        policy_close(&p);
+    }
+    assert_true(same(&s[0], &s[1]) && !same(&s[0], &s[2]));
+    for (int i = 0; i < 3; i++) sample_free(&s[i]);
+    struct policy p;
+    o.random.config = in_tmp("no_shape.json");
+    CHECK_FAILS(policy_open(&o, NULL, &p, &err), ST_IO, "no_shape.json");
+    policy_close(&p);
+}
+
+/* Prompts need no weights: that there are none is not even noticed, and neither is a device. */
+static void has_a_shape_without_weights(void **state) {
+    (void)state;
+    write_model(in_tmp("shape"), 1);
+    CHECK(fs_remove(in_tmp("shape/model.safetensors"), &err));
+    struct policy p;
+    struct policy_options o = options_of(in_tmp("shape"));
+    o.model.kind = HUB_PROMPT;
+    o.device = NULL;
+    CHECK(policy_begin(&o, NULL, &p, &err));
+    CHECK(policy_load(&o, &p, &err));
+    assert_true(!p.pool && !p.engine && p.tok && p.style == CHAT_QWEN3_NOTHINK);
+    assert_int_equal(model_cfg(p.model)->L, 2);
+    policy_close(&p);
+    o.style = "no_such_style";
+    CHECK_FAILS(policy_begin(&o, NULL, &p, &err), ST_CONFIG, "no_such_style");
+    policy_close(&p);
+}
+
+/* What fails after the weights were read. */
+static void closes_after_late_failures(void **state) {
+    (void)state;
+    write_model(in_tmp("late"), 1);
+    CHECK(fs_mkdirs(in_tmp("late_adapter"), &err));
+    CHECK(fs_write_atomic(in_tmp("late_adapter/adapter_config.json"), "{}", 2, &err));
+    struct policy_options rank = options_of(in_tmp("late")), adapter = rank, engine = rank;
+    rank.lora.rank = 5000;
+    adapter.start = (struct policy_source){"--adapter", in_tmp("late_adapter"), NULL, HUB_CHECKPOINT};
+    engine.engine.memory_bytes = -1;
+    const struct {
+        const struct policy_options *o;
+        const char *message;
+    } rows[] = {{&rank, "LoRA rank"}, {&adapter, "late_adapter"}, {&engine, "memory_bytes"}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct policy p;
+        err = (struct err){0};
+        const enum status st = policy_open(rows[i].o, NULL, &p, &err);
+        if (st == ST_OK || !p.model || !strstr(err.msg, rows[i].message))
+            fail_msg("row %zu: status %d, %s", i, (int)st, err.msg);
+        policy_close(&p);
+    }
+}
+
 /* The weights are no weights, and nobody reads them: what is wrong beside them is said first. */
 static void wrong_names_come_before_weights(void **state) {
     (void)state;
@@ -108,9 +189,7 @@ static void wrong_names_come_before_weights(void **state) {
         o = options_of(in_tmp("bad"));
         switch (rows[i].what) {
         case 0: o.model.name = "nowhere/at/all"; break;
-        case 1:
-            o.start = (struct policy_source){"--adapter", "nowhere/at/all", NULL}, o.start_kind = HUB_ADAPTER;
-            break;
+        case 1: o.start = (struct policy_source){"--adapter", "nowhere/at/all", NULL, HUB_ADAPTER}; break;
         case 2: o.style = "no_such_style"; break;
         case 3: o.device = "gpu9"; break;
         default: {
@@ -140,6 +219,10 @@ static void wrong_names_come_before_weights(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opens_what_is_named),
+        cmocka_unit_test(opens_the_embedded_model),
+        cmocka_unit_test(draws_weights),
+        cmocka_unit_test(has_a_shape_without_weights),
+        cmocka_unit_test(closes_after_late_failures),
         cmocka_unit_test(wrong_names_come_before_weights),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);

@@ -121,7 +121,7 @@ static void close_embedder(void *ctx) {
 }
 
 static enum status open_parts(const struct embedder_options *o, struct embedder *em, struct err *e) {
-    const struct policy_options po = {.model = {"model", o->dir, NULL},
+    const struct policy_options po = {.model = {"model", o->dir, NULL, HUB_MODEL},
                                       .device = o->device,
                                       .pool = o->pool,
                                       .weights = {.dtype = o->dtype, .frozen = true}};

@@ -44,7 +44,7 @@ static enum status step(struct policy *p, struct trainer *t, int64_t number, str
 }
 
 int main(int argc, char **argv) {
-    const struct policy_options o = {.model = {"MODEL", argc > 1 ? argv[1] : "models/tiny", NULL},
+    const struct policy_options o = {.model = {"MODEL", argc > 1 ? argv[1] : "models/tiny", NULL, HUB_MODEL},
                                      .device = "cpu",
                                      .weights = {.dtype = "f32", .frozen = true},
                                      .lora = {.rank = 4, .alpha = 8, .seed = 1}};

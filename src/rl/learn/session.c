@@ -7,8 +7,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "generate/generator.h"
-#include "model/arch.h"
-#include "policy/find_model.h"
 #include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
 #include "tensor/backend.h"
@@ -19,9 +17,8 @@
 /* What the keys say of the policy. */
 static struct policy_options policy_of(const struct train_options *o, struct pool *pool) {
     return (struct policy_options){
-        .model = {"model_name", o->model_name, o->model_revision},
-        .start = {"load_checkpoint_path", o->load_checkpoint_path, NULL},
-        .start_kind = HUB_CHECKPOINT,
+        .model = {"model_name", o->model_name, o->model_revision, HUB_MODEL},
+        .start = {"load_checkpoint_path", o->load_checkpoint_path, NULL, HUB_CHECKPOINT},
         .device = o->device,
         .pool = pool,
         .weights = {.dtype = dtype_names[o->dtype],
@@ -42,6 +39,13 @@ static enum status open_reference(const struct train_options *o, const struct po
     s->reference = (struct kl_reference){s->policy.model, ADAPTER_BASE};
     if (!s->policy.start_adapter) return ST_OK;
     return model_adapter_load(s->policy.model, s->policy.start, &s->reference.adapter, e);
+}
+
+static void show_policy(struct session *s) {
+    s->actor.model = s->policy.model;
+    s->actor.engine = s->policy.engine;
+    s->actor.tok = s->policy.tok;
+    s->actor.style = s->policy.style;
 }
 
 static void show_verdicts(size_t done, size_t n) { log_progress("  verdicts: %zu of %zu answers", done, n); }
@@ -156,10 +160,7 @@ static enum status open_session(const struct train_options *given, bool training
     s->verify_identity = verify_identity_hash(&vo);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
-    s->actor.model = s->policy.model;
-    s->actor.engine = s->policy.engine;
-    s->actor.tok = s->policy.tok;
-    s->actor.style = s->policy.style;
+    show_policy(s);
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
     s->actor.cancel = cancel;
@@ -189,18 +190,13 @@ enum status session_prototypes(const struct train_options *o, struct session *s,
 /* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */
 static enum status open_shape(const struct train_options *o, const volatile bool *cancel, struct session *s,
                               struct err *e) {
-    CLEANUP_STR struct str config = STR_INIT;
-    const struct model_options mo = {.frozen = true, .empty = true};
-    const struct paper nowhere = {0};
-    struct policy *p = &s->policy;
-    TRY(locate("model_name", HUB_PROMPT, o->model_name, o->model_revision, cancel, &p->folder, e));
-    TRY(tokenizer_open(p->folder, &p->tok, e));
-    s->actor.tok = p->tok;
-    str_addf(&config, "%s/config.json", p->folder);
-    p->be = paper_open(&nowhere);
-    TRY(model_init(config.p, 0, &mo, p->be, &p->model, e));
-    s->actor.model = p->model;
-    return chat_style_choose(o->renderer_name, model_cfg(p->model)->arch->chat, o->thinking, &s->actor.style, e);
+    const struct policy_options po = {.model = {"model_name", o->model_name, o->model_revision, HUB_PROMPT},
+                                      .style = o->renderer_name,
+                                      .thinking = o->thinking};
+    TRY(policy_begin(&po, cancel, &s->policy, e));
+    TRY(policy_load(&po, &s->policy, e));
+    show_policy(s);
+    return ST_OK;
 }
 
 enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,

@@ -9,16 +9,14 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "io/json.h"
 #include "io/jsonl.h"
-#include "model/arch.h"
-#include "policy/find_model.h"
 #include "policy/policy.h"
 #include "rl/learn/update.h"
 #include "rl/run/run.h"
-#include "tensor/backend.h"
 #include "text/chat.h"
 #include "train/adamw.h"
 
@@ -336,45 +334,24 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
     return ST_OK;
 }
 
-/* A model that starts from nothing: a shape, the tokenizer of another one, random weights. */
-static enum status open_random(struct sft *s, const struct policy_options *po, const volatile bool *cancel,
-                               struct err *e) {
-    const struct sft_options *o = s->o;
-    struct policy *p = &s->policy;
-    CLEANUP_FREE char *text = NULL;
-    if (!o->init_config || !o->tokenizer)
-        return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
-    TRY(fs_read(o->init_config, 1 << 20, &text, NULL, e));
-    TRY(locate("tokenizer", HUB_TOKENIZER, o->tokenizer, NULL, cancel, &p->folder, e));
-    TRY(tokenizer_open(p->folder, &p->tok, e));
-    TRY(backend_open(o->device, s->pool, &p->be, e));
-    if (model_init(text, (uint64_t)o->seed, &po->weights, p->be, &p->model, e) != ST_OK)
-        return err_note(e, "%s", o->init_config);
-    const struct model_config *c = model_cfg(p->model);
-    TRY(chat_style_choose(o->renderer_name, c->arch->chat, false, &p->style, e));
-    if (tokenizer_vocab(p->tok) > c->V)
-        return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model's vocab_size is %d", p->folder,
-                    tokenizer_vocab(p->tok), c->V);
-    const struct policy_lora *l = &po->lora;
-    return l->rank > 0 ? model_lora_init(p->model, l->rank, l->alpha, l->seed, e) : ST_OK;
-}
-
 static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
     const bool lora = o->lora_rank > 0;
-    const struct policy_options po = {
-        .model = {"model_name", o->model_name, o->model_revision},
+    struct policy_options po = {
+        .model = {"model_name", o->model_name, o->model_revision, HUB_MODEL},
         .device = o->device,
         .pool = s->pool,
         .weights = {.dtype = dtype_names[o->dtype], .frozen = lora, .activation_memory = o->activation_memory},
         .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
         .style = o->renderer_name};
-    if (o->model_name) {
-        TRY(policy_begin(&po, cancel, &s->policy, e));
-        TRY(policy_load(&po, &s->policy, e));
-    } else {
-        TRY(open_random(s, &po, cancel, e));
+    if (!o->model_name) { /* from nothing: a shape, the tokenizer of another model, random weights */
+        if (!o->init_config || !o->tokenizer)
+            return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");
+        po.model = (struct policy_source){"tokenizer", o->tokenizer, NULL, HUB_TOKENIZER};
+        po.random = (struct policy_random){o->init_config, (uint64_t)o->seed};
     }
+    TRY(policy_begin(&po, cancel, &s->policy, e));
+    TRY(policy_load(&po, &s->policy, e));
     return model_train_prepare(s->policy.model, lora ? TRAIN_LORA : TRAIN_FULL, e);
 }
 
