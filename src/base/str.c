@@ -67,6 +67,12 @@ const char *mem_find(const char *hay, size_t n, const char *needle, size_t m) {
     return m == 0 ? hay : memmem(hay, n, needle, m);
 }
 
+int64_t utf8_chars(const char *p, size_t n) {
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) count += ((unsigned char)p[i] & 0xc0) != 0x80;
+    return count;
+}
+
 size_t str_edits(const char *a, const char *b) {
     enum { LONGEST = 200 };
     const size_t n = strlen(a), m = strlen(b);

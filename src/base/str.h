@@ -24,6 +24,8 @@ bool str_has_prefix(const char *s, const char *prefix);
 bool str_has_suffix(const char *s, const char *suffix);
 /* First occurrence of needle in hay[0..n), or NULL. */
 const char *mem_find(const char *hay, size_t n, const char *needle, size_t m);
+/* Characters of UTF-8 in p[0..n): the bytes that continue none. */
+int64_t utf8_chars(const char *p, size_t n);
 /* Edits (insert, delete, replace, swap of neighbours) that lead from a to b: optimal string alignment. Of strings above
  * 200 bytes: 200. */
 size_t str_edits(const char *a, const char *b);

@@ -8,7 +8,6 @@
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "rl/evaluate/answer_reward.h"
-#include "rl/run/run.h"
 
 enum { LINE_MAX_BYTES = 64 << 20 };
 
@@ -68,7 +67,7 @@ static enum status read_count(const json_t *row, const char *where, const char *
 
 /* What a row says of its answer: the whole text as it was sampled (`text`), or what is counted in it. */
 static enum status read_answer(const struct scoring_run *r, const json_t *row, const char *where, struct episode *ep,
-                               struct answer_known *known, struct err *e) {
+                               struct reward_known *known, struct err *e) {
     const char *text = NULL;
     bool format_ok = false;
     int64_t tokens = 0;
@@ -83,7 +82,6 @@ static enum status read_answer(const struct scoring_run *r, const json_t *row, c
     if (tokens > INT32_MAX) return FAIL(e, ST_PARSE, "%s: tokens: expected at most %d", where, INT32_MAX);
     if (text) {
         const bool was_known = known->format;
-        ep->thought_chars = ep->kernel_chars = 0;
         (void)rollout_read(r->backend, text, strlen(text), ep);
         if (was_known && ep->format_ok != format_ok)
             return FAIL(e, ST_INVALID,
@@ -97,7 +95,7 @@ static enum status read_answer(const struct scoring_run *r, const json_t *row, c
 }
 
 /* The verdict of a row: its member `verdict`, or the row itself. What a score does not look at may be missing. */
-static enum status read_verdict(const json_t *row, const char *where, struct verdict *out, struct answer_known *known,
+static enum status read_verdict(const json_t *row, const char *where, struct verdict *out, struct reward_known *known,
                                 struct err *e) {
     const json_t *v = json_object_get(row, "verdict");
     if (!v && json_object_get(row, "outcome")) v = row;
@@ -125,7 +123,7 @@ static enum status score_row(struct scoring_run *r, const json_t *row, const cha
                              struct err *e) {
     CLEANUP_STR struct str line = STR_INIT;
     struct episode ep = {0};
-    struct answer_known known = {0};
+    struct reward_known known = {0};
     js_begin(&line, NULL, '{');
     js_put_i64(&line, "line", number);
     put_identity(&line, row);
@@ -139,7 +137,7 @@ static enum status score_row(struct scoring_run *r, const json_t *row, const cha
         free(ep.kernel);
         TRY(st);
         js_put_str(&line, "outcome", outcome_name(ep.verdict.outcome));
-        run_put_reward(&line, &ep);
+        reward_to_json(&ep.reward, ep.present, &line);
         r->answers += ep.present;
         r->missing += !ep.present;
         r->sum += ep.reward.total;

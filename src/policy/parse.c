@@ -94,8 +94,7 @@ static struct slice last_fence(const char *begin, const char *end, enum answer_l
     return best;
 }
 
-void parse_completion(const char *text, size_t n, enum answer_language language, struct parsed *out) {
-    *out = (struct parsed){0};
+static void parse(const char *text, size_t n, enum answer_language language, struct parsed *out) {
     const char *end = text + n, *answer = text, *fence = NULL;
     size_t tag = 0, close_tag = 0;
     const char *close = think_tag(text, end, true, true, &close_tag);
@@ -130,4 +129,11 @@ void parse_completion(const char *text, size_t n, enum answer_language language,
     if (find(answer, end, "<KERNEL>")) return; /* cut off inside its block */
     out->kernel = last_fence(answer, end, language, &fence);
     if (fence && !close) out->answer = (size_t)(fence - text);
+}
+
+void parse_completion(const char *text, size_t n, enum answer_language language, struct parsed *out) {
+    *out = (struct parsed){0};
+    parse(text, n, language, out);
+    if (out->thought.p) out->thought_chars = utf8_chars(out->thought.p, out->thought.n);
+    if (out->kernel.p) out->kernel_chars = utf8_chars(out->kernel.p, out->kernel.n);
 }

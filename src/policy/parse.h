@@ -11,10 +11,11 @@ struct slice { /* view into the completion; p NULL: absent */
 /* Languages of an answer: decides which fences may hold it. */
 enum answer_language { ANSWER_C, ANSWER_PYTHON };
 struct parsed {
-    struct slice thought; /* inside the think block, trimmed */
-    struct slice kernel;  /* source */
-    struct slice summary; /* between the thought and <KERNEL>, trimmed; absent when empty */
-    bool format_ok;       /* a complete <KERNEL> block holds the kernel */
+    struct slice thought;                /* inside the think block, trimmed */
+    struct slice kernel;                 /* source */
+    int64_t thought_chars, kernel_chars; /* UTF-8 characters of these two; 0: absent */
+    struct slice summary;                /* between the thought and <KERNEL>, trimmed; absent when empty */
+    bool format_ok;                      /* a complete <KERNEL> block holds the kernel */
     size_t answer; /* byte at which the reasoning ends: behind the think block, else the kernel's block or fence */
 };
 /* The last complete answer wins: over drafts in the reasoning, over earlier ones, over one that was cut off. A think

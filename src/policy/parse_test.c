@@ -121,6 +121,8 @@ static void check(const struct row *row, size_t n, enum answer_language language
         if (want ? !p.thought.p || p.thought.n != strlen(want) || memcmp(p.thought.p, want, p.thought.n) != 0
                  : p.thought.p != NULL)
             fail_msg("\"%s\": thought \"%.*s\"", row[i].text, (int)p.thought.n, p.thought.p ? p.thought.p : "");
+        assert_int_equal(p.thought_chars, row[i].thought ? strlen(row[i].thought) : 0);
+        assert_int_equal(p.kernel_chars, row[i].kernel ? strlen(row[i].kernel) : 0);
         if (p.format_ok != row[i].format_ok) fail_msg("\"%s\": format_ok %d", row[i].text, p.format_ok);
         assert_true(p.answer <= strlen(row[i].text));
     }
@@ -154,6 +156,18 @@ static void plan_and_answer(void **state) {
     assert_int_equal(p.summary.n, strlen("I fuse both loops."));
 }
 
+/* Lengths are of characters, without the blanks around. */
+static void counts_characters(void **state) {
+    (void)state;
+    struct parsed p;
+    const char *t = "<think> \xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"
+                    "b \n</think>" K("\xc3\xa4 = 1;");
+    parse_completion(t, strlen(t), ANSWER_C, &p);
+    assert_int_equal(p.thought_chars, 4);
+    assert_int_equal(p.thought.n, 10);
+    assert_int_equal(p.kernel_chars, 6);
+}
+
 /* What prompt_answer writes, parse_completion reads. */
 static void parse_inverts_answer(void **state) {
     (void)state;
@@ -170,6 +184,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables),
         cmocka_unit_test(plan_and_answer),
+        cmocka_unit_test(counts_characters),
         cmocka_unit_test(parse_inverts_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

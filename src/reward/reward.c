@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "io/json.h"
+
 static double speed_part(const struct reward_weights *w, double ratio) {
     double s = 0;
     if (w->check_excessive && ratio > w->excessive) return 0;
@@ -59,7 +61,59 @@ struct reward reward_score(const struct reward_weights *w, const struct reward_i
     return r;
 }
 
+/* Refuses an answer of which a part that is paid for is not known. */
+static enum status check_known(const struct reward_weights *w, struct reward_known known, char class, const char *where,
+                               struct err *e) {
+    const bool correct = class == 'C', scores = correct || !w->sparse;
+    const struct {
+        bool known, paid;
+        const char *what, *keys;
+    } parts[] = {
+        {known.format, w->format_penalty > 0 || (w->format > 0 && !w->sparse), "format_ok",
+         "reward_format_weight or format_penalty"},
+        {known.thought, w->think > 0 && scores, "thought_chars", "reward_thinking_weight"},
+        {known.kernel, w->length > 0 && correct, "kernel_chars", "reward_length_weight"},
+        {known.speed, w->speed > 0 && correct, "speedup", "reward_speed_weight"},
+        {known.tests, w->partial_correct && w->correct > 0 && !w->sparse && class == 'W', "tests_total",
+         "partial_correctness"},
+        {known.tokens, w->overlong_penalty > 0 && w->overlong_buffer > 0, "tokens", "overlong_penalty"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        if (parts[i].paid && !parts[i].known)
+            return FAIL(e, ST_INVALID, "%s: %s is not known, which %s of the configuration asks for", where,
+                        parts[i].what, parts[i].keys);
+    return ST_OK;
+}
+
+enum status reward_score_known(const struct reward_weights *w, const struct reward_input *in, struct reward_known known,
+                               const char *where, struct reward *out, struct err *e) {
+    const char class = outcome_class(in->verdict->outcome);
+    if (class == 'F') known.format = true; /* an answer without a kernel has no whole block */
+    if (class != 'H') TRY(check_known(w, known, class, where, e));
+    *out = reward_score(w, in);
+    if (class == 'H') return ST_OK; /* a cheat has its penalty and no parts */
+    if (!known.format) out->format = (double)NAN;
+    if (!known.thought) out->think = (double)NAN;
+    if (!known.kernel && class == 'C') out->length = (double)NAN;
+    if (!known.tokens && w->overlong_buffer > 0) out->overlong = (double)NAN;
+    return ST_OK;
+}
+
 void reward_returns(const double *score, int n, double gamma, double *out) {
     double later = 0;
     for (int t = n - 1; t >= 0; t--) out[t] = later = score[t] + gamma * later;
+}
+
+void reward_to_json(const struct reward *r, bool present, struct str *out) {
+    js_begin(out, "reward", '{');
+    js_put_f64(out, "total", present ? r->total : (double)NAN);
+    js_put_f64(out, "format", r->format);
+    js_put_f64(out, "compile", r->compile);
+    js_put_f64(out, "correct", r->correct);
+    js_put_f64(out, "speed", r->speed);
+    js_put_f64(out, "think", r->think);
+    js_put_f64(out, "length", r->length);
+    js_put_f64(out, "overlong", r->overlong);
+    if (r->preference > 0) js_put_f64(out, "preference", r->preference);
+    js_end(out, '}');
 }

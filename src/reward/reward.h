@@ -5,6 +5,7 @@
 #define KERNELRL_REWARD_REWARD_H
 
 #include "base/choice.h"
+#include "base/str.h"
 #include "verify/verify.h"
 
 #define SPEED_LIST(X)                                                       \
@@ -43,6 +44,20 @@ struct reward {
 };
 /* The verdict must not be of class I. */
 struct reward reward_score(const struct reward_weights *w, const struct reward_input *in);
+
+/* What is known of an answer that somebody else has sampled; each is true when the input has it. */
+struct reward_known {
+    bool format, thought, kernel, tokens; /* format_ok, thought_chars, kernel_chars, tokens */
+    bool speed, tests; /* of the verdict: speedup, also where it is none; tests_passed and tests_total */
+};
+/* The same score for such an answer. Parts that nothing is known of are NaN where their weight is 0. ST_INVALID, the
+ * message beginning with `where`, when a part with a weight needs what is not known. */
+enum status reward_score_known(const struct reward_weights *w, const struct reward_input *in, struct reward_known known,
+                               const char *where, struct reward *out, struct err *e) MUST_USE;
+
+/* Appends a reward as the member "reward" of a JSON object: the total and its parts before weighting
+ * (docs/formats.md). present: false where the verdict is missing; the total is null then. */
+void reward_to_json(const struct reward *r, bool present, struct str *out);
 
 /* Discounted returns of a trajectory of n turns, each counting itself and what followed:
  * out[t] = score[t] + gamma * out[t+1]. out may be score. */

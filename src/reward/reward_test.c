@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "io/json.h"
 #include "rl/options/options.h"
 #include "rl/test_util.h"
 
@@ -164,10 +165,66 @@ static void returns(void **state) {
     }
 }
 
+/* An answer of somebody else has the score of one's own. What nobody knows is NaN where nothing is paid for it, and
+ * refused where something is. */
+static void answers_of_others(void **state) {
+    (void)state;
+    struct reward_weights w = {.correct = 0.3, .speed = 1, .speed_cap = 3, .length_max = 5000, .cheating_penalty = 1};
+    const struct verdict none = {.outcome = OUTCOME_NO_KERNEL}, cheat = {.outcome = OUTCOME_SANDBOX_VIOLATION},
+                         good = timed(2);
+    const struct reward_known all = {true, true, true, true, true, true}, verdict_alone = {.speed = true};
+    struct reward_input in = {.format_ok = true, .thought_chars = 7, .kernel_chars = 1000, .tokens = 95};
+    in.max_tokens = 100;
+    const struct verdict *const verdicts[] = {&good, &wrong, &none, &cheat};
+    struct reward r, own;
+    for (size_t i = 0; i < ARRAY_LEN(verdicts); i++) {
+        in.verdict = verdicts[i];
+        own = reward_score(&w, &in);
+        CHECK(reward_score_known(&w, &in, all, "here", &r, &err));
+        assert_memory_equal(&r, &own, sizeof r);
+        CHECK(reward_score_known(&w, &in, verdict_alone, "here", &r, &err));
+        assert_true(r.total == own.total);
+        const bool is_cheat = verdicts[i] == &cheat;
+        assert_int_equal(isnan(r.format), !is_cheat && verdicts[i] != &none); /* no kernel, no format */
+        assert_int_equal(isnan(r.think), !is_cheat);
+        assert_int_equal(isnan(r.length), verdicts[i] == &good);
+        assert_true(!isnan(r.overlong));
+    }
+    w.overlong_buffer = 10;
+    in.verdict = &good;
+    CHECK(reward_score_known(&w, &in, verdict_alone, "here", &r, &err));
+    assert_true(isnan(r.overlong));
+    w.overlong_penalty = 1;
+    CHECK_FAILS(reward_score_known(&w, &in, verdict_alone, "here", &r, &err), ST_INVALID, "here: tokens is not known");
+    in.verdict = &cheat;
+    CHECK(reward_score_known(&w, &in, (struct reward_known){0}, "here", &r, &err));
+}
+
+static void as_json(void **state) {
+    (void)state;
+    struct reward r = {.format = 1, .speed = 0.5, .length = (double)NAN, .total = 1.25};
+    for (int k = 0; k < 2; k++) {
+        CLEANUP_STR struct str s = STR_INIT;
+        CLEANUP_JSON json_t *all = NULL;
+        js_begin(&s, NULL, '{');
+        r.preference = k * 0.75;
+        reward_to_json(&r, k == 0, &s);
+        js_end(&s, '}');
+        CHECK(js_parse(s.p, s.len, "reward", &all, &err));
+        const json_t *o = json_object_get(all, "reward");
+        assert_int_equal((int)json_object_size(o), 8 + k);
+        assert_int_equal(json_is_null(json_object_get(o, "total")), k);
+        assert_true(k == 1 || near(json_number_value(json_object_get(o, "total")), 1.25));
+        assert_true(near(json_number_value(json_object_get(o, "speed")), 0.5));
+        assert_true(json_is_null(json_object_get(o, "length")));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts),   cmocka_unit_test(lengths),       cmocka_unit_test(overlong),
-        cmocka_unit_test(vectors), cmocka_unit_test(plan_and_code), cmocka_unit_test(returns),
+        cmocka_unit_test(answers_of_others), cmocka_unit_test(as_json),  cmocka_unit_test(parts),
+        cmocka_unit_test(lengths),           cmocka_unit_test(overlong), cmocka_unit_test(vectors),
+        cmocka_unit_test(plan_and_code),     cmocka_unit_test(returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

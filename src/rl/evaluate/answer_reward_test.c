@@ -26,19 +26,19 @@ static void what_is_paid_for_must_be_known(void **state) {
     (void)state;
     static const struct {
         const char *key, *more, *missing;
-        size_t known; /* offset in struct answer_known */
+        size_t known; /* offset in struct reward_known */
         enum outcome outcome;
     } cases[] = {
-        {"reward_format_weight=0.1", "seed=1", "format_ok", offsetof(struct answer_known, format), OUTCOME_CORRECT},
-        {"format_penalty=0.1", "reward_format_weight=0", "format_ok", offsetof(struct answer_known, format),
+        {"reward_format_weight=0.1", "seed=1", "format_ok", offsetof(struct reward_known, format), OUTCOME_CORRECT},
+        {"format_penalty=0.1", "reward_format_weight=0", "format_ok", offsetof(struct reward_known, format),
          OUTCOME_CORRECT},
-        {"reward_thinking_weight=0.1", "seed=1", "thought_chars", offsetof(struct answer_known, thought),
+        {"reward_thinking_weight=0.1", "seed=1", "thought_chars", offsetof(struct reward_known, thought),
          OUTCOME_CORRECT},
-        {"reward_length_weight=0.1", "seed=1", "kernel_chars", offsetof(struct answer_known, kernel), OUTCOME_CORRECT},
-        {"overlong_penalty=0.1", "overlong_buffer_tokens=5", "tokens", offsetof(struct answer_known, tokens),
+        {"reward_length_weight=0.1", "seed=1", "kernel_chars", offsetof(struct reward_known, kernel), OUTCOME_CORRECT},
+        {"overlong_penalty=0.1", "overlong_buffer_tokens=5", "tokens", offsetof(struct reward_known, tokens),
          OUTCOME_CORRECT},
-        {"reward_speed_weight=0.1", "seed=1", "speedup", offsetof(struct answer_known, speed), OUTCOME_CORRECT},
-        {"partial_correctness=true", "seed=1", "tests_total", offsetof(struct answer_known, tests),
+        {"reward_speed_weight=0.1", "seed=1", "speedup", offsetof(struct reward_known, speed), OUTCOME_CORRECT},
+        {"partial_correctness=true", "seed=1", "tests_total", offsetof(struct reward_known, tests),
          OUTCOME_WRONG_OUTPUT},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -46,7 +46,7 @@ static void what_is_paid_for_must_be_known(void **state) {
         struct train_options o;
         configured(&c, &o, KEYS(cases[i].key, cases[i].more));
         const struct rollout_params p = answer_weights(&o, 1);
-        struct answer_known known = {true, true, true, true, true, true};
+        struct reward_known known = {true, true, true, true, true, true};
         struct episode ep = {.verdict = {.outcome = cases[i].outcome}, .format_ok = true};
         assert_int_equal(answer_reward(&p, known, "here", &ep, &e), ST_OK);
         *(bool *)((char *)&known + cases[i].known) = false;
@@ -72,7 +72,7 @@ static void the_reward_is_that_of_training(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(shares); i++) {
         const struct rollout_params p = answer_weights(&o, shares[i]);
         assert_int_equal(
-            answer_reward(&p, (struct answer_known){.format = true, .kernel = true, .speed = true}, "x", &ep, &e),
+            answer_reward(&p, (struct reward_known){.format = true, .kernel = true, .speed = true}, "x", &ep, &e),
             ST_OK);
         assert_true(ep.present && ep.reward.total == rollout_reward(&p, &ep).total);
         assert_true(fabs(ep.reward.total - (1.3 + speed[i] + 0.25 * (1 - 400. / 7500))) < 1e-12);

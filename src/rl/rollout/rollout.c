@@ -139,12 +139,6 @@ enum status rollout_refine_prompt(const struct actor *a, const struct problem *p
 
 /* ---- one turn -----------------------------------------------------------------------------------------------------*/
 
-static int64_t utf8_chars(const char *p, size_t n) {
-    int64_t count = 0;
-    for (size_t i = 0; i < n; i++) count += ((unsigned char)p[i] & 0xc0) != 0x80;
-    return count;
-}
-
 /* Number of leading tokens whose text ends within the first `bytes` bytes. */
 static int tokens_in(const struct actor *a, const struct sample *s, size_t bytes) {
     CLEANUP_STR struct str text = STR_INIT;
@@ -169,11 +163,9 @@ struct parsed rollout_read(const struct backend_info *backend, const char *text,
     struct parsed p;
     parse_completion(text, n, prompt_language(backend), &p);
     ep->format_ok = p.format_ok;
-    if (p.thought.p) ep->thought_chars = utf8_chars(p.thought.p, p.thought.n);
-    if (p.kernel.p) {
-        ep->kernel = xstrndup(p.kernel.p, p.kernel.n);
-        ep->kernel_chars = utf8_chars(p.kernel.p, p.kernel.n);
-    }
+    ep->thought_chars = p.thought_chars;
+    ep->kernel_chars = p.kernel_chars;
+    if (p.kernel.p) ep->kernel = xstrndup(p.kernel.p, p.kernel.n);
     return p;
 }
 
@@ -380,13 +372,18 @@ enum status rollout_sample(const struct actor *a, const struct problem *const *p
 
 /* ---- scores -------------------------------------------------------------------------------------------------------*/
 
+struct reward_input rollout_reward_input(const struct rollout_params *p, const struct episode *ep) {
+    return (struct reward_input){.verdict = &ep->verdict,
+                                 .format_ok = ep->format_ok,
+                                 .thought_chars = ep->thought_chars,
+                                 .kernel_chars = ep->kernel_chars,
+                                 .tokens = ep->sample.n,
+                                 .max_tokens = p->o.max_tokens};
+}
+
 struct reward rollout_reward(const struct rollout_params *p, const struct episode *ep) {
-    return reward_score(&p->weights, &(struct reward_input){.verdict = &ep->verdict,
-                                                            .format_ok = ep->format_ok,
-                                                            .thought_chars = ep->thought_chars,
-                                                            .kernel_chars = ep->kernel_chars,
-                                                            .tokens = ep->sample.n,
-                                                            .max_tokens = p->o.max_tokens});
+    const struct reward_input in = rollout_reward_input(p, ep);
+    return reward_score(&p->weights, &in);
 }
 
 static void score_trajectory(const struct rollout_params *p, struct trajectory *t) {

@@ -147,7 +147,8 @@ void rollout_read_file(const char *source, struct episode *ep);
 /* The prompt of a turn behind the one attempt `failed`. ST_INVALID when it does not fit beside max_tokens. */
 enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,
                                   int max_tokens, struct ids *out, struct err *e) MUST_USE;
-/* The score of one turn with a verdict that is not missing. */
+/* What a turn's score is made of, and the score; the verdict is not missing. */
+struct reward_input rollout_reward_input(const struct rollout_params *p, const struct episode *ep);
 struct reward rollout_reward(const struct rollout_params *p, const struct episode *ep);
 
 /* Token ids of a problem's prompt. */

@@ -479,21 +479,6 @@ void run_charts(struct run_dir *r, int64_t step) {
 
 enum status run_flush(struct run_dir *r, struct err *e) { return r->events ? tfevents_flush(r->events, e) : ST_OK; }
 
-void run_put_reward(struct str *line, const struct episode *ep) {
-    const struct reward *w = &ep->reward;
-    js_begin(line, "reward", '{');
-    js_put_f64(line, "total", ep->present ? w->total : (double)NAN);
-    js_put_f64(line, "format", w->format);
-    js_put_f64(line, "compile", w->compile);
-    js_put_f64(line, "correct", w->correct);
-    js_put_f64(line, "speed", w->speed);
-    js_put_f64(line, "think", w->think);
-    js_put_f64(line, "length", w->length);
-    js_put_f64(line, "overlong", w->overlong);
-    if (w->preference > 0) js_put_f64(line, "preference", w->preference);
-    js_end(line, '}');
-}
-
 static void put_numbers(struct str *line, const char *name, const float *x, int n) {
     js_begin(line, name, '[');
     for (int i = 0; i < n; i++) str_addf(line, i ? ",%.9g" : "%.9g", (double)x[i]);
@@ -533,7 +518,7 @@ static void put_trace(struct str *line, int64_t step, const struct sample_group 
     if (g->role)
         js_put_f64(line, "reward", ep->present ? ep->reward.total : (double)NAN);
     else
-        run_put_reward(line, ep);
+        reward_to_json(&ep->reward, ep->present, line);
     if (!g->role) js_put_f64(line, "return", ep->has_return ? ep->ret : (double)NAN);
     js_put_f64(line, "advantage", ep->advantage);
     if (!g->role || g->judged) {

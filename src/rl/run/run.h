@@ -83,8 +83,6 @@ void run_charts(struct run_dir *r, int64_t step);
 enum status run_flush(struct run_dir *r, struct err *e) MUST_USE;
 /* Whether the metrics hold an evaluation (names in "eval/") of the step. */
 enum status run_is_evaluated(const struct run_dir *r, int64_t step, bool *out, struct err *e) MUST_USE;
-/* Appends an answer's reward and its parts as the member "reward", as in traces. */
-void run_put_reward(struct str *line, const struct episode *ep);
 /* One line per turn of every sample, the whole step in one compressed frame (docs/formats.md). */
 enum status run_traces(struct run_dir *r, int64_t step, const struct rollout *x, struct err *e) MUST_USE;
 
