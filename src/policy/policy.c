@@ -48,6 +48,7 @@ static enum status open_device(const struct policy_options *o, struct policy *p,
 enum status policy_begin(const struct policy_options *o, const volatile bool *cancel, struct policy *p, struct err *e) {
     CLEANUP_STR struct str config = STR_INIT;
     struct model_config c;
+    ASSERT(o->model.kind == HUB_MODEL || o->model.kind == HUB_TOKENIZER || o->model.kind == HUB_PROMPT);
     *p = (struct policy){0};
     TRY(find(&o->model, cancel, &p->folder, e));
     TRY(find_start(&o->start, cancel, p, e));
@@ -90,6 +91,7 @@ enum status policy_load_reference(const struct policy_options *o, const struct p
 }
 
 enum status policy_engine(const struct policy_options *o, struct policy *p, struct err *e) {
+    ASSERT(o->model.kind != HUB_PROMPT); /* there is nothing to sample from */
     struct engine_options eo = o->engine;
     eo.vocab_limit = tokenizer_vocab(p->tok);
     eo.token_bytes = token_bytes;

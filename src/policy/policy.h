@@ -29,7 +29,7 @@ struct policy_lora { /* a new adapter; rank 0: none */
 };
 struct policy_options {
     /* HUB_MODEL: all of it. HUB_TOKENIZER: the tokenizer alone; the weights are `random`. HUB_PROMPT: no weights, for
-     * who only makes prompts: the model has a shape and computes nothing, and no device is opened. */
+     * who only makes prompts: the model has a shape and computes nothing, and no device and no engine are opened. */
     struct policy_source model;
     /* What the policy begins with; name NULL or "": the model as it is. HUB_ADAPTER: a PEFT adapter. HUB_CHECKPOINT:
      * that, or full weights. */
@@ -41,12 +41,12 @@ struct policy_options {
     struct policy_lora lora;
     const char *style; /* a name of text/chat.h; NULL or "": the model's own */
     bool thinking;     /* of the model's own styles the one in which it thinks */
-    struct engine_options
-        engine; /* the ids that the tokenizer lacks are left out, and token_bytes is set, in any case */
+    /* The ids that the tokenizer lacks are left out, and token_bytes is set, in any case. */
+    struct engine_options engine;
 };
 
 struct policy {
-    char *folder;       /* of the model: config.json, tokenizer.json */
+    char *folder;       /* of the model, where its tokenizer is */
     char *start;        /* of what it begins with, or NULL */
     bool start_adapter; /* true: that is an adapter */
     struct tokenizer *tok;
