@@ -425,7 +425,7 @@ static enum status resume(struct training *t, struct err *e) {
     TRY(run_truncate(t->run, t->step, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
-    TRY(journal_open(path.p, t->s.verify_identity, t->step, t->s.verifier, &t->journal, e));
+    TRY(journal_open(path.p, t->s.verify_identity, t->step, &t->s.judge, &t->journal, e));
     session_judging(&t->s, t->journal, t->s.actor.cancel);
     return c.found ? load_ahead(t, c.path, e) : ST_OK;
 }
