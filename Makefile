@@ -93,6 +93,10 @@ $(BUILD)/cuda/%.o: src/cuda/%.c
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
+# A worker of the pool's tests that judges nothing.
+$(BUILD)/test/pool/%: tests/pool/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+
 # A program of somebody else, built against the library (tests/e2e/library.sh).
 $(BUILD)/test/library/%: tests/library/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)

@@ -57,6 +57,10 @@ COMMAND_LIST(X)
 COMMAND_TABLES(X)
 #undef X
 
+struct worker_judge;
+/* `verify-worker` with another judge than the verifier: for programs of the tests, which are no part of this one. */
+int verify_worker_with(int argc, char **argv, const struct worker_judge *judge);
+
 /* Prints the usage line to stderr and returns 2. */
 int cli_usage(const char *usage);
 /* Whether the command's only argument is --help or -h. */

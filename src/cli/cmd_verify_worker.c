@@ -47,7 +47,7 @@ const struct args_command verify_worker_command = {
     .notes = "Exit status: 0 behind a drain, 1 when its parent has gone or it could not begin, 2 usage.",
 };
 
-int cmd_verify_worker(int argc, char **argv) {
+int verify_worker_with(int argc, char **argv, const struct worker_judge *judge) {
     struct worker_args a = WORKER_ARGS_INIT;
     struct args given;
     if (!args_parse(&verify_worker_command, argc, argv, &a, &given)) return given.code;
@@ -55,5 +55,7 @@ int cmd_verify_worker(int argc, char **argv) {
         return args_wrong(&verify_worker_command, &given, "--gpus and --slots exclude each other");
     if (isatty(STDIN_FILENO))
         return args_wrong(&verify_worker_command, &given, "standard input is a terminal; jobs come from a program");
-    return worker_main(&a, NULL);
+    return worker_main(&a, judge);
 }
+
+int cmd_verify_worker(int argc, char **argv) { return verify_worker_with(argc, argv, NULL); }

@@ -38,7 +38,7 @@ enum status judge_stream_batch(const struct judge_stream *s, void *ctx, struct v
         const size_t m = s->collect(ctx, done, AT_ONCE, 0.2);
         for (size_t k = 0; k < m; k++) {
             if (done[k]->judged) done[k]->judged(done[k]->judged_ctx, done[k]);
-            s->settle(ctx, done[k]);
+            s->settle(ctx, done[k], true);
         }
         left -= m;
     }

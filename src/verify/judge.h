@@ -28,8 +28,9 @@ struct judge_stream {
      * that have their verdicts, the earliest first, and returns their number. A verdict that is missing (class I) is
      * missing for good: the judge has asked for it as often as it will. */
     size_t (*collect)(void *ctx, struct verify_item **done, size_t max, double seconds);
-    /* The verdict of an item that was collected is kept, or nobody wants it any more. */
-    void (*settle)(void *ctx, struct verify_item *item);
+    /* The judge may forget an item that was collected. kept: its verdict is on the disk, so that nobody has to be able
+     * to give it again. */
+    void (*settle)(void *ctx, struct verify_item *item, bool kept);
     /* Nobody wants the verdict any more. False: the item was collected before, and has to be settled. */
     bool (*withdraw)(void *ctx, struct verify_item *item);
     void (*wake)(void *ctx);

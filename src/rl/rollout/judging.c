@@ -194,7 +194,7 @@ static void stream_collect(struct judging *q) {
         n += s->collect(q->judge.ctx, done + n, JUDGING_GROUP - n, left);
     }
     const enum status st = n > 0 ? write_group(q, done, n, &e) : ST_OK;
-    for (size_t i = 0; i < n; i++) s->settle(q->judge.ctx, done[i]);
+    for (size_t i = 0; i < n; i++) s->settle(q->judge.ctx, done[i], st == ST_OK);
     pthread_mutex_lock(&q->lock);
     for (size_t i = 0; i < n; i++) deliver(q, (struct judging_flight *)done[i], st, &e);
     q->stats.busy_s += clock_now_s() - from;

@@ -350,7 +350,7 @@ bool job_withdraw(struct verify_pool *p, struct pool_item *x) {
     return true;
 }
 
-void job_settle(struct verify_pool *p, struct pool_item *x) {
+void job_settle(struct verify_pool *p, struct pool_item *x, bool kept) {
     struct pool_job *job = x->job;
     x->item->at_judge = NULL;
     if (!job) {
@@ -359,7 +359,7 @@ void job_settle(struct verify_pool *p, struct pool_item *x) {
     }
     if (++job->n_settled < job->n_items) return;
     note_settled(p, job->j);
-    if (job->answered && job->answered->h.kind == POOL_NATS) {
+    if (kept && job->answered && job->answered->h.kind == POOL_NATS) {
         CLEANUP_STR struct str line = STR_INIT;
         pool_put_about(MESSAGE_ACK, job->j, 1, 0, NULL, &line);
         link_send_line(job->answered, &line);

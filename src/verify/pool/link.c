@@ -86,8 +86,10 @@ enum status link_start(struct line_link *l, struct err *e) {
     enum status st;
     ASSERT(!link_is_running(l));
     l->why[0] = 0;
-    if (!l->program[0] && !process_find(l->argv[0], l->program, sizeof l->program))
+    if (!l->program[0] && !process_find(l->argv[0], l->program, sizeof l->program)) {
+        l->program[0] = 0;
         return FAIL(e, ST_WORKER, "%s: no program %s on PATH", l->label, l->argv[0]);
+    }
     if (!make_pipe(in, 1) || !make_pipe(out, 0) || !make_pipe(err, 0)) {
         st = FAIL(e, ST_WORKER, "%s: %s", l->label, strerror(errno));
     } else {

@@ -261,10 +261,10 @@ static size_t collect(void *ctx, struct verify_item **done, size_t max, double s
     return n;
 }
 
-static void settle(void *ctx, struct verify_item *item) {
+static void settle(void *ctx, struct verify_item *item, bool kept) {
     struct verify_pool *p = ctx;
     pthread_mutex_lock(&p->lock);
-    job_settle(p, item->at_judge);
+    job_settle(p, item->at_judge, kept);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -135,7 +135,7 @@ struct verify_pool {
 /* ---- jobs.c ---- */
 void job_submit(struct verify_pool *p, struct verify_item *item);
 bool job_withdraw(struct verify_pool *p, struct pool_item *x);
-void job_settle(struct verify_pool *p, struct pool_item *x);
+void job_settle(struct verify_pool *p, struct pool_item *x, bool kept);
 void jobs_dispatch(struct verify_pool *p, double now);
 void jobs_free(struct verify_pool *p);
 /* A line of a link about a job. */

@@ -100,7 +100,7 @@ static void refuse(struct worker *w, const struct pool_message *m, const char *w
 
 static void say_hello(struct worker *w) {
     struct pool_message m = {.protocol = PROTOCOL_VERSION,
-                             .program = KERNELRL_VERSION,
+                             .program = w->with.version ? w->with.version : KERNELRL_VERSION,
                              .host = w->host,
                              .slots = 1,
                              .ahead = w->o->ahead,

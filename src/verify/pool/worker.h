@@ -11,6 +11,7 @@
 /* What a worker judges with: the verifier (worker_verifier), or a stand-in of the tests. */
 struct worker_judge {
     void *ctx;
+    const char *version; /* of the program, as hello says it; NULL: this one's */
     /* Judges under these options from here on; what was opened before is closed. */
     enum status (*open)(void *ctx, const struct verify_options *o, struct judge *out, struct err *e);
     void (*close)(void *ctx);
