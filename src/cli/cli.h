@@ -24,6 +24,7 @@ struct config_schema;
     X(cmd_query_rag_index, "query-rag-index", "what an index finds for a problem")                   \
     X(cmd_verify, "verify", "judge one kernel against its PyTorch problem")                          \
     X(cmd_verify_worker, "verify-worker", "judge answers for others: the other end of verify_hosts") \
+    X(cmd_verifiers, "verifiers", "hosts that judge behind a queue")                                 \
     X(cmd_score, "score", "the reward that a configuration gives to verdicts")                       \
     X(cmd_plan, "plan", "what training would take of a GPU's memory")                                \
     X(cmd_bench, "bench", "speed of the engine, beside what the machine could do")                   \
@@ -47,6 +48,7 @@ COMMAND_LIST(X)
     X("build-rag-index", build_rag_index_command) \
     X("query-rag-index", query_rag_index_command) \
     X("verify", verify_command)                   \
+    X("verifiers", verifiers_command)             \
     X("verify-worker", verify_worker_command)     \
     X("score", score_command)                     \
     X("plan", plan_command)                       \

@@ -29,7 +29,16 @@ static const struct args_flag flags[] = {
         A, probe_s, "probe", "S", 0, 86400, "600",
         "So often a reference is its own answer; a machine on which it reads outside of 0.97 to 1.03 twice takes "
         "no more jobs. 0: never."),
+    FLAG_SECTION("A farm"),
+    FLAG_TEXT(
+        A, nats, "nats", "URL", NULL,
+        "Jobs are taken from the queue of this NATS server, nats://HOST:4222 or tls://HOST:4222, until the process "
+        "is told to end (SIGTERM)."),
+    FLAG_TEXT(A, credentials, "credentials", "DIR", "KERNELRL_FARM",
+              "The folder with what `kernelrl verifiers setup` made for this host."),
+    FLAG_BOOL(A, no_cache, "no-cache", "Verdicts that other hosts have given are not looked up."),
     FLAG_SECTION("Set by who starts a worker"),
+    FLAG_TEXT(A, secret, "secret", "FILE", NULL, "Secrets of runs are made from what this file holds."),
     FLAG_INT(A, gpu, "gpu", "N", 0, 1023, NULL, "This process is the slot of one GPU, the first that CUDA shows it."),
     FLAG_TEXT(A, cpus, "cpus", "LIST", NULL, "This process keeps to these processors, such as 8-11."),
     FLAG_FLOAT(A, beat_s, "beat", "S", 0.05, 60, "2", "It says so often that it is alive."),
@@ -53,7 +62,7 @@ int verify_worker_with(int argc, char **argv, const struct worker_judge *judge) 
     if (!args_parse(&verify_worker_command, argc, argv, &a, &given)) return given.code;
     if (a.gpus && args_has(&verify_worker_command, &given, "slots"))
         return args_wrong(&verify_worker_command, &given, "--gpus and --slots exclude each other");
-    if (isatty(STDIN_FILENO))
+    if (!a.nats && isatty(STDIN_FILENO))
         return args_wrong(&verify_worker_command, &given, "standard input is a terminal; jobs come from a program");
     return worker_main(&a, judge);
 }

@@ -10,6 +10,7 @@ int main(int argc, char **argv) {
     const struct worker_judge judge = stand_in_worker();
     signal(SIGPIPE, SIG_IGN);
     if (argc > 1 && strcmp(argv[1], "verify-worker") == 0) return verify_worker_with(argc - 1, argv + 1, &judge);
+    if (argc > 1 && strcmp(argv[1], "verifiers") == 0) return cmd_verifiers(argc - 1, argv + 1);
     fprintf(stderr, "usage: stand_in verify-worker [FLAG]...\n");
     return 2;
 }

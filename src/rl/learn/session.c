@@ -179,7 +179,7 @@ static enum status share_machine(const struct train_options *o, bool on_cpu, str
 
 /* Workers on this machine leave the model's GPU alone. */
 static void keep_own_gpu(const struct train_options *o, struct session *s) {
-    struct gpu gpus[GPUS_MAX];
+    struct gpu_device gpus[GPUS_MAX];
     struct err e = {.msg = "another process has it"};
     char name[GPU_ID_BYTES + 8];
     int64_t at = 0;

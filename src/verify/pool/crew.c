@@ -123,6 +123,18 @@ int crew_free(const struct crew *c) {
     return n > 0 ? n : 0;
 }
 
+int crew_ahead(const struct crew *c) { return c->ahead; }
+
+bool crew_cares(const struct crew *c, const char *j) {
+    const double recent = clock_now_s() - fmin(6, c->o.lease_s);
+    for (const struct crew_job *job = c->waiting; job; job = job->next)
+        if (strcmp(job->j, j) == 0) return true;
+    for (int i = 0; i < c->n; i++)
+        for (const struct crew_job *job = c->slot[i].jobs; job; job = job->next)
+            if (strcmp(job->j, j) == 0) return c->slot[i].heard_s > recent;
+    return false;
+}
+
 /* The slot that a job goes to now; NULL: it waits. One that is to be alone wants a slot without any other. */
 static struct crew_slot *slot_for(struct crew *c, const struct crew_job *job) {
     struct crew_slot *best = NULL;
@@ -209,7 +221,7 @@ static void tell_slots(struct crew *c) {
     if (!c->hello || n == c->told_slots) return;
     CLEANUP_STR struct str line = STR_INIT;
     c->told_slots = n;
-    pool_put_slots(n, 1, 0, 0, &line);
+    pool_put_slots(n, 1, 0, 0, n > 0 ? NULL : c->why, &line);
     up_line(c, &line);
 }
 

@@ -42,8 +42,11 @@ void crew_drain(struct crew *c, const char *why);
 /* Waits at most so many seconds for workers and for `extra` descriptors, and does what is to be done. */
 void crew_step(struct crew *c, struct pollfd *extra, int n_extra, double seconds);
 
-int crew_slots(const struct crew *c);      /* that can be used, at this time */
-int crew_jobs(const struct crew *c);       /* at hand */
+int crew_slots(const struct crew *c); /* that can be used, at this time */
+int crew_jobs(const struct crew *c);  /* at hand */
+/* Whether who has a job at hand there gives signs of life; false, too, where nobody has it. */
+bool crew_cares(const struct crew *c, const char *j);
+int crew_ahead(const struct crew *c);      /* jobs that may wait at each slot */
 int crew_free(const struct crew *c);       /* jobs that slots could begin at once */
 bool crew_has_ended(const struct crew *c); /* behind a drain */
 double crew_probe(const struct crew *c);   /* the latest null probe furthest from 1; NaN: none */

@@ -100,7 +100,7 @@ static void nvml_open(void) {
 }
 
 /* Whether CUDA_VISIBLE_DEVICES leaves a GPU to this process. */
-static bool is_visible(const struct gpu *g) {
+static bool is_visible(const struct gpu_device *g) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     if (!list) return true;
     for (const char *p = list; *p;) {
@@ -114,15 +114,15 @@ static bool is_visible(const struct gpu *g) {
     return false;
 }
 
-int hardware_gpus(struct gpu out[GPUS_MAX]) {
+int hardware_gpus(struct gpu_device out[GPUS_MAX]) {
     unsigned count = 0;
     int n = 0;
     pthread_once(&nvml_once, nvml_open);
     if (!nvml.open || nvml.count(&count) != 0) return 0;
     for (unsigned i = 0; i < count && n < GPUS_MAX; i++) {
-        struct gpu *g = &out[n];
+        struct gpu_device *g = &out[n];
         void *handle;
-        *g = (struct gpu){.index = (int)i};
+        *g = (struct gpu_device){.index = (int)i};
         if (nvml.by_index(i, &handle) != 0 || nvml.name(handle, g->model, sizeof g->model) != 0 ||
             nvml.uuid(handle, g->uuid, sizeof g->uuid) != 0)
             continue;

@@ -14,13 +14,13 @@ void hardware_gpu_class(const char *model, char out[CLASS_BYTES]);
  */
 void hardware_slug(const char *text, char *out, size_t size);
 
-struct gpu {
+struct gpu_device {
     int index; /* as the driver counts */
     char model[64], uuid[GPU_ID_BYTES];
 };
 /* The GPUs that CUDA_VISIBLE_DEVICES leaves this process, as the driver's management library tells them; 0 where there
  * is no driver. */
-int hardware_gpus(struct gpu out[GPUS_MAX]);
+int hardware_gpus(struct gpu_device out[GPUS_MAX]);
 /* The present clock of a GPU's multiprocessors in MHz; NaN: unknown. */
 double hardware_sm_mhz(const char *uuid);
 

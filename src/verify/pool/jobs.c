@@ -416,6 +416,7 @@ static bool anybody_may(const struct verify_pool *p, const struct pool_job *job)
 }
 
 static bool wants_alone(const struct pool_job *job) { return job->losses > 0; }
+static bool is_suspect(const struct pool_job *job) { return job->losses >= POOL_LOSSES - 1; }
 
 /* The link with the least to do for each slot; of equal ones that which knows the problem. */
 static struct pool_link *link_for(struct verify_pool *p, const struct pool_job *job) {
@@ -444,7 +445,8 @@ static void send_job(struct verify_pool *p, struct pool_link *l, struct pool_job
                                  .problem = *job->problem,
                                  .source = job->source,
                                  .budget_s = p->o.deadline_s,
-                                 .alone = wants_alone(job)};
+                                 .alone = wants_alone(job),
+                                 .suspect = is_suspect(job)};
     text.terms.class = p->class[job->class].name;
     for (int i = 0; i < job->n_excluded; i++) text.not_on[text.n_not_on++] = job->asked_on[i];
     pool_put_job(&text, &line);
@@ -675,8 +677,6 @@ void jobs_lost(struct verify_pool *p, struct pool_link *l, const char *why) {
 }
 
 /* ---- dispatching --------------------------------------------------------------------------------------------------*/
-
-static bool is_suspect(const struct pool_job *job) { return job->losses >= POOL_LOSSES - 1; }
 
 static bool suspect_is_out(const struct verify_pool *p) {
     for (int i = 0; i < p->n_links; i++)

@@ -236,6 +236,7 @@ static void link_message(struct verify_pool *p, struct pool_link *l, const struc
     case MESSAGE_SLOTS:
         l->slots = m->slots;
         l->queue = (int)m->queue;
+        snprintf(l->reason, sizeof l->reason, "%s", m->reason ? m->reason : "");
         p->count.redeliveries += m->redelivered;
         break;
     case MESSAGE_BEGUN: job_begun(p, l, m); break;

@@ -127,6 +127,7 @@ static struct pool_job_text a_job(const struct problem *problem, const char *sou
                                   .terms = {.run = "00000000000000ff",
                                             .class = "cuda-nvidia-h200",
                                             .settings = o,
+                                            .program = KERNELRL_VERSION,
                                             .settings_hash = hash,
                                             .seed_tag = tag},
                                   .place = "12/train/3/0/1",

@@ -53,14 +53,14 @@ bool worker_pin(const char *cpus) {
 }
 
 static enum status gpu_places(const int *gpu, int n_gpus, struct worker_place **out, int *n, struct err *e) {
-    struct gpu there[GPUS_MAX];
+    struct gpu_device there[GPUS_MAX];
     const int found = hardware_gpus(there);
     *n = n_gpus > 0 ? n_gpus : found;
     if (found == 0)
         return FAIL(e, ST_DEVICE, "no GPU: the driver's library (libnvidia-ml.so.1) shows none to this process");
     *out = xcalloc((size_t)*n, sizeof **out);
     for (int i = 0; i < *n; i++) {
-        const struct gpu *g = n_gpus > 0 ? NULL : &there[i];
+        const struct gpu_device *g = n_gpus > 0 ? NULL : &there[i];
         for (int k = 0; k < found && !g; k++)
             if (there[k].index == gpu[i]) g = &there[k];
         if (!g) {

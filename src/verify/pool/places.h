@@ -7,8 +7,8 @@
 #include "verify/pool/link.h"
 
 struct worker_place {
-    struct gpu gpu; /* uuid "": none */
-    char cpus[120]; /* processors it is pinned to, "8-11,40"; "": all */
+    struct gpu_device gpu; /* uuid "": none */
+    char cpus[120];        /* processors it is pinned to, "8-11,40"; "": all */
 };
 /* slots on processors or, where slots is 0, one on each of these GPUs (n_gpus 0: on all that are visible). The caller
  * frees *out. ST_DEVICE: a GPU is not there. */

@@ -77,7 +77,7 @@ static bool all_failed(const struct verify_pool *p) {
 static void say_reasons(const struct verify_pool *p, struct str *out) {
     for (int i = 0; i < p->n_links; i++) {
         const struct pool_link *l = &p->link[i];
-        if (l->state == LINK_READY || !l->reason[0]) continue;
+        if ((l->state == LINK_READY && l->slots > 0) || !l->reason[0]) continue;
         str_addf(out, "%s%s: %s", out->len ? "; " : "", l->label, l->reason);
     }
 }
@@ -154,8 +154,11 @@ static enum status make_terms(struct verify_pool *p, bool through_queue, struct 
     TRY(secret_draw(&p->audit_key, e));
     pool_settings_hash(&p->settings, p->settings_hash);
     pool_seed_tag(p->seed, p->seed_tag);
-    p->terms = (struct pool_terms){
-        .run = p->run, .settings = p->settings, .settings_hash = p->settings_hash, .seed_tag = p->seed_tag};
+    p->terms = (struct pool_terms){.run = p->run,
+                                   .settings = p->settings,
+                                   .program = KERNELRL_VERSION,
+                                   .settings_hash = p->settings_hash,
+                                   .seed_tag = p->seed_tag};
     return ST_OK;
 }
 
@@ -199,6 +202,13 @@ fail:
 /* All workers lose their input at once, and have the same time to end. */
 static void close_links(struct verify_pool *p) {
     const double until = clock_now_s() + close_s;
+    CLEANUP_STR struct str drain = STR_INIT;
+    pool_put_drain(&drain); /* to the relay of a queue it says that this is no crash: nobody will ask for the rest */
+    for (int i = 0; i < p->n_links; i++) {
+        if (p->link[i].h.kind != POOL_NATS || !link_is_running(&p->link[i].line)) continue;
+        link_send_line(&p->link[i], &drain);
+        (void)link_write(&p->link[i].line);
+    }
     for (int i = 0; i < p->n_links; i++)
         if (p->link[i].line.to >= 0) {
             close(p->link[i].line.to);

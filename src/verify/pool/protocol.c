@@ -210,6 +210,7 @@ static enum status read_terms(const json_t *o, const char *where, struct pool_te
     json_t *settings;
     TRY(js_get_str(o, where, "run", &t->run, e));
     TRY(js_get_str(o, where, "settings_hash", &t->settings_hash, e));
+    TRY(js_get_str(o, where, "program", &t->program, e));
     TRY(js_get_str(o, where, "seed_tag", &t->seed_tag, e));
     TRY(js_get_object(o, where, "settings", &settings, e));
     if (!is_hex(t->run, 16)) return FAIL(e, ST_PARSE, "%s: run: expected 16 hex digits", where);
@@ -228,6 +229,7 @@ static enum status read_job(json_t *o, const char *where, struct pool_message *m
     TRY(js_get_f64(o, where, "budget_s", &job->budget_s, e));
     TRY(js_get_object(o, where, "problem", &problem, e));
     TRY(js_opt_bool(o, where, "alone", &job->alone, e));
+    TRY(js_opt_bool(o, where, "suspect", &job->suspect, e));
     if (json_object_get(o, "not_on"))
         TRY(read_list(o, where, "not_on", PROTOCOL_HOSTS, job->not_on, &job->n_not_on, e));
     TRY(read_problem(problem, where, &job->problem, e));
@@ -362,18 +364,20 @@ void pool_put_beat(int jobs, double probe, struct str *out) {
     end(out);
 }
 
-void pool_put_slots(int slots, int hosts, int64_t queue, int64_t redelivered, struct str *out) {
+void pool_put_slots(int slots, int hosts, int64_t queue, int64_t redelivered, const char *reason, struct str *out) {
     begin(out, MESSAGE_SLOTS);
     js_put_i64(out, "slots", slots);
     js_put_i64(out, "hosts", hosts);
     js_put_i64(out, "queue", queue);
     js_put_i64(out, "redelivered", redelivered);
+    if (reason) js_put_str(out, "reason", reason);
     end(out);
 }
 
 static void put_terms(const struct pool_terms *t, struct str *out) {
     js_put_str(out, "run", t->run);
     if (t->class) js_put_str(out, "class", t->class);
+    js_put_str(out, "program", t->program);
     js_put_str(out, "settings_hash", t->settings_hash);
     js_put_str(out, "seed_tag", t->seed_tag);
     pool_settings_put(&t->settings, "settings", out);
@@ -402,6 +406,7 @@ void pool_put_job(const struct pool_job_text *job, struct str *out) {
     js_put_str(out, "place", job->place);
     js_put_f64(out, "budget_s", job->budget_s);
     if (job->alone) js_put_bool(out, "alone", true);
+    if (job->suspect) js_put_bool(out, "suspect", true);
     if (job->n_not_on > 0) put_list(out, "not_on", job->not_on, job->n_not_on);
     js_begin(out, "problem", '{');
     js_put_str(out, "key", job->problem.key ? job->problem.key : "");

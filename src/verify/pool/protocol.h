@@ -39,6 +39,7 @@ struct pool_terms {
     const char *run, *class;        /* class: NULL where any of the worker's will do */
     struct verify_options settings; /* what decides verdicts; device is "cpu" or "cuda" */
     const char *settings_hash, *seed_tag;
+    const char *program; /* version of the program that asks */
 };
 
 /* A job: an answer to be judged. */
@@ -51,6 +52,7 @@ struct pool_job_text {
     const char *source;
     double budget_s;                    /* how long judging may take, in all */
     bool alone;                         /* true: nothing else may be judged beside it */
+    bool suspect;                       /* true: it may take its worker with it, as it did twice */
     const char *not_on[PROTOCOL_HOSTS]; /* hosts that are not to judge it */
     int n_not_on;
 };
@@ -105,7 +107,8 @@ void pool_seed_tag(uint64_t seed, char out[17]);
 /* Each appends one line with its newline. */
 void pool_put_hello(const struct pool_message *m, struct str *out);
 void pool_put_beat(int jobs, double probe, struct str *out);
-void pool_put_slots(int slots, int hosts, int64_t queue, int64_t redelivered, struct str *out);
+/* reason: why there are none; NULL: there are some, or nobody knows. */
+void pool_put_slots(int slots, int hosts, int64_t queue, int64_t redelivered, const char *reason, struct str *out);
 /* seed 0: it does not travel. */
 void pool_put_open(const struct pool_terms *t, uint64_t seed, struct str *out);
 void pool_put_ready(const char *hardware, struct str *out);

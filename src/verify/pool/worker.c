@@ -98,9 +98,11 @@ static void refuse(struct worker *w, const struct pool_message *m, const char *w
     say(w, &line);
 }
 
+static const char *version(const struct worker *w) { return w->with.version ? w->with.version : KERNELRL_VERSION; }
+
 static void say_hello(struct worker *w) {
     struct pool_message m = {.protocol = PROTOCOL_VERSION,
-                             .program = w->with.version ? w->with.version : KERNELRL_VERSION,
+                             .program = version(w),
                              .host = w->host,
                              .slots = 1,
                              .ahead = w->o->ahead,
@@ -185,7 +187,9 @@ static bool fits(struct worker *w, const struct pool_message *m, const struct po
     pool_settings_hash(&t->settings, hash);
     snprintf(ours, sizeof ours, "%s%s%s", w->class[0], w -> n_classes > 1 ? ", " : "",
              w->n_classes > 1 ? w->class[1] : "");
-    if (strcmp(hash, t->settings_hash) != 0)
+    if (strcmp(t->program, version(w)) != 0)
+        refuse(w, m, "program", version(w), t->program, "another version of the program");
+    else if (strcmp(hash, t->settings_hash) != 0)
         refuse(w, m, "settings", hash, t->settings_hash, "these settings mean something else to this program");
     else if (t->class && !knows_class(w, t->class))
         refuse(w, m, "class", ours, t->class, "another kind of machine");

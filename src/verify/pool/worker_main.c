@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "verify/pool/farm_worker.h"
 #include "verify/pool/places.h"
 #include "verify/pool/supervise.h"
 
@@ -24,13 +25,14 @@ static bool take_streams(int *in, int *out) {
 
 /* One slot. */
 static int run_slot(const struct worker_args *a, const struct worker_judge *with, int in, int out) {
-    struct gpu gpus[GPUS_MAX];
+    struct gpu_device gpus[GPUS_MAX];
     const bool on_gpu = a->gpu >= 0;
     struct worker_options o = {.in = in,
                                .out = out,
                                .name = a->name,
                                .python = a->python,
                                .cache_dir = a->cache_dir,
+                               .secret_file = a->secret,
                                .allow_weaker = a->allow_weaker,
                                .ahead = a->ahead >= 0 ? a->ahead
                                         : on_gpu      ? AHEAD_ON_GPU
@@ -51,9 +53,10 @@ static int run_slot(const struct worker_args *a, const struct worker_judge *with
     return worker_run(&o, with ? with : &verifier);
 }
 
-/* Several: what concerns a slot is passed on to its process. */
+/* Several, or those of a farm: what concerns a slot is passed on to its process. */
 static int run_crew(const struct worker_args *a, const int *gpu, int n_gpus, int in, int out) {
-    char ahead[32], python[4200], cache[4200], probe[40], beat[40];
+    char ahead[32], python[4200], cache[4200], probe[40], beat[40], secret[4200];
+    const char *folder = a->credentials ? a->credentials : getenv("KERNELRL_FARM");
     struct crew_options o = {
         .name = a->name, .slots = a->gpus ? 0 : a->slots, .gpu = gpu, .n_gpus = n_gpus, .lease_s = a->lease_s};
     int n = 0;
@@ -74,16 +77,25 @@ static int run_crew(const struct worker_args *a, const int *gpu, int n_gpus, int
         o.args[n++] = cache;
     }
     if (a->allow_weaker) o.args[n++] = "--allow-weaker";
-    return supervise_run(&o, in, out, a->beat_s);
+    if (!a->nats) return supervise_run(&o, in, out, a->beat_s);
+    if (!folder || !*folder) {
+        log_error("--nats: KERNELRL_FARM or --credentials has to name a folder with credentials (docs/farm.md)");
+        return 2;
+    }
+    snprintf(secret, sizeof secret, "--secret=%s/secret", folder);
+    o.args[n++] = secret;
+    const struct farm_worker_options farm = {.url = a->nats, .folder = folder, .crew = o, .cache = !a->no_cache};
+    return farm_worker_run(&farm);
 }
 
 int worker_main(const struct worker_args *a, const struct worker_judge *with) {
     int gpu[POOL_GPUS_MAX], n_gpus = 0, in, out;
-    log_set_level(LOG_WARN);
+    log_set_level(a->nats ? LOG_INFO : LOG_WARN); /* a farm's worker has nobody above it who would say these */
     if (a->gpus && strcmp(a->gpus, "all") != 0 && !pool_gpu_list(a->gpus, gpu, &n_gpus)) {
         log_error("--gpus: expected all, or numbers such as 0-3+6, got \"%s\"", a->gpus);
         return 2;
     }
+    if (a->nats) return run_crew(a, gpu, n_gpus, -1, -1);
     if (!take_streams(&in, &out)) {
         log_error("standard input and output: %s", strerror(errno));
         return 1;

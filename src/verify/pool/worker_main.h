@@ -9,7 +9,8 @@
 struct worker_args {       /* the command's flags */
     int slots, gpu, ahead; /* gpu, ahead -1: not given */
     const char *gpus, *cpus, *name, *python, *cache_dir;
-    bool allow_weaker;
+    const char *nats, *credentials, *secret; /* of a farm; NULL: none */
+    bool allow_weaker, no_cache;
     double beat_s, probe_s, lease_s;
 };
 #define WORKER_ARGS_INIT \
