@@ -134,7 +134,7 @@ $(BUILD)/bundled/kernelrl: $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 $(BUILD)/bundled/libkernelrl_cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D) && echo "  LD $@" && $(NVCC) $(NVFLAGS) $(CUDA_LINK) -Xlinker --disable-new-dtags,-rpath,'$$ORIGIN/../lib' -o $@ $^
 
-tests-bin: $(TEST_BIN) $(RUN_BIN)
+tests-bin: $(TEST_BIN) $(RUN_BIN) $(NATS_LIB)
 fuzz-bin: $(FUZZ_BIN)
 
 ifneq ($(NVCC),)

@@ -541,6 +541,12 @@ int farm_worker_run(const struct farm_worker_options *o) {
         ask_for_jobs(&w, now);
         beat(&w, now);
         if (is_done(&w, now)) break;
+        if (js_closed(w.js)) {
+            char why[200];
+            js_why(w.js, why, sizeof why);
+            log_error("%s: the server does not let this host in%s%s", o->url, why[0] ? ": " : "", why);
+            st = ST_WORKER;
+        }
     }
     while (w.held) { /* what did not come to its end in time */
         js_nak(w.js, w.held->ack, 0);

@@ -815,10 +815,10 @@ int relay_run(const struct relay_options *o) {
         pull(&r, now);
         hedge(&r, now);
         beat(&r, now);
-        if (!r.greeted && !js_connected(r.js) && now - began > first_connect_s) {
+        if (js_closed(r.js) || (!r.greeted && !js_connected(r.js) && now - began > first_connect_s)) {
             char why[200];
             js_why(r.js, why, sizeof why);
-            log_error("%s: no connection in %.0f s%s%s", o->url, first_connect_s, why[0] ? ": " : "", why);
+            log_error("%s: no connection%s%s", o->url, why[0] ? ": " : "", why);
             return 1;
         }
     }
