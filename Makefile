@@ -17,7 +17,7 @@ LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lc
 SRC     := $(shell find src -name '*.c' -o -name '*.cu')
 MAIN    := src/cli/main.c
 RUNNER  := src/verify/jail/runner.c
-LIB_SRC := $(filter-out %_test.c src/cuda/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
+LIB_SRC := $(filter-out %_test.c src/cuda/% src/dist/mpi/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(filter %_test.c,$(SRC))
 TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
@@ -43,13 +43,15 @@ CUDA_OBJ  := $(patsubst src/cuda/%,$(BUILD)/cuda/%.o,$(basename $(filter src/cud
 ifneq ($(NVCC),)
   CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
 endif
+# Ranks over MPI are a plugin for each MPI that there is, since their ABIs differ.
+MPI_LIB := $(foreach m,openmpi mpich,$(if $(shell command -v mpicc.$m),$(BUILD)/libkernelrl_$m.so))
 # Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU. 90a: with wgmma.
 NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
 .PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
-build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
+build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
 $(BUILD)/libkernelrl.a: $(LIB_OBJ)
@@ -91,6 +93,14 @@ $(BUILD)/cuda/%.o: src/cuda/%.cu
 $(BUILD)/cuda/%.o: src/cuda/%.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
+# What the MPI plugin needs of the program, which exports nothing, is in it.
+MPI_BASE := $(patsubst %,$(BUILD)/mpi/%.o,base err str)
+.SECONDARY: $(MPI_BASE)
+$(BUILD)/libkernelrl_%.so: src/dist/mpi/plugin.c src/dist/comm.h $(MPI_BASE)
+	@echo "  MPI $@" && mpicc.$* $(BASEFLAGS) -Wno-stringop-overflow -fPIC -shared -Wl,-z,defs -o $@ $< $(MPI_BASE)
+$(BUILD)/mpi/%.o: src/base/%.c
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
 # A program of somebody else, built against the library (tests/e2e/library.sh).

@@ -5,8 +5,8 @@
 static void one_rank(void **state) {
     (void)state;
     struct comm *c;
-    CHECK_FAILS(comm_open("mpi4", &c, &err), ST_UNSUPPORTED, "ranks \"mpi4\": expected auto or self");
-    CHECK(comm_open("auto", &c, &err));
+    CHECK_FAILS(comm_open("mpi4", NULL, &c, &err), ST_UNSUPPORTED, "ranks \"mpi4\": expected auto or self");
+    CHECK(comm_open("auto", NULL, &c, &err));
     assert_true(c->rank == 0 && c->size == 1 && c->local_rank == 0);
     int64_t v[2] = {-3, 7};
     char text[] = "abc", all[4] = {0};

@@ -440,7 +440,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.policy.model, &n_params);
-    TRY_GOTO(comm_open("auto", &t.comm, e), out);
+    TRY_GOTO(comm_open("auto", NULL, &t.comm, e), out);
     TRY_GOTO(trainer_open(t.comm, t.s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
