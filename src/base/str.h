@@ -15,8 +15,9 @@ void str_add(struct str *s, const char *p, size_t n);
 void str_adds(struct str *s, const char *cstr);
 void str_addc(struct str *s, char c);
 void str_addf(struct str *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void str_clear(struct str *s);  /* keeps the memory */
-char *str_steal(struct str *s); /* caller frees; never NULL */
+void str_reserve(struct str *s, size_t n); /* room for n bytes more, and the zero behind them */
+void str_clear(struct str *s);             /* keeps the memory */
+char *str_steal(struct str *s);            /* caller frees; never NULL */
 void str_free(struct str *s);
 const char *str_c(const struct str *s); /* "" when empty */
 

@@ -16,9 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "dist/comm.h"
 
 enum {
@@ -43,17 +43,6 @@ struct mpi_comm {
 
 static struct mpi_comm *of(struct comm *c) { return (struct mpi_comm *)c; }
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(long ns) {
-    const struct timespec t = {.tv_nsec = ns};
-    nanosleep(&t, NULL);
-}
-
 static enum status lost(const struct comm *c, const char *what, int code, struct err *e) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n;
@@ -68,7 +57,7 @@ static enum status wait_for(struct comm *c, const char *what, MPI_Request *r, in
         const int code = MPI_Testall(n, r, &done, MPI_STATUSES_IGNORE);
         if (code != MPI_SUCCESS) return lost(c, what, code, e);
         if (done) return ST_OK;
-        if (spins >= SPINS) nap(spins < 2 * SPINS ? 20000 : 200000);
+        if (spins >= SPINS) clock_nap(spins < 2 * SPINS ? 20000 : 200000);
     }
 }
 
@@ -219,7 +208,7 @@ static void end_for(struct mpi_comm *m, int rank, double silent_s) {
     for (int i = 0; m->c.rank == 0 && m->c.size > 2 && i < 20; i++) { /* MPI moves bytes while it is asked for some */
         int flag;
         MPI_Iprobe(MPI_ANY_SOURCE, TAG_ALIVE, m->pulse, &flag, MPI_STATUS_IGNORE);
-        nap(10000000);
+        clock_nap(10000000);
     }
     mpi_abort(&m->c, COMM_LOST_EXIT);
 }
@@ -236,7 +225,7 @@ static bool hear(struct mpi_comm *m, double *heard) {
         if (MPI_Recv(&sign, 1, MPI_INT32_T, s.MPI_SOURCE, TAG_ALIVE, m->pulse, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
         if (sign >= SIGN_LOST) _exit(COMM_LOST_EXIT); /* rank 0 has said why */
-        heard[s.MPI_SOURCE] = sign == SIGN_LAST ? (double)INFINITY : now_s();
+        heard[s.MPI_SOURCE] = sign == SIGN_LAST ? (double)INFINITY : clock_now_s();
     }
 }
 
@@ -269,16 +258,16 @@ static void *listen(void *ctx) {
     bool works = true;
     for (int i = 0; i < m->c.size; i++) {
         r[i] = MPI_REQUEST_NULL;
-        heard[i] = now_s();
+        heard[i] = clock_now_s();
     }
     while (works && !atomic_load(&m->closing)) {
-        const double now = now_s();
+        const double now = clock_now_s();
         for (int i = first; i < end && now - shown >= 1 && works; i++) works = show(m, i, &r[i]);
         if (now - shown >= 1) shown = now;
         works = works && hear(m, heard);
         for (int i = first; i < end && works; i++)
             if (now - heard[i] > m->timeout_s) end_for(m, i, now - heard[i]);
-        nap(100000000);
+        clock_nap(100000000);
     }
     for (int i = first; i < end && works; i++) part_from(m, i, isinf(heard[i]), &r[i]);
     free(heard);
