@@ -103,8 +103,8 @@ static void agree(struct comm *c) {
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
-    const int who = argc > 2 ? atoi(argv[2]) : 0;
-    const struct comm_options o = {.peer_timeout_s = argc > 3 ? atof(argv[3]) : 0};
+    const int who = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 0;
+    const struct comm_options o = {.peer_timeout_s = argc > 3 ? strtod(argv[3], NULL) : 0};
     const struct comm_launch launch = comm_launched();
     struct comm *c;
     if (comm_open("auto", &o, &c, &e) != ST_OK) {
