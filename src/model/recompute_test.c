@@ -155,7 +155,7 @@ static void test_find_nonfinite(void **state) {
     model_params_changed(m);
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     assert_true(model_memory(m).recomputed_layers > 1);
-    assert_true(model_find_nonfinite(m, FIND_ACTIVATIONS, where, sizeof where));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, FIND_ACTIVATIONS, where, sizeof where));
     assert_non_null(strstr(where, "activations of layer 1, gate and up projection"));
     model_free(m);
 }

@@ -8,14 +8,13 @@
 
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) {
-    int n;
-    int64_t floats;
-    const struct param *p = model_params(m, &n);
+    const struct train_set s = model_train_set(m, adapter);
+    *out = NULL;
+    if (!s.g) return FAIL(e, ST_INVALID, "adapter %d is not prepared for training (model_adapter_prepare)", adapter);
     struct trainer *t = *out = xcalloc(1, sizeof *t);
     *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
-    (void)model_grad_slab(m, &floats);
-    enum status st = adamw_create(model_backend(m), p, n, &t->opt, e);
-    if (st == ST_OK) st = fold_open(c, model_backend(m), floats, &t->sum, e);
+    enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
+    if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
     if (st == ST_OK) return ST_OK;
     trainer_close(t);
     *out = NULL;
@@ -204,9 +203,9 @@ static void hand_out(const struct micro *b, const struct datum *d) {
 /* ---- forward and backward -----------------------------------------------------------------------------------------*/
 
 /* What stopped the step, and where it began as far as that can be seen. */
-static enum status not_finite(struct model *m, const char *what, int64_t step, struct err *e) {
+static enum status not_finite(const struct trainer *t, const char *what, int64_t step, struct err *e) {
     char where[400] = "weights, activations and gradients are finite";
-    model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
+    model_find_nonfinite(t->model, t->adapter, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
     return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)step, where);
 }
 
@@ -241,7 +240,7 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                                struct train_stats *s, struct err *e) {
     TRY(model_forward(t->model, &b->batch, b->logp, b->entropy, NULL, e));
     for (int64_t i = 0; i < b->batch.N; i++)
-        if (!isfinite(b->logp[i])) return not_finite(t->model, "the log-probability of a token", c->step, e);
+        if (!isfinite(b->logp[i])) return not_finite(t, "the log-probability of a token", c->step, e);
     hand_out(b, d);
     const double earlier = s->kl_before;
     int64_t at = 0;
@@ -255,10 +254,11 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                     "and training must agree bit for bit",
                     s->kl_before);
     s->rows += b->batch.T;
-    int64_t floats;
-    model_zero_grad(t->model);
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    be->mem_zero(be, set.g, (size_t)set.n_g * sizeof(float));
     TRY(model_backward(t->model, &b->batch, b->g, e));
-    fold_add(t->sum, model_grad_slab(t->model, &floats));
+    fold_add(t->sum, set.g);
     return ST_OK;
 }
 
@@ -288,6 +288,13 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
     return ST_OK;
 }
 
+/* The parameters are those that the trainer was opened for. */
+static enum status check_prepared(const struct trainer *t, struct err *e) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    if (s.g && s.n == t->opt->n_params) return ST_OK;
+    return FAIL(e, ST_INVALID, "adapter %d is not prepared for training any more", t->adapter);
+}
+
 static void begin(struct trainer *t) {
     if (!t->begun) fold_begin(t->sum);
     t->begun = true;
@@ -304,7 +311,9 @@ static enum status check_datums(const struct trainer *t, const struct train_call
 
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) {
-    TRY(comm_agree(t->comm, check_datums(t, c, d, n, e), e)); /* all ranks refuse, or none */
+    enum status st = check_prepared(t, e);
+    if (st == ST_OK) st = check_datums(t, c, d, n, e);
+    TRY(comm_agree(t->comm, st, e)); /* all ranks refuse, or none */
     begin(t);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
@@ -319,15 +328,19 @@ void train_forget(struct trainer *t) { t->begun = false; }
 
 enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
                                  double *grad_norm, struct err *e) {
-    int n;
-    const struct param *p = model_params(t->model, &n);
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    TRY(check_prepared(t, e));
     begin(t);
-    int64_t floats;
-    fold_end(t->sum, model_grad_slab(t->model, &floats));
-    const double norm = *grad_norm = model_grad_norm(t->model);
-    if (!isfinite(norm)) return not_finite(t->model, "the gradient", step, e);
-    adamw_step(t->opt, p, n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1, false);
-    model_params_changed(t->model);
+    fold_end(t->sum, set.g);
+    const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));
+    if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);
+    adamw_step(t->opt, set.param, set.n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1,
+               false);
+    if (set.base)
+        model_params_changed(t->model);
+    else
+        model_adapter_changed(t->model, t->adapter);
     train_forget(t);
     return ST_OK;
 }

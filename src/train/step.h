@@ -46,12 +46,14 @@ struct train_call {
     bool exact;     /* true: on_policy, a log-probability other than the sampler's is an error */
 };
 
-/* What trains one set of parameters of a model: the optimizer's moments and the memory of micro-batches, which grows to
- * what the largest call needs and then no more. */
+/* What trains one set of parameters of a model: an adapter's, or all of the base's. It owns the optimizer's moments,
+ * the sum of the gradients, and memory on the host that grows to what the largest call needs and then no more. A model
+ * may have a trainer for each of its adapters: they share the memory of activations, and their calls may come in any
+ * order, one at a time. */
 struct trainer {
     struct comm *comm; /* borrowed, as the model is */
     struct model *model;
-    int adapter;          /* whose parameters are trained (ADAPTER_OWN, also where all weights are) */
+    int adapter;          /* which set: as in model_train_set */
     struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load */
     struct fold *sum;     /* of the leaves since the last step */
     int64_t train_tokens; /* rows of a micro-batch at most, where a single datum allows; may be set between calls */
@@ -62,8 +64,8 @@ struct trainer {
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */
 };
-/* The model is prepared (model_train_prepare). Takes memory for the moments and the sum of the gradients, three times
- * that of what is trained; ST_MEMORY: it does not fit. */
+/* The set is prepared (model_train_prepare, model_adapter_prepare), else ST_INVALID. Takes memory for the moments and
+ * the sum of the gradients, three times that of what is trained; ST_MEMORY: it does not fit. */
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) MUST_USE;
 void trainer_close(struct trainer *t); /* NULL is fine */
