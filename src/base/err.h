@@ -21,7 +21,8 @@
     X(SANDBOX, "sandbox", 1)           \
     X(WORKER, "worker lost", 1)        \
     X(CANCELLED, "cancelled", 130)     \
-    X(FAILED, "failed", 1)
+    X(FAILED, "failed", 1)             \
+    X(LOST, "rank lost", 75)
 
 enum status {
 #define X(name, text, code) ST_##name,

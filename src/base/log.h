@@ -6,6 +6,9 @@
 #include "base/err.h"
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+/* The process is one of several that work together: lines on stderr begin with `who` (copied), and only warnings and
+ * errors reach it. */
+void log_set_process(const char *who);
 void log_set_level(enum log_level min); /* lowest level that reaches stderr; the file gets everything */
 enum status log_open_file(const char *path, struct err *e) MUST_USE; /* appends */
 void log_close_file(void);

@@ -6,6 +6,7 @@
 #include "base/interrupt.h"
 #include "cli/cli.h"
 #include "cli/detach.h"
+#include "rl/loop/follow.h"
 #include "rl/loop/loop.h"
 #include "rl/loop/sft.h"
 
@@ -48,7 +49,9 @@ int cmd_train(int argc, char **argv) {
     if (st == ST_OK && background) st = detach(&o, &is_parent, &e);
     if (st == ST_OK && !is_parent) {
         config_dump(&c, &yaml);
-        st = train_run(&o, str_c(&yaml), interrupt_flag(), &e);
+        follow_place(&o);
+        const bool leads = strcmp(o.ranks, "self") == 0 || comm_launched().rank == 0;
+        st = leads ? train_run(&o, str_c(&yaml), interrupt_flag(), &e) : follow_run(&o, str_c(&yaml), &e);
     }
     str_free(&yaml);
     config_free(&c);

@@ -88,18 +88,20 @@ struct comm_launch comm_launched(void) {
      * MPI's mpirun also sets PMIX_RANK, which srun --mpi=pmix sets alone; MPICH's (hydra) and srun --mpi=pmi2 set
      * PMI_*. */
     static const struct {
-        const char *rank, *size, *local, *mpi;
+        const char *rank, *size, *local, *locals, *mpi;
     } known[] = {
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "openmpi"},
-        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "mpich"},
-        {"PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "openmpi"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+         "openmpi"},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpich"},
+        {"PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "openmpi"},
     };
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         const int size = number_of(known[i].size, 0), rank = number_of(known[i].rank, -1);
         if (size < 1 || rank < 0 || rank >= size) continue;
-        return (struct comm_launch){rank, size, number_of(known[i].local, number_of("SLURM_LOCALID", 0)), known[i].mpi};
+        return (struct comm_launch){rank, size, number_of(known[i].local, number_of("SLURM_LOCALID", 0)),
+                                    number_of(known[i].locals, size), known[i].mpi};
     }
-    return (struct comm_launch){.size = 1};
+    return (struct comm_launch){.size = 1, .local_size = 1};
 }
 
 /* ---- several ranks ------------------------------------------------------------------------------------------------*/

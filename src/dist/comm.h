@@ -14,7 +14,7 @@ struct comm_part {
     size_t at, n;
 };
 
-/* One thread of a rank makes all calls but abort(). An error is ST_WORKER and means that a rank or the way to it is
+/* One thread of a rank makes all calls but abort(). An error is ST_LOST and means that a rank or the way to it is
  * lost: nothing but abort() and close() may follow. Calls wait without a limit; a peer that has gone silent ends the
  * job (comm_options.peer_timeout_s). */
 struct comm {
@@ -54,11 +54,11 @@ struct comm_options {
 enum status comm_open(const char *how, const struct comm_options *o, struct comm **out, struct err *e) MUST_USE;
 void comm_close(struct comm *c); /* NULL is fine */
 
-/* How many ranks a launcher has started, and which of them this is, before any plugin is loaded: 1 and 0 where there is
- * no launcher. */
+/* How many ranks a launcher has started, and which of them this is, before any plugin is loaded: one where there is no
+ * launcher. */
 struct comm_launch {
-    int rank, size, local_rank;
-    const char *mpi; /* the ABI that it speaks, "openmpi" or "mpich"; NULL: no launcher */
+    int rank, size, local_rank, local_size; /* local: on this machine */
+    const char *mpi;                        /* the ABI that it speaks, "openmpi" or "mpich"; NULL: no launcher */
 };
 struct comm_launch comm_launched(void);
 

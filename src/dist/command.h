@@ -10,11 +10,10 @@
 enum rank_command {
     RANK_QUIT,
     RANK_SAMPLE,     /* ranks/sample.h */
-    RANK_FORWARD,    /* train/step.h */
-    RANK_ACCUMULATE, /* train/step.h */
-    RANK_FORGET,     /* train/step.h */
-    RANK_STEP,       /* train/step.h */
-    RANK_STATE,      /* ranks/ranks.h: weights and moments as rank 0 has them */
+    RANK_FORWARD,    /* train_forward */
+    RANK_ACCUMULATE, /* train_accumulate */
+    RANK_STEP,       /* train_optimizer_step */
+    RANK_STATE,      /* train_share_state */
 };
 
 /* Rank 0 gives a command; every other rank is waiting for one. In a run of one rank nothing happens. */

@@ -48,7 +48,7 @@ static enum status its_message(struct comm *c, int root, void *p, size_t n, stru
 }
 static enum status is_lost(struct comm *c, int64_t *v, int n, struct err *e) {
     (void)c, (void)v, (void)n;
-    return FAIL(e, ST_WORKER, "the way is lost");
+    return FAIL(e, ST_LOST, "the way is lost");
 }
 
 static void all_ranks_fail_together(void **state) {
@@ -66,7 +66,7 @@ static void all_ranks_fail_together(void **state) {
     assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
     assert_string_equal(err.msg, "mine");
     c.max_i64 = is_lost;
-    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_WORKER, "the way is lost");
+    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_LOST, "the way is lost");
 }
 
 static void sums_are_made_in_order(void **state) {

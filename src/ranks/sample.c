@@ -204,7 +204,7 @@ static enum status listen_to(struct comm *c, int *from, struct message_head *hea
     TRY(c->recv(c, *from, message->p, n, e));
     *rest = unpack_of(message);
     UNPACK(rest, *head);
-    if (rest->short_) return FAIL(e, ST_WORKER, "rank %d sent a message of %zu bytes", *from, n);
+    if (rest->short_) return FAIL(e, ST_LOST, "rank %d sent a message of %zu bytes", *from, n);
     return ST_OK;
 }
 
@@ -226,7 +226,7 @@ static enum status follow_messages(struct follower *f, struct str *message, stru
         if (head.what != PIECE) return ST_OK;
         f->asked = false;
         if (head.piece < 0 || head.piece >= f->x.n)
-            return FAIL(e, ST_WORKER, "rank 0 gave piece %lld of %d", (long long)head.piece, f->x.n);
+            return FAIL(e, ST_LOST, "rank 0 gave piece %lld of %d", (long long)head.piece, f->x.n);
         if (f->cancelled) continue;
         TRY(take_on(f->s, &f->x, (int)head.piece, &f->hand, e));
     }
@@ -286,7 +286,7 @@ enum status rank_sample_follow(struct rank_sampler *s, const struct str *payload
     CLEANUP_STR struct str message = STR_INIT;
     struct err why = {0};
     enum status st = ST_OK;
-    if (!unpack_requests(payload, &f.x)) st = FAIL(&why, ST_WORKER, "the requests of rank 0 cannot be read");
+    if (!unpack_requests(payload, &f.x)) st = FAIL(&why, ST_LOST, "the requests of rank 0 cannot be read");
     if (st == ST_OK) {
         cut(&f.x, s->comm->size);
         hand_make(&f.hand, &f.x, s);
@@ -328,11 +328,11 @@ static void count(struct leader *l, int rank, const struct piece *p) {
 
 static enum status receive(struct leader *l, int from, int64_t piece, struct unpack *rest, struct err *e) {
     if (piece < 0 || piece >= l->next || l->out[l->x.p[piece].at].ids)
-        return FAIL(e, ST_WORKER, "rank %d sent piece %lld, which it was not given", from, (long long)piece);
+        return FAIL(e, ST_LOST, "rank %d sent piece %lld, which it was not given", from, (long long)piece);
     const struct piece *p = &l->x.p[piece];
     for (int i = 0; i < p->n; i++)
         if (!unpack_sample(rest, &l->out[p->at + i]))
-            return FAIL(e, ST_WORKER, "rank %d sent samples that cannot be read", from);
+            return FAIL(e, ST_LOST, "rank %d sent samples that cannot be read", from);
     count(l, from, p);
     return ST_OK;
 }
@@ -393,7 +393,7 @@ static enum status lead_step(struct leader *l, bool *working, struct err *e) {
     return ST_OK;
 }
 
-/* Until everything is done, or something has failed, or progress says no. An error is ST_WORKER: a rank is lost. */
+/* Until everything is done, or something has failed, or progress says no. An error is ST_LOST: a rank is lost. */
 static enum status lead(struct leader *l, engine_progress_fn *progress, void *ctx, struct str *message, struct err *e) {
     while (l->st == ST_OK && !l->cancelled && l->done < l->x.total) {
         bool working = false;
@@ -417,10 +417,8 @@ enum status rank_sample(void *ctx, const struct request *req, int n_req, struct 
     struct leader l = {.s = ctx, .out = out, .x = {.req = (struct request *)(uintptr_t)req, .n_req = n_req}};
     CLEANUP_STR struct str message = STR_INIT;
     for (int i = 0; i < n_req; i++) TRY(check(&req[i], i, e));
-    if (l.s->comm->size == 1) return engine_run(l.s->engine, req, n_req, out, progress, progress_ctx, e);
     cut(&l.x, l.s->comm->size);
     memset(out, 0, (size_t)l.x.total * sizeof *out);
-    if (l.s->drawn) memset(l.s->drawn, 0, (size_t)l.s->comm->size * sizeof *l.s->drawn);
     pack_requests(&message, req, n_req);
     enum status st = command_give(l.s->comm, RANK_SAMPLE, &message, e);
     hand_make(&l.hand, &l.x, l.s);

@@ -11,7 +11,8 @@ struct rank_sampler {
     struct comm *comm;
     struct engine *engine;
     int max_batch; /* samples that the engine decodes together */
-    /* Of the last call, at rank 0: samples that each rank has drawn, [size]. The caller's memory; NULL: nobody asks. */
+    /* At rank 0, added to by every call: samples that each rank has drawn, [size]. The caller's memory; NULL: nobody
+     * asks. */
     int64_t *drawn;
 };
 
@@ -20,7 +21,7 @@ struct rank_sampler {
  * rank fails here, with that rank's message. */
 enum status rank_sample(void *ctx, const struct request *req, int n_req, struct sample *out,
                         engine_progress_fn *progress, void *progress_ctx, struct err *e) MUST_USE;
-/* What the other ranks do after RANK_SAMPLE with this payload. ST_WORKER: rank 0 is lost; what else went wrong, rank 0
+/* What the other ranks do after RANK_SAMPLE with this payload. ST_LOST: rank 0 is lost; what else went wrong, rank 0
  * has been told. */
 enum status rank_sample_follow(struct rank_sampler *s, const struct str *payload, struct err *e) MUST_USE;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "train/follow.h"
 
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) {
@@ -13,6 +14,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     if (!s.g) return FAIL(e, ST_INVALID, "adapter %d is not prepared for training (model_adapter_prepare)", adapter);
     struct trainer *t = *out = xcalloc(1, sizeof *t);
     *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
+    t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
     enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
     if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
     if (st == ST_OK) return ST_OK;
@@ -25,6 +27,7 @@ void trainer_close(struct trainer *t) {
     if (!t) return;
     adamw_free(t->opt);
     fold_close(t->sum);
+    free(t->leaves);
     arena_free(&t->datums);
     arena_free(&t->parts);
     arena_free(&t->micro);
@@ -321,6 +324,7 @@ static enum status micro_round(struct trainer *t, struct model *m, int adapter, 
     for (int r = 0; r < n; r++) {
         if (!c) hand_out(&b[r], d);
         if (c && !alone) TRY(micro_losses(c, d, &b[r], s, e));
+        if (c) t->leaves[r]++;
     }
     return c ? fold_add(t->sum, mine ? model_train_set(t->model, t->adapter).g : NULL, n, e) : ST_OK;
 }
@@ -367,9 +371,9 @@ static enum status check_datums(const struct trainer *t, const struct train_call
 
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) {
-    enum status st = check_prepared(t, e);
-    if (st == ST_OK) st = check_datums(t, c, d, n, e);
-    TRY(comm_agree(t->comm, st, e)); /* all ranks refuse, or none */
+    TRY(check_prepared(t, e));
+    TRY(check_datums(t, c, d, n, e));
+    TRY(follow_tell_accumulate(t, c, d, n, e));
     begin(t);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
@@ -377,6 +381,7 @@ enum status train_accumulate(struct trainer *t, const struct train_call *c, cons
 enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,
                           struct err *e) {
     for (int i = 0; i < n; i++) TRY(check_shape(model_cfg(m), &d[i], i, e));
+    TRY(follow_tell_forward(t, m, adapter, d, n, e));
     return micro_batches(t, m, adapter, NULL, d, n, NULL, e);
 }
 
@@ -387,6 +392,7 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     const struct train_set set = model_train_set(t->model, t->adapter);
     struct backend *be = model_backend(t->model);
     TRY(check_prepared(t, e));
+    TRY(follow_tell_step(t, c, max_grad_norm, step, e));
     begin(t);
     TRY(fold_end(t->sum, set.g, e));
     const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));

@@ -47,7 +47,7 @@ static enum status lost(const struct comm *c, const char *what, int code, struct
     char text[MPI_MAX_ERROR_STRING] = "";
     int n;
     if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) text[0] = '\0';
-    return FAIL(e, ST_WORKER, "rank %d: %s: %s", c->rank, what, *text ? text : "MPI failed");
+    return FAIL(e, ST_LOST, "rank %d: %s: %s", c->rank, what, *text ? text : "MPI failed");
 }
 
 /* Waits for n operations. */
@@ -190,7 +190,7 @@ enum { SIGN_LAST, SIGN_ALIVE, SIGN_LOST };
 
 static enum status say(struct mpi_comm *m, int to, const int32_t *sign, MPI_Request *r) {
     const int code = MPI_Isend(sign, 1, MPI_INT32_T, to, TAG_ALIVE, m->pulse, r);
-    return code == MPI_SUCCESS ? ST_OK : ST_WORKER;
+    return code == MPI_SUCCESS ? ST_OK : ST_LOST;
 }
 
 /* Ends the job. Rank 0 tells those that are left, and gives them a moment to hear it. */

@@ -132,12 +132,11 @@ static enum status open_raicl(const struct train_options *o, const volatile bool
     return raicl_open(&ro, &s->actor.raicl, e);
 }
 
-static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
-                                struct session *s, struct err *e) {
+/* The policy with its engine, and the reference. */
+static enum status open_policy(const struct train_options *given, bool training, const volatile bool *cancel,
+                               struct session *s, struct err *e) {
     struct train_options mine = *given;
     const struct train_options *const o = &mine;
-    *s = (struct session){0};
-    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
     s->pool = pool_create((int)o->threads);
     struct policy_options po = policy_of(o, s->pool);
     TRY(policy_begin(&po, cancel, &s->policy, e));
@@ -149,7 +148,14 @@ static enum status open_session(const struct train_options *given, bool training
     po = policy_of(o, s->pool); /* with what the plan has chosen */
     TRY(policy_load(&po, &s->policy, e));
     if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
-    TRY(policy_engine(&po, &s->policy, e));
+    return policy_engine(&po, &s->policy, e);
+}
+
+static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,
+                                struct session *s, struct err *e) {
+    *s = (struct session){0};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
+    TRY(open_policy(o, training, cancel, s, e));
     s->background = o->overlap == OVERLAP_ON ||
                     (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
     if (s->background) s->lease = lease_create();
@@ -173,6 +179,11 @@ enum status session_open(const struct train_options *o, const volatile bool *can
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) {
     return open_session(o, true, cancel, s, e);
+}
+
+enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) {
+    *s = (struct session){0};
+    return open_policy(o, true, NULL, s, e);
 }
 
 enum status session_prototypes(const struct train_options *o, struct session *s, struct err *e) {

@@ -178,6 +178,8 @@ static const struct {
     {"train_tokens", "src/rl/learn/update_test.c"},
     {"curriculum.by_difficulty", "src/rl/rollout/curriculum_test.c"},
     {"activation_memory", "src/model/recompute_test.c"},
+    {"ranks", "tests/e2e/ranks.sh"},
+    {"peer_timeout", "tests/e2e/ranks.sh"},
     {"kv_memory", "src/engine/engine_test.c"},
     {"roles.verifier_samples", "src/rl/loop/roles_test.c"},
     {"roles.verifier_answers", "src/rl/loop/roles_test.c"},

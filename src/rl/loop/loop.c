@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "rl/learn/session.h"
 #include "rl/learn/update.h"
+#include "rl/loop/follow.h"
 #include "rl/loop/roles.h"
 #include "rl/rollout/curriculum.h"
 #include "rl/rollout/journal.h"
@@ -23,6 +24,7 @@
 #include "rl/run/rates.h"
 #include "rl/run/run.h"
 #include "tensor/backend.h"
+#include "train/follow.h"
 
 struct training {
     const struct train_options *o;
@@ -31,6 +33,8 @@ struct training {
     struct run_dir *run;
     struct journal *journal;
     struct comm *comm;
+    struct rank_sampler sampler;
+    bool leads; /* true: the other ranks wait for commands */
     struct trainer *trainer;
     const struct problem **train, **test;
     int n_train, n_test;
@@ -431,6 +435,29 @@ static enum status resume(struct training *t, struct err *e) {
     return c.found ? load_ahead(t, c.path, e) : ST_OK;
 }
 
+/* The ranks, and the trainer with them. Sampling is theirs, too. */
+static enum status open_trainer(struct training *t, const char *resolved_yaml, struct err *e) {
+    struct policy *p = &t->s.policy;
+    TRY(follow_open(t->o, resolved_yaml, p->be, &t->comm, e));
+    const enum status st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
+    TRY(comm_agree(t->comm, st, e));
+    t->leads = true;
+    t->sampler = (struct rank_sampler){.comm = t->comm,
+                                       .engine = p->engine,
+                                       .max_batch = engine_batch_on(t->o->device),
+                                       .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
+    if (t->comm->size == 1) return ST_OK;
+    t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
+    log_info("%d ranks over %s", t->comm->size, t->comm->library);
+    return ST_OK;
+}
+
+/* The other ranks end, too. */
+static void dismiss(struct training *t) {
+    struct err e;
+    if (t->leads && command_give(t->comm, RANK_QUIT, NULL, &e) != ST_OK) t->comm->abort(t->comm, COMM_LOST_EXIT);
+}
+
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
     struct training t = {.o = o, .baseline = (double)NAN};
@@ -441,14 +468,14 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.policy.model, &n_params);
-    TRY_GOTO(comm_open("auto", NULL, &t.comm, e), out);
-    TRY_GOTO(trainer_open(t.comm, t.s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
+    TRY_GOTO(open_trainer(&t, resolved_yaml, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
+    TRY_GOTO(train_share_state(t.trainer, e), out);
     if (t.step == o->start_batch) {
         run_text(t.run, t.step, "Configuration", resolved_yaml);
         run_charts(t.run, t.step);
@@ -462,12 +489,15 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
 out:
     /* For who looks at the run afterwards: a process in the background has no one to tell. */
     if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
+    if (st == ST_LOST) t.comm->abort(t.comm, COMM_LOST_EXIT);
+    dismiss(&t);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);
     trainer_close(t.trainer);
     comm_close(t.comm);
+    free(t.sampler.drawn);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);

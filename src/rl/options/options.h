@@ -113,6 +113,8 @@ struct train_options {
     int dtype;    /* enum dtype_choice */
     int numerics; /* enum numerics */
     int64_t lora_rank, seed, threads, activation_memory, kv_memory;
+    const char *ranks; /* as comm_open takes it */
+    double peer_timeout;
     double lora_alpha;
     struct verify_options verify; /* session_verify_options() adds what follows from other keys */
     struct reward_weights reward;
