@@ -412,10 +412,17 @@ static enum status lead(struct leader *l, engine_progress_fn *progress, void *ct
     return ST_OK;
 }
 
+static enum status sample_alone(struct leader *l, engine_progress_fn *progress, void *ctx, struct err *e) {
+    TRY(engine_run(l->s->engine, l->x.req, l->x.n_req, l->out, progress, ctx, e));
+    for (int i = 0; l->s->drawn && i < l->x.n_req; i++) l->s->drawn[0] += l->x.req[i].n_samples;
+    return ST_OK;
+}
+
 enum status rank_sample(void *ctx, const struct request *req, int n_req, struct sample *out,
                         engine_progress_fn *progress, void *progress_ctx, struct err *e) {
     struct leader l = {.s = ctx, .out = out, .x = {.req = (struct request *)(uintptr_t)req, .n_req = n_req}};
     CLEANUP_STR struct str message = STR_INIT;
+    if (l.s->comm->size == 1) return sample_alone(&l, progress, progress_ctx, e);
     for (int i = 0; i < n_req; i++) TRY(check(&req[i], i, e));
     cut(&l.x, l.s->comm->size);
     memset(out, 0, (size_t)l.x.total * sizeof *out);

@@ -56,7 +56,7 @@ struct trainer {
     int adapter;          /* which set: as in model_train_set */
     struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load */
     struct fold *sum;     /* of the leaves since the last step */
-    int64_t *leaves;      /* [ranks] leaves that each rank has computed since the trainer was opened */
+    int64_t *leaves;      /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
     int64_t train_tokens; /* rows of a micro-batch at most, where a single datum allows; may be set between calls */
     /* Called before every micro-batch, when the device has done what is queued; NULL: nobody asks. */
     void (*border)(void *ctx);

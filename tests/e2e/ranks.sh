@@ -41,6 +41,49 @@ if [ -n "$found" ]; then
     check "a plugin that is none is named" bash -c \
         "KERNELRL_MPI=/no/plugin.so OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'ranks: cannot load /no/plugin.so'"
 fi
+# The same run on any number of ranks: weights, moments, answers and metrics, with the verdicts that the first one wrote.
+same_run() { # NAME RUN: all but times, and who did what
+    local a=$tmp/runs/$1 b=$tmp/runs/$2 f
+    for f in "$a"/checkpoints/final/*.safetensors; do cmp "$f" "$b/checkpoints/final/${f##*/}" || return 1; done
+    cmp "$a/verdicts.jsonl" "$b/verdicts.jsonl" || return 1
+    diff <(zstdcat "$a/traces.jsonl.zst") <(zstdcat "$b/traces.jsonl.zst") || return 1
+    diff <(plain "$a") <(plain "$b")
+}
+plain() { sed -E 's/"(time\/[a-z_]+|ranks\/size|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+train() { # RUN RANKS MPI KEY=VALUE...
+    local dir=$tmp/runs/$1 ranks=$2 mpi=$3
+    shift 3
+    [ -z "$mpi" ] || { mkdir -p "$dir" && cp "$tmp/runs/$first/verdicts.jsonl" "$dir/"; } || return 1
+    set -- "$KRL" train model_name=models/tiny threads=1 level=1 end_problem=12 batch_size=2 group_size=4 max_tokens=200 \
+        max_steps=2 train_tokens=700 num_correct_trials=2 reward_speed_weight=0.3 log_path="$dir" "$@"
+    case $mpi in
+    "") "$@" ;;
+    *) run "$ranks" "$@" ;;
+    esac
+}
+if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
+    first=lora
+    check "a run of LoRA on one rank" train lora 1 "" lora_rank=8
+    for how in 3:openmpi 2:mpich; do
+        mpi=${how#*:}
+        [ -f "$BUILD/libkernelrl_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
+        check "the same on ${how%:*} ranks over $mpi" train "lora$mpi" "${how%:*}" $mpi lora_rank=8
+        check "has the same bits" same_run lora "lora$mpi"
+    done
+    mpi=$found first=full
+    turns=(lora_rank=0 mode=multi_turn max_turns=2 max_staleness=1 kl_penalty_coef=0.1)
+    check "a run of all weights with turns, sampled ahead, with a KL term" train full 1 "" "${turns[@]}"
+    check "the same on 2 ranks" train full2 2 $mpi "${turns[@]}"
+    check "has the same bits" same_run full full2
+    check "both ranks sampled and trained" bash -c \
+        "grep -qE '\"ranks/samples_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl' && grep -qE '\"ranks/leaves_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl'"
+    check "ranks that differ are refused by name" bash -c "$(declare -f run); mpi=$mpi; cp '$KRL' '$tmp/krl' && echo >>'$tmp/krl'
+        ! run 2 sh -c 'if [ \"\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}\" = 1 ]; then k=$tmp/krl; else k=$KRL; fi
+            KERNELRL_MPI=$PWD/$BUILD/libkernelrl_$mpi.so KERNELRL_HOME=$PWD exec \$k train model_name=models/tiny log_path=$tmp/mixed' >'$tmp/mixed.out' 2>&1 &&
+        grep -q 'ranks must be alike: rank 0 on .* has \"program: .*\", rank 1 on' '$tmp/mixed.out'"
+else
+    skip "a run on several ranks" "there is no MPI, or no embedded model"
+fi
 check "where there is no plugin, what to do is said" bash -c \
     "KERNELRL_MPI=none OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'tools/setup ranks'"
 echo "1..$tap_n"

@@ -261,6 +261,21 @@ static enum status judge(struct training *t, struct rollout *r, struct rollout_t
     return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
+/* Samples drawn and leaves computed since the last step's line, in all and by each of several ranks. */
+static void rank_metrics(struct training *t, struct metrics *m) {
+    int64_t samples = 0, leaves = 0;
+    metrics_add(m, t->comm->size, "ranks/size");
+    for (int r = 0; r < t->comm->size; r++) {
+        samples += t->sampler.drawn[r];
+        leaves += t->trainer->leaves[r];
+        if (t->comm->size > 1) metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
+        if (t->comm->size > 1) metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
+        t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
+    }
+    metrics_add(m, (double)samples, "ranks/samples");
+    metrics_add(m, (double)leaves, "ranks/leaves");
+}
+
 static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
     TRY(run_traces(t->run, t->step, r, e));
@@ -274,6 +289,7 @@ static enum status write_step(struct training *t, const struct rollout *r, int c
     metrics_add(&m, t->now.reward.speed, "curriculum/speed_weight");
     if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
     missing_metrics(&t->missing, r, &m);
+    rank_metrics(t, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -446,9 +462,8 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
                                        .engine = p->engine,
                                        .max_batch = engine_batch_on(t->o->device),
                                        .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
-    if (t->comm->size == 1) return ST_OK;
     t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
-    log_info("%d ranks over %s", t->comm->size, t->comm->library);
+    if (t->comm->size > 1) log_info("%d ranks over %s", t->comm->size, t->comm->library);
     return ST_OK;
 }
 
