@@ -261,7 +261,7 @@ static enum status judge(struct training *t, struct rollout *r, struct rollout_t
     return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
-/* Samples drawn and leaves computed since the last step's line, in all and by each of several ranks. */
+/* Samples drawn and leaves computed in the step, in all and by each of several ranks. */
 static void rank_metrics(struct training *t, struct metrics *m) {
     int64_t samples = 0, leaves = 0;
     metrics_add(m, t->comm->size, "ranks/size");
@@ -270,7 +270,6 @@ static void rank_metrics(struct training *t, struct metrics *m) {
         leaves += t->trainer->leaves[r];
         if (t->comm->size > 1) metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
         if (t->comm->size > 1) metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
-        t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
     }
     metrics_add(m, (double)samples, "ranks/samples");
     metrics_add(m, (double)leaves, "ranks/leaves");
@@ -307,6 +306,7 @@ static enum status one_step(struct training *t, struct err *e) {
     struct update_stats u = {0};
     const double t0 = clock_now_s(), baseline = t->baseline;
     enum status st;
+    for (int r = 0; r < t->comm->size; r++) t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
     TRY_GOTO(judge(t, r, &times.rollout, e), out);
