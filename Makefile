@@ -126,6 +126,10 @@ $(BUILD)/emulated/base.o: src/base/base.c
 $(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
 	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
 
+# What stands in for NCCL between processes with an emulated device each.
+$(BUILD)/test/libnccl_stand_in.so: tests/cuda/nccl_stand_in.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -shared -o $@ $<
+
 # A folder that runs on another Linux: the same objects, linked to look for their libraries in ../lib.
 BUNDLE       ?= $(BUILD)/bundle
 BUNDLE_FLAGS ?=

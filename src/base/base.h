@@ -27,6 +27,11 @@ void assert_failed(const char *expr, const char *file, int line, const char *fun
 static inline int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t i64_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Bytes [at, at + n) of a buffer. */
+struct byte_span {
+    size_t at, n;
+};
+
 /* For qsort: doubles, the smallest first. */
 int ascending_f64(const void *a, const void *b);
 

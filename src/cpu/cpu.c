@@ -610,6 +610,7 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
     c->pairs = (struct pair_space){.k = isa->p, .pool = pool};
     c->be = (struct backend){
         .name = isa->name,
+        .kind = isa->name,
         .pool = pool,
         .bf16 = true,
         .logit_chunk_bytes = 16 << 20,

@@ -23,8 +23,8 @@ static enum status self_allgather(struct comm *c, const void *mine, size_t n, vo
     return ST_OK;
 }
 
-static enum status self_exchange(struct comm *c, const void *from, const struct comm_part *out, void *to,
-                                 const struct comm_part *in, struct err *e) {
+static enum status self_exchange(struct comm *c, const void *from, const struct byte_span *out, void *to,
+                                 const struct byte_span *in, struct err *e) {
     (void)c, (void)e;
     ASSERT(out->n == in->n);
     if (out->n > 0) memmove((char *)to + in->at, (const char *)from + out->at, out->n);

@@ -9,11 +9,6 @@
 
 #include "base/err.h"
 
-/* Bytes [at, at + n) of a buffer. */
-struct comm_part {
-    size_t at, n;
-};
-
 /* One thread of a rank makes all calls but abort(). An error is ST_LOST and means that a rank or the way to it is
  * lost: nothing but abort() and close() may follow. Calls wait without a limit; a peer that has gone silent ends the
  * job (comm_options.peer_timeout_s). */
@@ -26,8 +21,8 @@ struct comm {
      * v[i] becomes the largest of all ranks'. */
     enum status (*bcast)(struct comm *c, int root, void *p, size_t n, struct err *e);
     enum status (*allgather)(struct comm *c, const void *mine, size_t n, void *all, struct err *e);
-    enum status (*exchange)(struct comm *c, const void *from, const struct comm_part *out, void *to,
-                            const struct comm_part *in, struct err *e);
+    enum status (*exchange)(struct comm *c, const void *from, const struct byte_span *out, void *to,
+                            const struct byte_span *in, struct err *e);
     enum status (*max_i64)(struct comm *c, int64_t *v, int n, struct err *e);
     /* From one rank to another, which calls recv with the same n. Messages of one rank arrive in their order.
      * ST_INVALID: there is no such other rank. send may return before the other side has called recv. */

@@ -21,7 +21,7 @@ static void one_rank(void **state) {
     size_t n;
     CHECK(c->probe(c, &there, &from, &n, &err));
     assert_false(there);
-    const struct comm_part part = {0, sizeof text};
+    const struct byte_span part = {0, sizeof text};
     CHECK(c->exchange(c, text, &part, all, &part, &err));
     assert_string_equal(all, "abc");
     CHECK_FAILS(c->bcast(c, 1, text, 1, &err), ST_INVALID, "no rank 1");

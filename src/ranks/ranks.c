@@ -24,7 +24,7 @@ static uint64_t program_hash(void) {
 }
 
 void ranks_fingerprint(struct backend *be, struct str *out) {
-    str_addf(out, "program: %016llx\ndevice: %s\n", (unsigned long long)program_hash(), be->name);
+    str_addf(out, "program: %016llx\ndevice: %s\n", (unsigned long long)program_hash(), be->kind);
 }
 
 /* What is sent of a rank. */
@@ -63,6 +63,26 @@ enum status ranks_compare(struct comm *c, const struct str *fingerprint, struct 
     }
     free(all);
     return st;
+}
+
+enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *how, struct err *e) {
+    struct {
+        char id[PEERS_ID_BYTES], why[200];
+    } offer = {.why = "the devices have no way of their own"};
+    int64_t cannot = 1;
+    if (c->size == 1) return ST_OK;
+    /* Every rank tries to load the library; rank 0's name of the group is the one that counts. */
+    if (be->peers_id) cannot = !be->peers_id(be, offer.id, offer.why, sizeof offer.why);
+    TRY(c->max_i64(c, &cannot, 1, e));
+    if (cannot) {
+        str_addf(how, "host memory: %s", offer.why);
+        return ST_OK;
+    }
+    TRY(c->bcast(c, 0, &offer, sizeof offer, e));
+    const bool joined = be->peers_join(be, offer.id, c->rank, c->size, offer.why, sizeof offer.why);
+    TRY(comm_agree(c, joined ? ST_OK : FAIL(e, ST_DEVICE, "%s", offer.why), e));
+    str_adds(how, "NCCL");
+    return ST_OK;
 }
 
 enum status ranks_follow(struct rank_sampler *s, struct trainer *t, struct model *reference, struct err *e) {

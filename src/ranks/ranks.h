@@ -14,6 +14,10 @@ void ranks_fingerprint(struct backend *be, struct str *out);
  * first rank that differs from rank 0, its machine, and what differs. */
 enum status ranks_compare(struct comm *c, const struct str *fingerprint, struct err *e) MUST_USE;
 
+/* Lets the devices reach each other without the host's memory, where they can: all ranks or none. *how says what
+ * carries gradients ("NCCL", "host memory: libnccl.so.2 is not installed ..."). */
+enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *how, struct err *e) MUST_USE;
+
 /* A rank other than 0 carries out commands until RANK_QUIT. Errors that rank 0 has, too, end nothing here: rank 0 says
  * how to go on. ST_LOST: rank 0, or the way to it, is lost. */
 enum status ranks_follow(struct rank_sampler *s, struct trainer *t, struct model *reference, struct err *e) MUST_USE;

@@ -41,6 +41,25 @@ if [ -n "$found" ]; then
     check "a plugin that is none is named" bash -c \
         "KERNELRL_MPI=/no/plugin.so OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'ranks: cannot load /no/plugin.so'"
 fi
+# Sums over ranks: on the CPU, and on emulated devices by what stands in for NCCL and through the host's memory.
+fold=$BUILD/test/library/rank_fold plugin=$BUILD/test/libkernelrl_cuda_emulated.so stand_in=$BUILD/test/libnccl_stand_in.so
+if [ -n "$found" ]; then
+    mpi=$found
+    check "sums of gradients are built" make --no-print-directory BUILD="$BUILD" "$fold" "$stand_in"
+    for ranks in 1 2 3; do
+        check "sums over $ranks ranks in the order of the leaves" run $ranks "$fold" cpu
+    done
+    if command -v g++ >/dev/null && make --no-print-directory BUILD="$BUILD" "$plugin" >/dev/null 2>&1; then
+        export KERNELRL_CUDA_PLUGIN=$PWD/$plugin KERNELRL_EMULATE_DEVICES=3
+        KERNELRL_NCCL=$PWD/$stand_in run 3 "$fold" cuda >"$tmp/nccl" 2>&1
+        check "sums over 3 devices by NCCL's calls" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by NCCL$' '$tmp/nccl'"
+        KERNELRL_NCCL=none run 3 "$fold" cuda >"$tmp/staged" 2>&1
+        check "and without NCCL" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by host memory: libnccl' '$tmp/staged'"
+        unset KERNELRL_CUDA_PLUGIN KERNELRL_EMULATE_DEVICES
+    else
+        skip "sums over devices" "g++ is not installed"
+    fi
+fi
 # The same run on any number of ranks: weights, moments, answers and metrics, with the verdicts that the first one wrote.
 same_run() { # NAME RUN: all but times, and who did what
     local a=$tmp/runs/$1 b=$tmp/runs/$2 f

@@ -22,12 +22,12 @@ static void must(bool x, const char *what, int line) {
 static unsigned char byte(int from, int to, size_t i) { return (unsigned char)(from * 31 + to * 7 + (int)(i % 251)); }
 
 static void exchange_all(struct comm *c, size_t unit) {
-    struct comm_part out[64], in[64];
+    struct byte_span out[64], in[64];
     size_t n_out = 0, n_in = 0;
     for (int r = 0; r < c->size; r++) { /* uneven, some empty */
         const size_t a = unit * (size_t)((c->rank + 2 * r) % 3), b = unit * (size_t)((r + 2 * c->rank) % 3);
-        out[r] = (struct comm_part){n_out, a};
-        in[r] = (struct comm_part){n_in, b};
+        out[r] = (struct byte_span){n_out, a};
+        in[r] = (struct byte_span){n_in, b};
         n_out += a;
         n_in += b;
     }

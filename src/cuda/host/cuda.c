@@ -375,6 +375,7 @@ static void cuda_close(struct backend *be) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     if (cudaSetDevice(c->device) == cudaSuccess) {
         if (c->stream) cudaStreamSynchronize(c->stream);
+        nccl_close(c);
         ring_free(c);
         device_free(c, c->results.dev);
         cudaFreeHost(c->results.host);
@@ -860,6 +861,9 @@ static const struct backend table = {
     .linear_swiglu = bf16_linear_swiglu,
     .logprob_grad16 = op_logprob_grad16,
     .gather_scaled = bf16_gather_scaled,
+    .peers_id = nccl_id,
+    .peers_join = nccl_join,
+    .peers_exchange = nccl_exchange,
 };
 
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
@@ -922,7 +926,9 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
     c->lt = lt_open();
     c->profile = profile_open();
     char products[64];
-    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", device, p.name, lt_text(c->lt, products, sizeof products));
+    snprintf(c->kind, sizeof c->kind, "%s, %d multiprocessors, %s", p.name, p.multiProcessorCount,
+             lt_text(c->lt, products, sizeof products));
+    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", device, p.name, products);
     return NULL;
 }
 
@@ -938,6 +944,7 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     c->be = table;
     c->be.pool = pool;
     c->be.name = c->name;
+    c->be.kind = c->kind;
     c->device = device;
     if (open_device(c, device, msg, msg_bytes)) {
         cuda_close(&c->be);

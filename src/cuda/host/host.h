@@ -14,6 +14,7 @@ struct CUevent_st;
 struct CUgraphExec_st;
 struct lt;
 struct profile;
+struct nccl;
 
 /* Pinned memory and its twin on the device, used round and round in two halves. */
 struct ring {
@@ -152,7 +153,7 @@ struct cuda_backend {
     struct cu_dev dev;
     struct CUstream_st *stream, *side; /* side: for what may run beside, see bf16_lora_down */
     struct CUevent_st *fork, *join;
-    char name[300], error[600]; /* error: the first one, or "" */
+    char name[300], kind[300], error[600]; /* error: the first one, or "" */
     struct ring ring;
     struct results results;
     struct posted posted[POSTS_MAX]; /* a ring: n_posted from first_posted on */
@@ -169,7 +170,8 @@ struct cuda_backend {
     int n_recordings, cap_recordings;
     struct arenas arenas;
     bool no_recording;
-    struct lt *lt; /* NULL: own products */
+    struct lt *lt;     /* NULL: own products */
+    struct nccl *nccl; /* NULL until somebody asks for peers */
     struct profile *profile;
     int32_t *slot; /* of scatter, [n_slot] */
     int64_t n_slot;
@@ -244,6 +246,13 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
 /* Whether this exact product with SwiGLU behind it is for the own kernel of few rows. */
 bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
+
+/* nccl.c: the ops of peers. */
+bool nccl_id(struct backend *be, void *id, char *why, size_t why_bytes);
+bool nccl_join(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);
+void nccl_exchange(struct backend *be, const void *from, const struct byte_span *out, void *to,
+                   const struct byte_span *in);
+void nccl_close(struct cuda_backend *c);
 
 /* bf16/ops.c: the ops for weights of DT_BF16 and operands in bfloat16. */
 void bf16_weight_pack(struct backend *be, struct weight *w);

@@ -91,10 +91,10 @@ static enum status mpi_allgather(struct comm *c, const void *mine, size_t n, voi
     return ST_OK;
 }
 
-static size_t pieces_of(const struct comm_part *p) { return (p->n + PIECE - 1) / PIECE; }
+static size_t pieces_of(const struct byte_span *p) { return (p->n + PIECE - 1) / PIECE; }
 
-static enum status mpi_exchange(struct comm *c, const void *from, const struct comm_part *out, void *to,
-                                const struct comm_part *in, struct err *e) {
+static enum status mpi_exchange(struct comm *c, const void *from, const struct byte_span *out, void *to,
+                                const struct byte_span *in, struct err *e) {
     size_t most = 0;
     int n = 0, code = MPI_SUCCESS;
     if (in[c->rank].n > 0) memmove((char *)to + in[c->rank].at, (const char *)from + out[c->rank].at, in[c->rank].n);

@@ -35,7 +35,11 @@ enum status follow_open(const struct train_options *o, const char *resolved_yaml
     ranks_fingerprint(be, &mine);
     str_addf(&mine, "configuration: %016llx\n",
              (unsigned long long)hash_bytes(resolved_yaml, strlen(resolved_yaml), 0));
-    return ranks_compare(*out, &mine, e);
+    TRY(ranks_compare(*out, &mine, e));
+    CLEANUP_STR struct str how = STR_INIT;
+    TRY(ranks_join_devices(*out, be, &how, e));
+    if ((*out)->size > 1) log_info("%d ranks over %s; gradients by %s", (*out)->size, (*out)->library, str_c(&how));
+    return ST_OK;
 }
 
 enum status follow_run(const struct train_options *o, const char *resolved_yaml, struct err *e) {

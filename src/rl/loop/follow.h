@@ -11,7 +11,8 @@
  * number on the machine, 0 threads an even share of the processors. Lines of ranks other than 0 name their rank. */
 void follow_place(struct train_options *o);
 
-/* Opens the ranks as the keys say and compares them with each other; resolved_yaml is the configuration. */
+/* Opens the ranks as the keys say, compares them with each other, and lets their devices reach each other;
+ * resolved_yaml is the configuration. */
 enum status follow_open(const struct train_options *o, const char *resolved_yaml, struct backend *be, struct comm **out,
                         struct err *e) MUST_USE;
 /* The whole run of a rank other than 0. */

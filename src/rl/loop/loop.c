@@ -463,7 +463,6 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
                                        .max_batch = engine_batch_on(t->o->device),
                                        .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
     t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
-    if (t->comm->size > 1) log_info("%d ranks over %s", t->comm->size, t->comm->library);
     return ST_OK;
 }
 
