@@ -866,6 +866,13 @@ static const struct backend table = {
     .peers_exchange = nccl_exchange,
 };
 
+static void name_device(struct cuda_backend *c, const struct cudaDeviceProp *p) {
+    char products[64];
+    lt_text(c->lt, products, sizeof products);
+    snprintf(c->kind, sizeof c->kind, "%s, %d multiprocessors, %s", p->name, p->multiProcessorCount, products);
+    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", c->device, p->name, products);
+}
+
 /* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
 static const char *open_device(struct cuda_backend *c, int device, char *why, size_t size) {
     int n = 0, driver = 0;
@@ -925,10 +932,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9, p.major == 9};
     c->lt = lt_open();
     c->profile = profile_open();
-    char products[64];
-    snprintf(c->kind, sizeof c->kind, "%s, %d multiprocessors, %s", p.name, p.multiProcessorCount,
-             lt_text(c->lt, products, sizeof products));
-    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", device, p.name, products);
+    name_device(c, &p);
     return NULL;
 }
 
