@@ -100,9 +100,19 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
         ! run 2 sh -c 'if [ \"\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}\" = 1 ]; then k=$tmp/krl; else k=$KRL; fi
             KERNELRL_MPI=$PWD/$BUILD/libkernelrl_$mpi.so KERNELRL_HOME=$PWD exec \$k train model_name=models/tiny log_path=$tmp/mixed' >'$tmp/mixed.out' 2>&1 &&
         grep -q 'ranks must be alike: rank 0 on .* has \"program: .*\", rank 1 on' '$tmp/mixed.out'"
+    # Rank 1 is killed in the middle: the command starts its ranks again, and ends well.
+    check "gpus and --restarts: a lost rank costs a restart" bash -c "
+        '$KRL' train --restarts 3 gpus=2 model_name=models/tiny lora_rank=8 threads=1 level=1 end_problem=12 batch_size=2 group_size=4 \
+            max_tokens=200 max_steps=3 save_every=1 num_correct_trials=2 log_path='$tmp/again' >'$tmp/again.out' 2>&1 &
+        until grep -q '^step 1/' '$tmp/again.out' || ! kill -0 \$! 2>/dev/null; do sleep 0.1; done
+        pkill -KILL -n -f 'kernelrl train gpus=2 .*log_path=$tmp/again' || exit 1
+        wait \$! && grep -q 'a process was lost' '$tmp/again.out' && [ \$(grep -c '\"reward/mean\"' '$tmp/again/metrics.jsonl') = 3 ]"
 else
     skip "a run on several ranks" "there is no MPI, or no embedded model"
 fi
+refuses "--restarts wants a number" 2 'restarts: expected a number from 0 on, got "x"' "$KRL" train --restarts x
+refuses "without mpirun gpus says what is missing" 2 'mpirun: no such program; several ranks need an MPI' \
+    env PATH=/nowhere "$(realpath "$KRL")" train gpus=2 log_path="$tmp/none"
 check "where there is no plugin, what to do is said" bash -c \
     "KERNELRL_MPI=none OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'tools/setup ranks'"
 echo "1..$tap_n"

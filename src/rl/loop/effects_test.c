@@ -179,6 +179,7 @@ static const struct {
     {"curriculum.by_difficulty", "src/rl/rollout/curriculum_test.c"},
     {"activation_memory", "src/model/recompute_test.c"},
     {"ranks", "tests/e2e/ranks.sh"},
+    {"gpus", "tests/e2e/ranks.sh"},
     {"peer_timeout", "tests/e2e/ranks.sh"},
     {"kv_memory", "src/engine/engine_test.c"},
     {"roles.verifier_samples", "src/rl/loop/roles_test.c"},

@@ -145,6 +145,8 @@ static const struct config_key train_keys[] = {
     KEY_STRING(T, ranks, "auto",
                "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has "
                "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),
+    KEY_INT(T, gpus, "0", "[0,1024]",
+            "train starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."),
     KEY_FLOAT(T, peer_timeout, "60", "[1,)",
               "Seconds without a sign of life from another rank after which the job ends, with exit status 75."),
     KEY_INT(T, kv_memory, "0", "[0,)",
