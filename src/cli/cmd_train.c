@@ -45,7 +45,7 @@ static enum status take_flags(int *argc, char **argv, bool *background, int64_t 
             argv[kept++] = argv[i];
         }
     }
-    argv[*argc = kept] = NULL;
+    argv[ *argc = kept] = NULL;
     return ST_OK;
 }
 

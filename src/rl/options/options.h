@@ -115,7 +115,7 @@ struct train_options {
     int64_t lora_rank, seed, threads, activation_memory, kv_memory;
     const char *ranks; /* as comm_open takes it */
     double peer_timeout;
-    int64_t gpus;      /* ranks that `train` starts by mpirun; 0 or 1: none */
+    int64_t gpus; /* ranks that `train` starts by mpirun; 0 or 1: none */
     double lora_alpha;
     struct verify_options verify; /* session_verify_options() adds what follows from other keys */
     struct reward_weights reward;
