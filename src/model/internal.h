@@ -206,6 +206,8 @@ void step_space_free(struct model *m);
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
 enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
                          struct err *e) MUST_USE;
+/* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */
+void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host);
 /* lora.c. `layer` is a place in adapter.layer, and x, y and what is beside them the rows that the runs count. */
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
 /* Rows [row, row + n), behind those added before, go through this adapter (NULL: the base). */

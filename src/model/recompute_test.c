@@ -60,8 +60,7 @@ static int teardown(void **state) {
 }
 
 /* With weights that matter: random B of LoRA, and matrices large enough to bend what follows. */
-static struct model *make(const char *config, const char *dtype, enum train_what what, unsigned parts,
-                          int64_t memory) {
+static struct model *make(const char *config, const char *dtype, enum train_what what, unsigned parts, int64_t memory) {
     struct model *m;
     const struct model_options opt = {.dtype = dtype, .frozen = what == TRAIN_LORA, .activation_memory = memory};
     CHECK(model_init(config, 5, &opt, be, &m, &err));
