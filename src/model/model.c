@@ -489,7 +489,7 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wd);
         }
     }
-    if (own) adapter_pack(m, own);
+    if (own && !own->resting) adapter_pack(m, own);
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;
 }

@@ -214,6 +214,7 @@ enum status model_adapter_save(const struct model *m, int index, const char *pef
     const struct adapter *ad = adapter_of(m, index);
     if (!ad && index > ADAPTER_OWN) return FAIL(e, ST_INVALID, "%s: there is no adapter %d to save", peft_dir, index);
     if (!ad) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
+    if (ad->resting) return FAIL(e, ST_INVALID, "%s: adapter %d is at rest (model_adapter_wake)", peft_dir, index);
     TRY(fs_mkdirs(peft_dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
