@@ -310,6 +310,39 @@ static void test_mixed_steps(void **state) {
     }
 }
 
+/* Sequences that were begun with weights of an adapter that are no more go on over what they have, each for itself:
+ * they share nothing with one another, though their tokens are the same. */
+static void test_changed_under_way(void **state) {
+    (void)state;
+    enum { SEQS = 2, AT = KV_BLOCK + 8 };
+    static const int fed[SEQS] = {10, 40}, one = 1;
+    static float want[SEQS][V], got[V];
+    int32_t ids[AT];
+    for (int i = 0; i < AT; i++) ids[i] = i * 11 % V;
+    for (int together = 0; together < 2; together++)
+        for (int alone = 0; alone < (together ? 1 : SEQS); alone++) {
+            struct model *m = with_all(policy, "f32");
+            struct kv_cache *kv;
+            CHECK(kv_create(m, SEQS, AT, 0, &kv, &err));
+            for (int s = 0; s < SEQS; s++) {
+                kv_set_adapter(kv, s, 1);
+                if (together || s == alone) CHECK(model_step(m, kv, 1, &s, &fed[s], ids, got, &err));
+            }
+            fill_b(m, 1, 77);
+            for (int s = 0; s < SEQS; s++) {
+                if (!together && s != alone) continue;
+                for (int t = fed[s]; t < AT; t++) CHECK(model_step(m, kv, 1, &s, &one, &ids[t], got, &err));
+                if (together)
+                    same_bits(got, want[s], V, "changed under way", s);
+                else
+                    memcpy(want[s], got, sizeof got);
+            }
+            kv_free(kv);
+            model_free(m);
+        }
+    assert_true(memcmp(want[0], want[1], sizeof got) != 0);
+}
+
 static void refused(enum status got, enum status want, const char *says) {
     assert_int_equal(got, want);
     if (!strstr(err.msg, says)) fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
@@ -416,6 +449,11 @@ static void test_new_ones(void **state) {
     struct model *m = make(policy, "f32", 4, ADAPTER_LAYERS | ADAPTER_HEAD, 7);
     const struct train_set whole = model_train_set(m, ADAPTER_OWN);
     assert_int_equal(whole.n, 2 * (2 * 7 + 1));
+    for (int i = 0; i < whole.n; i += 2) { /* a stream for each matrix, by layer and module */
+        struct rng r = rng_make(7, (uint64_t)i);
+        const double bound = 1 / sqrt((double)whole.param[i].dim[1]);
+        assert_true(whole.param[i].w[0] == (float)((2 * rng_next_f64(&r) - 1) * bound));
+    }
     for (size_t k = 0; k < ARRAY_LEN(some); k++) {
         int index, n = 0;
         struct adapter_info info;
@@ -531,6 +569,7 @@ int main(void) {
         cmocka_unit_test(test_mixed_forward),
         cmocka_unit_test(test_many_wanted),
         cmocka_unit_test(test_mixed_steps),
+        cmocka_unit_test(test_changed_under_way),
         cmocka_unit_test(test_each_has_its_gradients),
         cmocka_unit_test(test_the_base_beside_adapters),
         cmocka_unit_test(test_new_ones),

@@ -31,6 +31,7 @@ struct world {
     int64_t rested, woken; /* by the engine */
 };
 struct job {
+    uint64_t order;   /* of the schedule: another one, other ops */
     int number, done; /* ops */
     int index;        /* of its adapter */
     struct trainer *t;
@@ -46,14 +47,19 @@ struct op_result {
     uint64_t weights;
 };
 
-/* ---- the ops of a job, which its number and theirs tell -----------------------------------------------------------*/
+/* ---- the ops of a job, which the schedule and two numbers tell
+ * -----------------------------------------------------------*/
+
+static uint64_t number_of(const struct job *j) {
+    return (j->order * 100 + (uint64_t)j->number) * 100 + (uint64_t)j->done;
+}
 
 static enum op_kind kind_of(const struct job *j) {
-    struct rng r = rng_make(41, (uint64_t)(j->number * 1000 + j->done));
+    struct rng r = rng_make(41, number_of(j));
     const uint64_t x = rng_below(&r, 20);
     if (j->done == 0) return OP_CREATE;
     if (j->done + 1 == n_ops) return OP_SAVED;
-    return x < 9 ? OP_ACCUMULATE : x < 13 ? OP_STEP : x < 17 ? OP_SAMPLE : x < 18 ? OP_SNAPSHOT : OP_CREATE;
+    return x < 7 ? OP_ACCUMULATE : x < 13 ? OP_STEP : x < 17 ? OP_SAMPLE : x < 18 ? OP_SNAPSHOT : OP_CREATE;
 }
 
 static void end_job(struct world *w, struct job *j) {
@@ -66,7 +72,7 @@ static void end_job(struct world *w, struct job *j) {
 
 /* A new model in the place of the one that there is. B is not zero, so that all gradients are there at once. */
 static void create(struct world *w, struct job *j) {
-    const uint64_t seed = (uint64_t)(j->number * 1000 + j->done);
+    const uint64_t seed = number_of(j);
     end_job(w, j);
     CHECK(model_adapter_create(w->m, &shape[j->number], seed, &j->index, &err));
     CHECK(model_adapter_prepare(w->m, j->index, &err));
@@ -85,7 +91,7 @@ static void create(struct world *w, struct job *j) {
 static void accumulate(const struct job *j, struct op_result *out) {
     static const float weights[TEXT] = {1, -0.5f, 2, 0.25f, -1, 1, 0.5f, 1, -2};
     const struct train_call c = {.loss.kind = LOSS_CROSS_ENTROPY};
-    struct rng r = rng_make(43, (uint64_t)(j->number * 1000 + j->done));
+    struct rng r = rng_make(43, number_of(j));
     int32_t ids[TEXTS][TEXT + 1];
     struct datum d[TEXTS];
     struct train_stats s = {0};
@@ -116,7 +122,7 @@ static void sample(struct world *w, const struct job *j, const struct job *all, 
         q[n++] = (struct request){.prompt = prompt,
                                   .n_prompt = PROMPT,
                                   .n_samples = 1,
-                                  .id = own ? (uint64_t)(j->number * 1000 + j->done) : 7,
+                                  .id = own ? number_of(j) : 7,
                                   .adapter = own ? adapter : all[i].index,
                                   .params = {.temperature = 1, .top_p = 1, .max_tokens = NEW, .seed = 3}};
     }
@@ -222,7 +228,7 @@ static void run_schedule(const char *dtype, uint64_t order) {
     struct world all;
     int rested = 0;
     open_world(dtype, false, order, &all);
-    for (int i = 0; i < n_jobs; i++) jobs[i].number = i;
+    for (int i = 0; i < n_jobs; i++) jobs[i] = (struct job){.order = order, .number = i};
     for (int left = n_jobs * n_ops; left > 0;) {
         struct job *j = &jobs[rng_below(&all.order, (uint64_t)n_jobs)];
         if (j->done == n_ops) continue;
@@ -235,7 +241,7 @@ static void run_schedule(const char *dtype, uint64_t order) {
     by_engine += all.rested + all.woken;
     close_world(&all, jobs, n_jobs);
     for (int i = 0; i < n_jobs; i++) {
-        struct job one = {.number = i};
+        struct job one = {.order = order, .number = i};
         struct world alone;
         open_world(dtype, true, order, &alone);
         for (int k = 0; k < n_ops; k++) {
