@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "engine/internal.h"
 
 /* ---- dropped ones -------------------------------------------------------------------------------------------------*/
@@ -134,13 +135,24 @@ enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *in
     return st;
 }
 
+/* Others than the engine have made adapters, or woken them. Where those cannot leave, a request that needs no room of
+ * theirs goes on. */
+static void keep_limit(struct engine *en, int but) {
+    struct err e;
+    bool fits;
+    if (make_room(en, 0, but, &fits, &e) != ST_OK) log_warn("adapters on the device: %s", e.msg);
+}
+
 /* *fits false: it has to wait for room. */
 static enum status wake(struct engine *en, int index, bool *fits, struct err *e) {
     struct adapter_info a;
     int64_t bytes;
     enum status st;
     *fits = true;
-    if (!model_adapter_info(en->m, index, &a) || a.place == ADAPTER_AWAKE) return ST_OK;
+    if (!model_adapter_info(en->m, index, &a) || a.place == ADAPTER_AWAKE) {
+        keep_limit(en, index);
+        return ST_OK;
+    }
     if (en->opt.adapter_bytes > 0 && a.bytes > en->opt.adapter_bytes)
         return FAIL(e, ST_MEMORY, "adapter %d takes %lld bytes, adapters may take %lld", index, (long long)a.bytes,
                     (long long)en->opt.adapter_bytes);
