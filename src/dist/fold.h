@@ -20,6 +20,8 @@ void fold_begin(struct fold *f); /* the sum is 0 */
  * number is below `leaves`. Every rank calls it. On one rank it is queued: a device's error surfaces at its next sync.
  */
 enum status fold_add(struct fold *f, const float *leaf, int leaves, struct err *e) MUST_USE;
+/* On one rank: the sum so far, n floats, for who moves it elsewhere and back. */
+float *fold_sum(struct fold *f);
 /* Copies the sum to n floats of the backend's memory, on all ranks. Queued likewise. */
 enum status fold_end(struct fold *f, float *sum, struct err *e) MUST_USE;
 

@@ -37,11 +37,15 @@ static bool input_is_in(const struct model *m, int layer, enum lora_input input)
     return (layer == m->cfg.L) == (input == LORA_OF_HN);
 }
 
-static struct param matrix_param(const struct arch *a, struct adapter *ad, const struct weight *w, int layer, int site,
-                                 const char *what) {
+/* As the next parameter. Where it has been listed before, before it rested, it has its name already. */
+static void list_matrix(const struct arch *a, struct adapter *ad, const struct weight *w, int layer, int site,
+                        const char *what) {
+    struct param *p = &ad->param[ad->n_param++];
+    p->w = w->w;
+    if (p->name) return;
     CLEANUP_STR struct str name = STR_INIT;
     adapter_tensor(a, site, layer, what, &name);
-    return (struct param){
+    *p = (struct param){
         .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
 
@@ -64,8 +68,8 @@ static void carve_input(const struct model *m, struct adapter *ad, struct carve 
         if (!slab->base) continue;
         l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
         const struct weight of_site = {.w = a, .N = R, .K = in};
-        ad->param[ad->n_param++] = matrix_param(m->cfg.arch, ad, &of_site, layer, s, "lora_A.weight");
-        ad->param[ad->n_param++] = matrix_param(m->cfg.arch, ad, &l->b[s], layer, s, "lora_B.weight");
+        list_matrix(m->cfg.arch, ad, &of_site, layer, s, "lora_A.weight");
+        list_matrix(m->cfg.arch, ad, &l->b[s], layer, s, "lora_B.weight");
         a += R * in;
     }
 }
@@ -74,6 +78,28 @@ static void carve_all(const struct model *m, struct adapter *ad, struct carve *s
     for (int i = 0; i <= m->cfg.L; i++)
         for (int g = 0; g < LORA_INPUTS; g++)
             if (input_is_in(m, i, (enum lora_input)g)) carve_input(m, ad, slab, i, (enum lora_input)g);
+}
+
+/* A slab of zeros for its weights, which are views of it. */
+static enum status take_memory(struct model *m, struct adapter *ad, struct err *e) {
+    int64_t cap = 0;
+    TRY(space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e));
+    m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
+    struct carve slab = {.base = ad->w};
+    ad->n_param = 0;
+    carve_all(m, ad, &slab);
+    return ST_OK;
+}
+
+static void give_memory(struct model *m, struct adapter *ad) {
+    for (int i = 0; i <= m->cfg.L; i++) {
+        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &ad->layer[i].a[g]);
+        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &ad->layer[i].b[s]);
+        ad->layer[i] = (struct lora){0};
+    }
+    m->be->mem_free(m->be, ad->w);
+    ad->w = NULL;
+    for (int i = 0; i < ad->n_param; i++) ad->param[i].w = NULL;
 }
 
 enum status adapter_new(struct model *m, const struct adapter_spec *s, struct adapter **out, struct err *e) {
@@ -89,16 +115,12 @@ enum status adapter_new(struct model *m, const struct adapter_spec *s, struct ad
     ad->param = xcalloc(2 * LORA_SITES * (size_t)places, sizeof *ad->param);
     struct carve slab = {0};
     carve_all(m, ad, &slab); /* counts */
-    int64_t cap = 0;
     ad->n_w = slab.used;
-    const enum status st = space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e);
+    const enum status st = take_memory(m, ad, e);
     if (st != ST_OK) {
         adapter_free(m, ad);
         return st;
     }
-    m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
-    slab = (struct carve){.base = ad->w};
-    carve_all(m, ad, &slab);
     *out = ad;
     return ST_OK;
 }
@@ -115,11 +137,8 @@ static void release(struct model *m, struct adapter *ad) {
 void adapter_free(struct model *m, struct adapter *ad) {
     if (!ad) return;
     release(m, ad);
-    for (int i = 0; i <= m->cfg.L; i++) {
-        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &ad->layer[i].a[g]);
-        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &ad->layer[i].b[s]);
-    }
-    m->be->mem_free(m->be, ad->w);
+    give_memory(m, ad);
+    rest_free(ad->resting);
     free(ad->layer);
     free(ad->param);
     json_decref(ad->peft);
@@ -181,7 +200,15 @@ int model_adapter_count(const struct model *m) { return m->n_adapters > 1 ? m->n
 enum status adapter_use(const struct model *m, int index, struct err *e) {
     struct adapter *ad = adapter_of(m, index);
     if (!model_adapter_there(m, index)) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (ad && ad->resting) return FAIL(e, ST_INVALID, "adapter %d is at rest (model_adapter_wake)", index);
     if (ad) ad->used = m->passes;
+    return ST_OK;
+}
+
+enum status adapter_awake(const struct model *m, int index, struct adapter **out, struct err *e) {
+    *out = adapter_of(m, index);
+    if (!*out) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if ((*out)->resting) return FAIL(e, ST_INVALID, "adapter %d is at rest (model_adapter_wake)", index);
     return ST_OK;
 }
 
@@ -250,8 +277,12 @@ bool model_adapter_info(const struct model *m, int index, struct adapter_info *o
     const struct adapter *ad = adapter_of(m, index);
     *out = (struct adapter_info){0};
     if (!ad) return false;
-    *out = (struct adapter_info){
-        .shape = {ad->rank, ad->alpha, parts_of(ad)}, .prepared = ad->g, .bytes = ad->bytes, .used = ad->used};
+    *out = (struct adapter_info){.shape = {ad->rank, ad->alpha, parts_of(ad)},
+                                 .prepared = ad->g,
+                                 .bytes = ad->bytes,
+                                 .rest_bytes = rest_bytes(ad->param, ad->n_param),
+                                 .used = ad->used};
+    if (ad->resting) out->place = rest_path(ad->resting) ? ADAPTER_IN_FILE : ADAPTER_IN_MEMORY;
     return true;
 }
 
@@ -312,9 +343,8 @@ enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t see
 }
 
 enum status model_adapter_copy(struct model *m, int from, int *index, struct err *e) {
-    const struct adapter *of = adapter_of(m, from);
-    struct adapter *ad;
-    if (!of) return FAIL(e, ST_INVALID, "there is no adapter %d to copy", from);
+    struct adapter *of, *ad;
+    TRY(adapter_awake(m, from, &of, e));
     struct adapter_spec spec = {.rank = of->rank, .alpha = of->alpha, .rslora = of->rslora};
     for (int i = 0; i < LORA_SITES; i++) spec.use[i] = of->use[i];
     TRY(adapter_new(m, &spec, &ad, e));
@@ -329,9 +359,9 @@ enum status model_adapter_copy(struct model *m, int from, int *index, struct err
 /* ---- training -----------------------------------------------------------------------------------------------------*/
 
 enum status model_adapter_prepare(struct model *m, int index, struct err *e) {
-    struct adapter *ad = adapter_of(m, index);
-    if (!ad) return FAIL(e, ST_INVALID, "there is no adapter %d to train", index);
+    struct adapter *ad;
     int64_t cap = 0;
+    TRY(adapter_awake(m, index, &ad, e));
     m->ts.T = -1;
     if (!ad->g) {
         TRY(space_grow(m, &ad->g, &cap, ad->n_w, "the LoRA gradients", e));
@@ -356,8 +386,52 @@ struct train_set model_train_set(const struct model *m, int adapter) {
 
 void model_adapter_changed(struct model *m, int adapter) {
     struct adapter *ad = adapter_of(m, adapter);
+    ASSERT(!ad || !ad->resting);
     if (ad)
         adapter_pack(m, ad);
     else
         model_params_changed(m);
+}
+
+/* ---- at rest ------------------------------------------------------------------------------------------------------*/
+
+enum status model_adapter_rest(struct model *m, int index, const char *path, struct err *e) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!ad) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (ad->g)
+        return FAIL(e, ST_INVALID,
+                    "adapter %d is prepared for training: its gradients must be given up first (trainer_rest, "
+                    "model_adapter_release)",
+                    index);
+    if (ad->resting && rest_path(ad->resting))
+        return FAIL(e, ST_INVALID, "adapter %d is at rest in %s already", index, rest_path(ad->resting));
+    if (ad->resting) return path ? rest_to_file(ad->resting, path, e) : ST_OK;
+    m->ts.T = -1; /* the last batch may have gone through it */
+    TRY(rest_store(m->be, ad->param, ad->n_param, path, &ad->resting, e));
+    give_memory(m, ad);
+    return ST_OK;
+}
+
+enum status model_adapter_wake(struct model *m, int index, struct err *e) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!ad) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (!ad->resting) return ST_OK;
+    const int64_t have = m->be->mem_available(m->be);
+    if (ad->bytes >= have)
+        return FAIL(e, ST_MEMORY, "adapter %d needs %.2f GB to wake, of which %.2f GB are free", index,
+                    (double)ad->bytes * 1e-9, (double)have * 1e-9);
+    enum status st = take_memory(m, ad, e);
+    if (st == ST_OK) st = rest_load(m->be, ad->resting, ad->param, ad->n_param, e);
+    if (st == ST_OK) {
+        pack_all(m, ad);
+        st = m->be->sync(m->be, e);
+    }
+    if (st != ST_OK) {
+        give_memory(m, ad);
+        err_note(e, "adapter %d", index);
+        return st;
+    }
+    rest_free(ad->resting);
+    ad->resting = NULL;
+    return ST_OK;
 }

@@ -38,13 +38,13 @@ enum status model_adapter_create(struct model *m, const struct adapter_shape *s,
                                  struct err *e) MUST_USE;
 /* Reads a PEFT folder. ST_INVALID: it was made for another base. ST_UNSUPPORTED: it holds what is not computed here. */
 enum status model_adapter_load(struct model *m, const char *peft_dir, int *index, struct err *e) MUST_USE;
-/* A snapshot: the weights of an adapter, without gradients. */
+/* A snapshot: the weights of an adapter that is awake, without gradients. */
 enum status model_adapter_copy(struct model *m, int from, int *index, struct err *e) MUST_USE;
-/* Writes a PEFT folder of an adapter. */
+/* Writes a PEFT folder of an adapter that is awake. */
 enum status model_adapter_save(const struct model *m, int index, const char *peft_dir, struct err *e) MUST_USE;
-/* Gives up its memory; what a KV cache holds of it cannot be gone on with. */
+/* Gives up its memory, and its file at rest; what a KV cache holds of it cannot be gone on with. */
 void model_adapter_drop(struct model *m, int index);
-bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it */
+bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it, once it is awake */
 int model_adapter_count(const struct model *m);             /* every index lies below this number */
 
 /* The same for the own adapter. Init and load take the place of the one that is there, which is gone also where they
@@ -60,7 +60,7 @@ int model_adapter_keep(struct model *m);
 
 /* ---- training -----------------------------------------------------------------------------------------------------*/
 
-/* Takes memory for the gradients of an adapter, or sets them to zero. Any number of adapters may be
+/* Takes memory for the gradients of an adapter that is awake, or sets them to zero. Any number of adapters may be
  * prepared; a batch that is trained on is of one of them. model_train_prepare (model.h) does this for the own one. */
 enum status model_adapter_prepare(struct model *m, int index, struct err *e) MUST_USE;
 void model_adapter_release(struct model *m, int index); /* gives the gradients up; fine where there are none */
@@ -79,11 +79,26 @@ struct train_set model_train_set(const struct model *m, int adapter);
  * caches that other adapters filled stay good. */
 void model_adapter_changed(struct model *m, int adapter);
 
+/* ---- at rest ------------------------------------------------------------------------------------------------------
+ * An adapter that nobody needs for a while may leave the device's memory, and comes back bit for bit. A batch or step
+ * that asks for one at rest is refused. It keeps its index, and what KV caches remember of it stays good. */
+
+enum adapter_place { ADAPTER_AWAKE, ADAPTER_IN_MEMORY, ADAPTER_IN_FILE };
+/* Moves its weights to host memory (path NULL) or to a file (docs/formats.md, "Files at rest"); from host memory
+ * also to a file. ST_INVALID: it is not there, in a file already, or prepared for training (model_adapter_release, or
+ * trainer_rest in train/step.h). ST_IO, with the file's name; ST_MEMORY. */
+enum status model_adapter_rest(struct model *m, int index, const char *path, struct err *e) MUST_USE;
+/* Brings them back; the file is removed. Fine where it is awake. ST_MEMORY: they do not fit the device. ST_IO,
+ * ST_PARSE and ST_INVALID: the file is not the one that was written, and the adapter stays at rest. */
+enum status model_adapter_wake(struct model *m, int index, struct err *e) MUST_USE;
+
 struct adapter_info {
     struct adapter_shape shape;
-    bool prepared; /* true: it has gradients */
-    int64_t bytes; /* of device memory that its weights take while it is awake, about */
-    int64_t used;  /* a number that every batch and step through it raises above those of all others */
+    enum adapter_place place;
+    bool prepared;      /* true: it has gradients */
+    int64_t bytes;      /* of device memory that its weights take while it is awake, about */
+    int64_t rest_bytes; /* of host memory or of a file that they take at rest */
+    int64_t used;       /* a number that every batch and step through it raises above those of all others */
 };
 /* False: there is no such adapter. */
 bool model_adapter_info(const struct model *m, int index, struct adapter_info *out);

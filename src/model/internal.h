@@ -9,6 +9,7 @@
 #include "io/safetensors.h"
 #include "model/arch.h"
 #include "model/model.h"
+#include "model/rest.h"
 #include "tensor/backend.h"
 
 /* A site of LoRA is a module: a value of enum arch_module below this. */
@@ -27,8 +28,9 @@ extern const int lora_first[LORA_INPUTS + 1];
 
 struct adapter {
     struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else */
-    float *w, *g;       /* slabs of n_w floats: weights, and gradients where it is prepared */
+    float *w, *g;       /* slabs of n_w floats: weights, NULL at rest; and gradients where it is prepared */
     int64_t n_w;
+    struct resting *resting; /* NULL: it is awake */
     int rank;
     float alpha, scale;
     bool rslora, use[LORA_SITES];
@@ -206,6 +208,8 @@ void step_space_free(struct model *m);
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
 enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
                          struct err *e) MUST_USE;
+/* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */
+void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host);
 /* lora.c. `layer` is a place in adapter.layer, and x, y and what is beside them the rows that the runs count. */
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
 /* Rows [row, row + n), behind those added before, go through this adapter (NULL: the base). */
@@ -255,7 +259,9 @@ void adapter_tensor(const struct arch *a, int site, int layer, const char *what,
 const char *adapter_base_name(const char *tensor);
 /* The adapter of an index; NULL: there is none, and rows go through the base. */
 struct adapter *adapter_of(const struct model *m, int index);
-/* Notes that a pass which begins goes through it; ST_INVALID: there is no such index. */
+/* The same, where it must be there and awake: ST_INVALID. */
+enum status adapter_awake(const struct model *m, int index, struct adapter **out, struct err *e) MUST_USE;
+/* Notes that a pass which begins goes through it; ST_INVALID: there is no such index, or it rests. */
 enum status adapter_use(const struct model *m, int index, struct err *e) MUST_USE;
 /* 0 for the base. */
 int32_t adapter_stamp(const struct model *m, int index);

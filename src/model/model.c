@@ -428,15 +428,20 @@ const struct param *model_params(struct model *m, int *count) {
     return s.param;
 }
 
-void model_param_get(const struct model *m, const struct param *p, float *w_host) {
+void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host) {
     const struct matrix_place *at = place_of(m, p);
+    const int64_t width = p->nd == 2 ? p->dim[1] : p->n, n = rows * width;
     if (at) {
-        CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
-        m->be->weight_get(m->be, at->in, at->row, p->dim[0], host);
-        for (int64_t i = 0; i < p->n; i++) w_host[i] = st_bf16_to_f32(host[i]);
+        CLEANUP_FREE uint16_t *narrow = xmalloc((size_t)n * sizeof *narrow);
+        m->be->weight_get(m->be, at->in, at->row + row, rows, narrow);
+        for (int64_t i = 0; i < n; i++) host[i] = st_bf16_to_f32(narrow[i]);
         return;
     }
-    m->be->mem_get(m->be, w_host, p->w, (size_t)p->n * sizeof(float));
+    m->be->mem_get(m->be, host, p->w + row * width, (size_t)n * sizeof(float));
+}
+
+void model_param_get(const struct model *m, const struct param *p, float *w_host) {
+    param_get_rows(m, p, 0, p->nd == 2 ? p->dim[0] : 1, w_host);
 }
 
 void model_param_put(struct model *m, const struct param *p, const float *w_host) {
@@ -484,7 +489,7 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wd);
         }
     }
-    if (own) adapter_pack(m, own);
+    if (own && !own->resting) adapter_pack(m, own);
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;
 }

@@ -1,4 +1,5 @@
 /* Adapters as PEFT writes and reads them: a folder with adapter_config.json and adapter_model.safetensors. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fs.h"
@@ -50,30 +51,90 @@ static void sites_of(const struct model *m, const struct st_file *f, bool use[LO
     }
 }
 
-/* A file that holds more than the adapter's parameters, or nothing. */
-static enum status check_rest(const struct model *m, const struct adapter *ad, const struct st_file *f, const json_t *j,
-                              const char *path, struct err *e) {
-    if (f->count == (size_t)ad->n_param && f->count > 0) return ST_OK;
-    const char *extra = "no LoRA weights at all";
-    for (size_t k = 0; k < f->count; k++) {
-        bool known = false;
-        for (int i = 0; i < ad->n_param; i++) known |= strcmp(ad->param[i].name, f->tensor[k].name) == 0;
-        if (!known) extra = f->tensor[k].name;
+/* The parameter of the base that a tensor of the file is a copy of, by its name; NULL: none. Where the head or the
+ * embeddings have adapters PEFT writes what lies under them, too, and calls it "lm_head.base_layer.weight". */
+static const struct param *copied_param(const struct model *m, const char *tensor) {
+    static const char under[] = ".base_layer.weight";
+    const char *inner = adapter_base_name(tensor);
+    if (!inner) return NULL;
+    CLEANUP_STR struct str name = STR_INIT;
+    str_adds(&name, inner);
+    if (str_has_suffix(inner, under)) {
+        str_clear(&name);
+        str_add(&name, inner, strlen(inner) - strlen(under));
+        str_adds(&name, ".weight");
     }
-    const char *inner = adapter_base_name(extra);
-    if (inner && arch_layer(m->cfg.arch, inner) >= m->cfg.L)
-        return other_base(j, e,
-                          FAIL(e, ST_INVALID, "%s: tensor \"%s\": the model has %d layers", path, extra, m->cfg.L));
-    return FAIL(e, ST_UNSUPPORTED,
-                "%s: %s: expected lora_A and lora_B of the attention and MLP projections and of the head only", path,
-                extra);
+    const char *want = m->cfg.tied && strcmp(name.p, m->head_name) == 0 ? m->table_name : name.p;
+    for (int i = 0; i < m->n_param; i++)
+        if (strcmp(m->param[i].name, want) == 0) return &m->param[i];
+    return NULL;
+}
+
+/* Whether n numbers are equal, to the accuracy of bfloat16 where one side is held in less than float32. */
+static bool same_values(const float *a, const float *b, int64_t n, bool narrow) {
+    for (int64_t i = 0; i < n; i++)
+        if (a[i] != b[i] && !(narrow && st_f32_to_bf16(a[i]) == st_f32_to_bf16(b[i]))) return false;
+    return true;
+}
+
+/* A copy of the base's weights says nothing new; other weights would be another base. */
+static enum status check_copy(const struct model *m, const struct param *p, const struct st_file *f, const char *name,
+                              struct err *e) {
+    enum { PIECE = 1 << 20 };
+    const struct st_tensor *t;
+    TRY(st_get(f, name, p->nd, p->dim, &t, e));
+    const int64_t width = p->nd == 2 ? p->dim[1] : p->n, rows = p->n / width, most = i64_max(1, PIECE / width);
+    CLEANUP_FREE float *mine = xmalloc((size_t)(most * width) * sizeof *mine),
+                       *theirs = xmalloc((size_t)(most * width) * sizeof *theirs);
+    for (int64_t row = 0; row < rows; row += most) {
+        struct st_tensor part = *t;
+        const int64_t n = i64_min(most, rows - row);
+        part.data += (size_t)(row * width) * st_dtype_bytes(t->dtype);
+        part.numel = n * width;
+        part.bytes = (size_t)part.numel * st_dtype_bytes(t->dtype);
+        TRY(st_read_f32(&part, theirs, e));
+        param_get_rows(m, p, row, n, mine);
+        TRY(m->be->sync(m->be, e));
+        if (!same_values(mine, theirs, n * width, t->dtype != ST_DTYPE_F32 || !p->w))
+            return FAIL(
+                e, ST_UNSUPPORTED,
+                "%s: tensor \"%s\" is not that of the base, and an adapter with weights of the base of its own is "
+                "not supported",
+                t->file, name);
+    }
+    return ST_OK;
+}
+
+/* What a file holds beside the adapter's parameters: copies of the base's, or something that is refused. */
+static enum status check_others(const struct model *m, const struct adapter *ad, const struct st_file *f,
+                                const json_t *j, const char *path, struct err *e) {
+    if (f->count == 0 || ad->n_param == 0)
+        return FAIL(e, ST_UNSUPPORTED,
+                    "%s: %s: expected lora_A and lora_B of the attention and MLP projections and of the head", path,
+                    f->count == 0 ? "no LoRA weights at all" : f->tensor[0].name);
+    if (f->count == (size_t)ad->n_param) return ST_OK;
+    for (size_t k = 0; k < f->count; k++) {
+        const char *name = f->tensor[k].name, *inner = adapter_base_name(name);
+        const struct param *copied = copied_param(m, name);
+        bool known = false;
+        for (int i = 0; i < ad->n_param && !known; i++) known = strcmp(ad->param[i].name, name) == 0;
+        if (copied) TRY(check_copy(m, copied, f, name, e));
+        if (known || copied) continue;
+        if (inner && arch_layer(m->cfg.arch, inner) >= m->cfg.L)
+            return other_base(j, e,
+                              FAIL(e, ST_INVALID, "%s: tensor \"%s\": the model has %d layers", path, name, m->cfg.L));
+        return FAIL(e, ST_UNSUPPORTED,
+                    "%s: %s: expected lora_A and lora_B of the attention and MLP projections and of the head only",
+                    path, name);
+    }
+    return ST_OK;
 }
 
 static enum status read_weights(struct model *m, const struct st_file *f, const json_t *j, const char *path,
                                 struct adapter *ad, struct err *e) {
     const enum status st = params_read(m, ad->param, ad->n_param, f, e);
     if (st != ST_OK) return st == ST_INVALID ? other_base(j, e, st) : st;
-    return check_rest(m, ad, f, j, path, e);
+    return check_others(m, ad, f, j, path, e);
 }
 
 /* An adapter that is in no table yet. */
@@ -153,6 +214,7 @@ enum status model_adapter_save(const struct model *m, int index, const char *pef
     const struct adapter *ad = adapter_of(m, index);
     if (!ad && index > ADAPTER_OWN) return FAIL(e, ST_INVALID, "%s: there is no adapter %d to save", peft_dir, index);
     if (!ad) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
+    if (ad->resting) return FAIL(e, ST_INVALID, "%s: adapter %d is at rest (model_adapter_wake)", peft_dir, index);
     TRY(fs_mkdirs(peft_dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);

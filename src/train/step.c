@@ -13,7 +13,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     *out = NULL;
     if (!s.g) return FAIL(e, ST_INVALID, "adapter %d is not prepared for training (model_adapter_prepare)", adapter);
     struct trainer *t = *out = xcalloc(1, sizeof *t);
-    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
+    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
     t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
     enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
     if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
@@ -28,6 +28,7 @@ void trainer_close(struct trainer *t) {
     adamw_free(t->opt);
     fold_close(t->sum);
     free(t->leaves);
+    rest_free(t->rest);
     arena_free(&t->datums);
     arena_free(&t->parts);
     arena_free(&t->micro);
@@ -351,7 +352,8 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
 /* The parameters are those that the trainer was opened for. */
 static enum status check_prepared(const struct trainer *t, struct err *e) {
     const struct train_set s = model_train_set(t->model, t->adapter);
-    if (s.g && s.n == t->opt->n_params) return ST_OK;
+    if (t->rest) return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest (trainer_wake)", t->adapter);
+    if (s.g && s.base == t->base) return ST_OK;
     return FAIL(e, ST_INVALID, "adapter %d is not prepared for training any more", t->adapter);
 }
 
@@ -404,5 +406,85 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     else
         model_adapter_changed(t->model, t->adapter);
     train_forget(t);
+    return ST_OK;
+}
+
+/* ---- at rest ------------------------------------------------------------------------------------------------------*/
+
+/* What a trainer has beside each parameter of its set: as many arrays of the same size. */
+enum { MOMENT_1, MOMENT_2, SUM, KINDS };
+static const char *const kinds[KINDS] = {"m", "v", "sum"};
+
+/* The arrays that rest, as parameters: of each kind one for each parameter. */
+static int rest_list(const struct trainer *t, struct arena *names, struct param **out) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    const int n_kinds = t->rest_sum ? KINDS : SUM;
+    struct param *p = *out = arena_array(names, struct param, n_kinds * s.n);
+    for (int k = 0; k < n_kinds; k++)
+        for (int i = 0; i < s.n; i++) {
+            float *const at[KINDS] = {t->opt->m[i], t->opt->v[i], fold_sum(t->sum) + (s.param[i].g - s.g)};
+            *p = s.param[i];
+            p->name = arena_printf(names, "%s.%s", kinds[k], s.param[i].name);
+            (p++)->w = at[k];
+        }
+    return n_kinds * s.n;
+}
+
+static void give_memory(struct trainer *t) {
+    adamw_free(t->opt);
+    fold_close(t->sum);
+    t->opt = NULL;
+    t->sum = NULL;
+    model_adapter_release(t->model, t->adapter);
+}
+
+static enum status take_memory(struct trainer *t, struct err *e) {
+    struct backend *be = model_backend(t->model);
+    TRY(model_adapter_wake(t->model, t->adapter, e));
+    TRY(model_adapter_prepare(t->model, t->adapter, e));
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    TRY(adamw_create(be, s.param, s.n, &t->opt, e));
+    TRY(fold_open(t->comm, be, s.n_g, &t->sum, e));
+    fold_begin(t->sum);
+    return ST_OK;
+}
+
+enum status trainer_rest(struct trainer *t, const char *path, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (t->base) return FAIL(e, ST_INVALID, "a trainer of all weights cannot rest, one of an adapter can");
+    if (t->comm->size > 1) return FAIL(e, ST_INVALID, "a trainer of several ranks cannot rest");
+    if (t->rest && rest_path(t->rest))
+        return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest in %s already", t->adapter,
+                    rest_path(t->rest));
+    if (t->rest) return path ? rest_to_file(t->rest, path, e) : ST_OK;
+    TRY(check_prepared(t, e));
+    t->rest_sum = t->begun;
+    const int n = rest_list(t, &names, &p);
+    const enum status st = rest_store(model_backend(t->model), p, n, path, &t->rest, e);
+    arena_free(&names);
+    TRY(st);
+    t->rest_step = t->opt->step;
+    give_memory(t);
+    return ST_OK;
+}
+
+enum status trainer_wake(struct trainer *t, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (!t->rest) return ST_OK;
+    enum status st = take_memory(t, e);
+    if (st == ST_OK) {
+        const int n = rest_list(t, &names, &p);
+        st = rest_load(model_backend(t->model), t->rest, p, n, e);
+        arena_free(&names);
+    }
+    if (st != ST_OK) {
+        give_memory(t);
+        return st;
+    }
+    t->opt->step = t->rest_step;
+    rest_free(t->rest);
+    t->rest = NULL;
     return ST_OK;
 }
