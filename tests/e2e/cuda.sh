@@ -23,6 +23,12 @@ else
 fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
+queue=$BUILD/test/engine/queue_test
+check "the queue's test builds" make --no-print-directory BUILD="$BUILD" "$queue"
+for type in f32 bf16; do
+    check "any schedule of the queue on it gives each request its bits, $type" \
+        env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" KERNELRL_TEST_DEVICE=cuda "$queue" any_schedule_$type
+done
 # Many models over one base: what they give in a random order is what each gives alone.
 check "adapters' schedules are built" make --no-print-directory BUILD="$BUILD" "$BUILD/test/train/adapters_test"
 check "adapters in turns, at rest and awake, give the bits of each alone" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" \
