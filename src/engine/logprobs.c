@@ -20,12 +20,22 @@ static void top_of_row(const float *logits, int64_t V, int k, int32_t *ids) {
     }
 }
 
+/* What is left out has no probability. */
+static void left_out(const float *logits, const int32_t *ids, int n, float *logp) {
+    for (int i = 0; i < n; i++)
+        if (logits[ids[i]] <= SAMPLER_LEFT_OUT) logp[i] = -INFINITY;
+}
+
 void logprobs_of_row(struct engine *en, const struct request *r, const float *logits) {
     if (r->top_logprobs > 0) {
         top_of_row(logits, en->cfg.V, r->top_logprobs, en->top_ids);
         logprob_ids(logits, en->cfg.V, en->top_ids, r->top_logprobs, en->top_logp);
+        left_out(logits, en->top_ids, r->top_logprobs, en->top_logp);
     }
-    if (r->n_logprob_ids > 0) logprob_ids(logits, en->cfg.V, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+    if (r->n_logprob_ids > 0) {
+        logprob_ids(logits, en->cfg.V, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+        left_out(logits, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+    }
 }
 
 /* Of a prompt's place: row i of the pass predicts token i + 1. */
