@@ -90,7 +90,7 @@ struct http_options {
 
 /* Listens. ST_CONFIG: keys, addresses or origins that make no sense; ST_IO: the port is taken, or the like. The fronts
  * and their routes are borrowed, the rest is copied. */
-enum status http_open(const struct http_options *o, struct http_server **out, struct err *e) MUST_USE;
+enum status http_server_open(const struct http_options *o, struct http_server **out, struct err *e) MUST_USE;
 int http_port(const struct http_server *s);
 /* Calls fn when fd can be read, from the server's thread. The descriptor is borrowed and taken out at the end. */
 typedef void http_fd_fn(void *ctx);
@@ -107,7 +107,7 @@ bool http_drained(const struct http_server *s); /* true: nothing is left to do *
 /* Takes on a connection that somebody else accepted; the descriptor becomes the server's. For tests. */
 enum status http_adopt(struct http_server *s, int fd, struct err *e) MUST_USE;
 /* Ends all exchanges and connections. NULL is fine. */
-void http_close(struct http_server *s);
+void http_server_close(struct http_server *s);
 
 /* ---- the request --------------------------------------------------------------------------------------------------*/
 

@@ -226,7 +226,7 @@ static enum status start(struct http_server *s, struct err *e) {
     return start_library(s, e);
 }
 
-enum status http_open(const struct http_options *o, struct http_server **out, struct err *e) {
+enum status http_server_open(const struct http_options *o, struct http_server **out, struct err *e) {
     struct http_server *s = xcalloc(1, sizeof *s);
     *out = NULL;
     s->o = *o;
@@ -250,7 +250,7 @@ enum status http_open(const struct http_options *o, struct http_server **out, st
         s->counts.routes[i] = xcalloc(s->front[i]->n_routes, sizeof *s->counts.routes[i]);
     const enum status st = start(s, e);
     if (st != ST_OK) {
-        http_close(s);
+        http_server_close(s);
         return st;
     }
     *out = s;
@@ -346,7 +346,7 @@ bool http_drained(const struct http_server *s) {
     return s->n_exchanges == 0 || (s->cut_since != 0 && clock_now_ns() - s->cut_since > 1000000000);
 }
 
-void http_close(struct http_server *s) {
+void http_server_close(struct http_server *s) {
     if (!s) return;
     if (s->mhd) {
         for (struct conn *c = s->conns; c; c = c->next)

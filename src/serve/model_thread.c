@@ -42,6 +42,7 @@ struct model_thread {
     struct model_call *calls, **calls_end, *called, **called_end;
     struct job *news, **news_end;
     int n_news;
+    struct engine_stats stats;
     enum model_state state;
     struct err err;
 
@@ -111,6 +112,9 @@ static void step_model(struct model_thread *t) {
         working = true;
     }
     if (working) {
+        pthread_mutex_lock(&t->lock);
+        t->stats = engine_stats(t->policy.engine);
+        pthread_mutex_unlock(&t->lock);
         tell(t);
         return;
     }
@@ -166,6 +170,18 @@ enum status model_thread_start(const struct policy_options *o, struct model_thre
 int model_thread_fd(const struct model_thread *t) { return t->fd; }
 const struct policy *model_thread_policy(const struct model_thread *t) { return &t->policy; }
 int64_t model_thread_waiting(const struct model_thread *t) { return t->waiting; }
+
+int model_thread_batch(const struct model_thread *t) {
+    return t->opt->engine.max_batch > 0 ? t->opt->engine.max_batch : ENGINE_BATCH_CPU;
+}
+
+struct engine_stats model_thread_stats(const struct model_thread *t) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&t->lock;
+    pthread_mutex_lock(lock);
+    const struct engine_stats s = t->stats;
+    pthread_mutex_unlock(lock);
+    return s;
+}
 
 enum model_state model_thread_state(const struct model_thread *t, struct err *e) {
     if (t->known_state == MODEL_FAILED && e) *e = t->err;
@@ -342,6 +358,7 @@ static void end_part(struct model_thread *t, struct engine_result *r) {
     p->done = true;
     p->status = r->status;
     p->err = r->err;
+    p->begun = r->begun_ns;
     p->prompt = r->prompt;
     r->prompt = (struct sample){0};
     pthread_mutex_lock(&j->own->lock);

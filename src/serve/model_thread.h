@@ -55,6 +55,7 @@ struct job_part {
     enum status status;
     struct err err;
     struct sample prompt; /* its log-probabilities, once done */
+    int64_t begun;        /* ns; when it left the engine's queue; 0: it never did */
 };
 struct job {
     struct job_part *part;
@@ -80,7 +81,11 @@ void job_cancel(struct job *j);
  * number; *left is set when there are more, or the sample has not ended. */
 int job_read(struct job *j, int sample, int from, int most, int32_t *ids, float *logp, int32_t *top_ids,
              float *top_logp, bool *left);
+/* What the engine has done so far. */
+struct engine_stats model_thread_stats(const struct model_thread *t);
 /* Samples of all jobs that have no token yet. */
 int64_t model_thread_waiting(const struct model_thread *t);
+/* Sequences that are decoded together. */
+int model_thread_batch(const struct model_thread *t);
 
 #endif

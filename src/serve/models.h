@@ -18,7 +18,6 @@ struct served_model {
     char fingerprint[FINGERPRINT_CHARS + 1]; /* once loaded: of all that decides the bits of an answer */
     int64_t created;                        /* Unix seconds */
     int64_t used;                           /* number of the last use, for giving up the least used one */
-    int running;                            /* requests */
     struct model_loading *load;             /* the one under way */
     int64_t failed;                         /* ns; when its last load failed; 0: it did not */
     struct err err;                         /* of that */

@@ -28,7 +28,7 @@ static bool too_long(const struct serve *s, const struct ask *a, int64_t n, stru
 
 /* Keeps the last tokens, where that is asked for. */
 static void truncate_prompt(const struct serve *s, const struct ask *a, struct ids *v) {
-    const int room = i64_max(s->max_len - i64_max(a->max_tokens, 1), 1);
+    const int64_t room = i64_max(s->max_len - i64_max(a->max_tokens, 1), 1);
     const size_t keep = a->truncate < 0 ? (size_t)room : (size_t)a->truncate;
     if (a->truncate == 0 || v->len <= keep) return;
     memmove(v->p, v->p + (v->len - keep), keep * sizeof *v->p);
@@ -113,7 +113,7 @@ static struct token_run *bad_words(struct generation *g, struct ids *flat, int *
 /* The ids that end a sample: the request's, and the model's own unless they are to be ignored. malloc'ed. */
 static int32_t *stop_ids(const struct generation *g, int *n) {
     const struct ask_ids *more = &g->a.stop_ids;
-    const struct stop_set *own = g->s->stops;
+    const struct stop_set *own = &g->s->stops;
     int32_t *ids = xmalloc(((size_t)more->n + (size_t)own->n + 1) * sizeof *ids);
     *n = 0;
     for (int i = 0; i < more->n; i++) ids[(*n)++] = more->p[i];
@@ -139,7 +139,9 @@ enum status prompts_submit(struct generation *g, int k, int adapter, struct err 
         .n_samples = a->n,
         .adapter = adapter,
         .top_logprobs = g->top,
-        .prompt_logprobs = a->prompt_logprobs >= 0 || (a->echo && a->logprobs >= 0),
+        /* With max_tokens 0 the engine has nothing else to do. */
+        .prompt_logprobs = a->prompt_logprobs >= 0 || (a->echo && a->logprobs >= 0) || a->max_tokens == 0,
+        .prompt_ranks = a->prompt_logprobs >= 0,
         .processed_logprobs = g->s->o->processed_logprobs,
         .params = {.temperature = (float)a->temperature,
                    .top_k = a->top_k,

@@ -9,6 +9,8 @@
 
 struct serve;
 
+enum serve_pooling { SERVE_POOLING_AUTO /* as the model's folder says */, SERVE_POOLING_OFF, SERVE_POOLING_MEAN, SERVE_POOLING_LAST };
+
 struct serve_name { /* of an adapter in a folder, or an alias of a name */
     const char *name, *value;
 };
@@ -26,20 +28,20 @@ struct serve_options {
     bool strict_length;       /* a request whose max_tokens does not fit is refused, not shortened */
     bool processed_logprobs;  /* log-probabilities are those of the distribution that is drawn from */
     bool inline_reasoning;    /* what stands in <think> stays in a message's content */
-    bool embeddings;          /* a model that is not made for it gives embeddings, too */
+    enum serve_pooling embeddings; /* how a text's vector comes from those of its tokens */
 };
 /* What these are unless something else is said. */
 extern const struct serve_options serve_defaults;
 
 /* Begins to open the model; the options are borrowed until serve_close(). */
 enum status serve_open(const struct serve_options *o, struct serve **out, struct err *e) MUST_USE;
-/* The front end. It is to be given to http_open(), and the server then to serve_attach(). */
+/* The front end. It is to be given to http_server_open(), and the server then to serve_attach(). */
 struct http_front serve_front(struct serve *s);
 enum status serve_attach(struct serve *s, struct http_server *http, struct err *e) MUST_USE;
 /* Whether the model could not be opened; *e says why. */
 bool serve_failed(const struct serve *s, struct err *e);
 bool serve_ready(const struct serve *s);
-/* After http_close(). NULL is fine. */
+/* After http_server_close(). NULL is fine. */
 void serve_close(struct serve *s);
 
 #endif
