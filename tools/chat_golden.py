@@ -64,7 +64,7 @@ BY_HAND = [
     [assistant("first"), user("U")],
     [user("U"), assistant("", tool_calls=[CALL]), tool("3")],
     [user("U"), assistant("text", tool_calls=[CALL, OTHER]), tool("3"), tool("noon"), assistant("so")],
-    [user("U"), assistant("<think>\nw\n</think>\n\n", tool_calls=[OTHER]), tool("noon"), assistant("<think>v</think>B")],
+    [user("U"), assistant("<think>\nw\n</think>\n\n", tool_calls=[OTHER]), tool("noon"), assistant("<think>v</think>")],
     [user("U"), assistant("c", tool_calls=[OTHER], reasoning_content="r"), tool(""), user("V")],
     [user("U"), assistant("call"), user("<tool_response>\n4\n</tool_response>"), assistant("x")],
     [tool("before all"), user("U")],
