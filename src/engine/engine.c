@@ -34,6 +34,7 @@ void sample_free(struct sample *s) {
     free(s->ids);
     free(s->logp);
     free(s->entropy);
+    free(s->rank);
     free(s->top_ids);
     free(s->top_logp);
     free(s->id_logp);
@@ -424,6 +425,7 @@ static bool begin_prompt(struct engine *en, struct ticket *t, int running) {
  * its samples at least, so only the youngest prompt can have more samples than slots. */
 static void enter_all(struct engine *en) {
     int running = 0, room = en->opt.max_batch;
+    int64_t scored = 0; /* tokens of prompts whose log-probabilities this step computes */
     en->made_room = false;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
@@ -436,8 +438,13 @@ static void enter_all(struct engine *en) {
         if (t->status == ST_OK && !model_adapter_there(en->m, t->req.adapter))
             t->status =
                 FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label, t->req.adapter);
-        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp)
+        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp) {
+            /* Those that are being decoded do not wait for more than one long prompt. */
+            en->made_room = scored > 0 && scored + t->req.n_prompt > en->opt.prefill_tokens;
+            if (en->made_room) return; /* there is room in the next step */
+            scored += t->req.n_prompt;
             t->status = logprobs_of_prompt(en, t, &t->err);
+        }
         if (t->status != ST_OK || t->req.params.max_tokens == 0) {
             ticket_end(en, t, &en->waiting);
             continue;

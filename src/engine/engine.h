@@ -94,6 +94,7 @@ struct request {
     const int32_t *logprob_ids; /* [n_logprob_ids] of these ids at each place */
     int n_logprob_ids;          /* 0..MAX_LOGPROBS */
     bool prompt_logprobs;       /* and all of this for the prompt's tokens; params.max_tokens may be 0 then */
+    bool prompt_ranks;          /* true: and the rank of each token of the prompt among all ids */
     /* True: logp, entropy, top_* and id_logp of the tokens drawn are of the distribution that they are drawn from,
      * after penalties and bias, temperature and filters (vLLM's logprobs_mode "processed_logprobs"); what is left out
      * has -INFINITY. With temperature 0, of the logits after penalties and bias. Those of a prompt stay as they are.
@@ -113,6 +114,7 @@ struct sample {     /* arrays owned by the caller through sample_free */
     int32_t *top_ids; /* [n, top_logprobs] most probable first */
     float *top_logp;  /* [n, top_logprobs] */
     float *id_logp;   /* [n, n_logprob_ids] */
+    int32_t *rank;    /* [n] of a prompt: 1 is the most probable id; ties: smaller id first. 0 for the first token */
 };
 void sample_free(struct sample *s);
 
@@ -170,6 +172,7 @@ struct engine_result {
     struct sample *samples; /* [n_samples]; none when it failed */
     int n_samples;
     struct sample prompt; /* with prompt_logprobs: n prompt tokens; the first has no log-probability, which is NaN */
+    int64_t begun_ns;     /* by CLOCK_MONOTONIC: when it left the queue; 0: it never did */
 };
 /* Takes a result that is there, of `ticket` or, 0, the oldest. False: there is none yet. The caller gives it to
  * engine_result_free. */

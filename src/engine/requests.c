@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
 
 /* ---- what can be run ----------------------------------------------------------------------------------------------*/
@@ -297,6 +298,7 @@ void queue_put(struct engine *en, struct ticket *t) {
 
 void queue_start(struct engine *en, struct ticket *t) {
     pthread_mutex_lock(&en->lock);
+    t->begun_ns = clock_now_ns();
     take_from(&en->waiting, t);
     append(&en->running, t);
     en->n_waiting--;
@@ -425,7 +427,8 @@ bool engine_poll(struct engine *en, int64_t ticket, struct engine_result *out) {
                                   .err = t->err,
                                   .samples = t->samples,
                                   .n_samples = t->status == ST_OK ? t->req.n_samples : 0,
-                                  .prompt = t->prompt};
+                                  .prompt = t->prompt,
+                                  .begun_ns = t->begun_ns};
     t->prompt = (struct sample){0};
     ticket_free(t);
     return true;
