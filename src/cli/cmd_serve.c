@@ -118,6 +118,8 @@ static const struct args_flag flags[] = {
              "So many sequences may wait; further requests get 429."),
     FLAG_FLOAT(O, serve.max_wait_s, "max-wait", "SECONDS", 0.1, 1e6, "600",
                "A request waits so long for its first token, then gets 503."),
+    FLAG_INT(O, serve.max_len, "max-len", "N", 2, INT32_MAX, "what the model can",
+             "A prompt and its answer have so many tokens together at most."),
     FLAG_INT(O, serve.max_n, "max-n", "N", 1, 4096, "128", "A request has so many answers to a prompt at most."),
     FLAG_INT(O, serve.max_samples, "max-sequences", "N", 1, 65536, "4096",
              "A request has so many prompts times answers at most."),
@@ -336,10 +338,10 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     struct serve_model model;
     struct serve *s = NULL;
     char *texts[2] = {NULL, NULL};
-    struct pool *pool = pool_create(o->threads);
-    enum status st = find_keys(o, texts, e);
     const int signals = open_signals(); /* before there are threads */
     if (signals >= 0) close(signals);
+    struct pool *pool = pool_create(o->threads);
+    enum status st = find_keys(o, texts, e);
     if (st == ST_OK) st = serve_model_find(o->model, &model, e);
     if (st == ST_OK) st = gather(o, &model, e);
     o->serve.policy.pool = pool;

@@ -144,7 +144,7 @@ void http_stream(struct exchange *x, int status, const char *content_type, const
 bool http_replied(const struct exchange *x);
 /* While x waits: calls event(x, HTTP_WOKEN), or of a stream more(). */
 void http_wake(struct exchange *x);
-/* Calls event(x, HTTP_TIME_UP) in so many seconds, unless x has a reply by then; once. */
+/* Calls event(x, HTTP_TIME_UP) in so many seconds, once; also of a stream. */
 void http_wake_after(struct exchange *x, double seconds);
 /* Adds a member to the exchange's line in the access log: `,"name":value`, as JSON. */
 void http_log_number(struct exchange *x, const char *name, int64_t value);

@@ -164,6 +164,37 @@ static const char *role_of(const json_t *m) {
     return NULL;
 }
 
+/* A text member of a message that may be missing or null. */
+static bool optional_text(struct arena *mem, const json_t *m, const char *key, const char **out, struct ask_error *e) {
+    const json_t *v = json_object_get(m, key);
+    if (!v || json_is_null(v)) return true;
+    return take_cstr(mem, v, key, out, e);
+}
+
+/* What an assistant's turn called: [{"type": "function", "function": {"name": ..., "arguments": "{...}"}}]. */
+static bool take_calls(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
+                       struct ask_error *e) {
+    const json_t *calls = json_object_get(m, "tool_calls"), *call;
+    size_t i;
+    if (!calls || json_is_null(calls)) return true;
+    if (!json_is_array(calls)) return wrong_type(calls, name, "tool_calls that are a list", e);
+    struct chat_call *list = arena_array(mem, struct chat_call, json_array_size(calls) + 1);
+    json_array_foreach(calls, i, call) {
+        const json_t *f = json_object_get(call, "function"), *arguments = json_object_get(f, "arguments");
+        if (!take_cstr(mem, json_object_get(f, "name"), "tool_calls.function.name", &list[i].name, e)) return false;
+        if (json_is_object(arguments)) {
+            CLEANUP_STR struct str text = STR_INIT;
+            js_put_json(&text, NULL, arguments);
+            list[i].arguments = arena_strdup(mem, text.p);
+        } else if (!take_cstr(mem, arguments, "tool_calls.function.arguments", &list[i].arguments, e)) {
+            return false;
+        }
+    }
+    out->calls = list;
+    out->n_calls = (int)json_array_size(calls);
+    return true;
+}
+
 static bool take_message(struct arena *mem, const json_t *m, size_t at, struct chat_message *out,
                          struct ask_error *e) {
     char name[48];
@@ -184,8 +215,10 @@ static bool take_message(struct arena *mem, const json_t *m, size_t at, struct c
     }
     if (strlen(text.p) != text.n)
         return ask_fail(e, NULL, "messages", "%s: content: U+0000 cannot stand in a message", name);
-    *out = (struct chat_message){role, text.p};
-    return true;
+    *out = (struct chat_message){.role = role, .content = text.p};
+    if (strcmp(role, "assistant") != 0) return true;
+    return optional_text(mem, m, "reasoning", &out->reasoning, e) &&
+           optional_text(mem, m, "reasoning_content", &out->reasoning, e) && take_calls(mem, m, name, out, e);
 }
 
 bool ask_messages(struct arena *mem, const json_t *v, const struct ask_limits *l, struct chat_message **out, int *n,
@@ -400,6 +433,13 @@ static bool take_template_kwargs(struct ask *a, const json_t *v, const char *nam
     return true;
 }
 
+static bool take_generation_prompt(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
+                                   struct ask_error *e) {
+    (void)l;
+    a->generation_given = true;
+    return ask_bool(v, name, &a->generation_prompt, e);
+}
+
 static bool take_tools(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
                        struct ask_error *e) {
     (void)l;
@@ -446,7 +486,7 @@ static const struct field fields[] = {
     CALL("prompt", ASK_COMPLETIONS, take_prompts),
     CALL("token_ids", ASK_GENERATE, take_token_ids),
     CALL("messages", ASK_CHAT, take_messages),
-    BOOL_AT("add_generation_prompt", generation_prompt, ASK_CHAT),
+    CALL("add_generation_prompt", ASK_CHAT, take_generation_prompt),
     BOOL_AT("continue_final_message", continue_final, ASK_CHAT),
     CALL("reasoning_effort", ASK_CHAT, take_effort),
     CALL("chat_template_kwargs", ASK_CHAT, take_template_kwargs),
@@ -618,6 +658,10 @@ static bool check_chat(struct ask *a, struct ask_error *e) {
     if (a->continue_final && strcmp(a->message[a->n_messages - 1].role, "assistant") != 0)
         return ask_fail(e, NULL, "continue_final_message",
                         "continue_final_message: the last message is none of the assistant");
+    if (a->continue_final && a->generation_given && a->generation_prompt)
+        return ask_fail(e, NULL, "continue_final_message",
+                        "continue_final_message and add_generation_prompt cannot both be true");
+    a->end = a->continue_final ? CHAT_CONTINUE : a->generation_prompt ? CHAT_GENERATE : CHAT_CLOSED;
     if (a->has_tools) return ask_fail(e, "unsupported_parameter", "tools", "%s: give tool_choice \"none\"", no_tools);
     return true;
 }

@@ -54,8 +54,8 @@ struct ask { /* owns what it points to */
     /* chat */
     struct chat_message *message;
     int n_messages;
-    bool generation_prompt, continue_final;
-    int thinking;
+    enum chat_end end;
+    int thinking; /* ASK_THINK_... */
 
     int n, max_tokens; /* max_tokens -1: not given */
     struct ask_texts stop, bad_words;
@@ -75,6 +75,7 @@ struct ask { /* owns what it points to */
     int n_unknown;
 
     bool chat_logprobs, top_logprobs_null; /* the parser's own */
+    bool generation_prompt, continue_final, generation_given;
     int best_of;
     bool stream_options, has_tools, wants_tools;
 };

@@ -8,6 +8,7 @@
 #include "serve/ask.h"
 #include "serve/models.h"
 #include "serve/serve.h"
+#include "serve/work.h"
 #include "text/detokenize.h"
 
 enum { MAX_UNKNOWN_FIELDS = 256 };
@@ -27,6 +28,7 @@ struct serve {
     const struct serve_options *o;
     struct http_server *http;
     struct model_thread *thread;
+    struct work_thread *worker;
     struct models models;
     struct ask_limits limits;
     int max_len; /* of a prompt and its answer, tokens */
@@ -61,7 +63,9 @@ void model_show_begin(void *serve, struct exchange *x);
 
 /* ---- tokens.c ---- */
 void tokenize_begin(void *serve, struct exchange *x);
-void detokenize_begin_request(void *serve, struct exchange *x);
+void detokenize_request_begin(void *serve, struct exchange *x);
+void tokens_event(void *serve, struct exchange *x, enum http_event e);
+void tokens_end(void *serve, struct exchange *x);
 void tokenizer_info_begin(void *serve, struct exchange *x);
 
 /* ---- admin.c ---- */

@@ -87,8 +87,11 @@ void serve_note_unknown(struct serve *s, const struct ask *a) {
     }
 #define GET(p, who, fn) \
     { .method = "GET", .path = p, .access = who, .begin = fn }
-#define POST(p, who, fn) \
-    { .method = "POST", .path = p, .access = who, .body = HTTP_JSON_BODY, .begin = fn }
+#define TOKENS(p, fn)                                                                                               \
+    {                                                                                                               \
+        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn, .event = tokens_event, \
+        .end = tokens_end                                                                                           \
+    }
 #define ADMIN(p, kind, fn)                                                                                        \
     {                                                                                                             \
         .method = "POST", .path = p, .access = HTTP_ADMIN, .body = kind, .begin = fn, .event = admin_event,       \
@@ -109,10 +112,10 @@ static const struct http_route routes[] = {
     GET("/v1/models", HTTP_OPEN, models_list_begin),
     GET("/models", HTTP_OPEN, models_list_begin),
     GET("/v1/models/*", HTTP_OPEN, model_show_begin),
-    POST("/tokenize", HTTP_KEY, tokenize_begin),
-    POST("/v1/tokenize", HTTP_KEY, tokenize_begin),
-    POST("/detokenize", HTTP_KEY, detokenize_begin_request),
-    POST("/v1/detokenize", HTTP_KEY, detokenize_begin_request),
+    TOKENS("/tokenize", tokenize_begin),
+    TOKENS("/v1/tokenize", tokenize_begin),
+    TOKENS("/detokenize", detokenize_request_begin),
+    TOKENS("/v1/detokenize", detokenize_request_begin),
     GET("/tokenizer_info", HTTP_KEY, tokenizer_info_begin),
     GET("/v1/tokenizer_info", HTTP_KEY, tokenizer_info_begin),
     ADMIN("/v1/load_lora_adapter", HTTP_JSON_BODY, adapter_load_begin),
@@ -178,6 +181,7 @@ enum status serve_open(const struct serve_options *o, struct serve **out, struct
     s->o = o;
     serve_metrics_begin(&s->metrics);
     enum status st = model_thread_start(&o->policy, &s->thread, e);
+    if (st == ST_OK) st = work_thread_start(s, &s->worker, e);
     if (st == ST_OK) st = name_models(s, e);
     if (st != ST_OK) {
         serve_close(s);
@@ -197,6 +201,7 @@ static void become_ready(struct serve *s) {
     const struct policy *p = model_thread_policy(s->thread);
     const struct model_config *c = model_cfg(p->model);
     s->max_len = c->max_positions;
+    if (s->o->max_len > 0 && s->o->max_len < s->max_len) s->max_len = s->o->max_len;
     s->stops = answer_stops(p->tok, c, true);
     s->limits = (struct ask_limits){.vocab = tokenizer_vocab(p->tok),
                                     .max_n = s->o->max_n,
@@ -223,11 +228,13 @@ static void collect(void *serve) {
 
 enum status serve_attach(struct serve *s, struct http_server *http, struct err *e) {
     s->http = http;
+    TRY(http_watch_fd(http, work_thread_fd(s->worker), work_thread_collect, s->worker, e));
     return http_watch_fd(http, model_thread_fd(s->thread), collect, s, e);
 }
 
 void serve_close(struct serve *s) {
     if (!s) return;
+    work_thread_stop(s->worker);
     model_thread_stop(s->thread);
     models_free(&s->models);
     for (int i = 0; i < s->n_unknown; i++) free(s->unknown[i]);
