@@ -164,8 +164,47 @@ static const char *role_of(const json_t *m) {
     return NULL;
 }
 
-static bool take_message(struct arena *mem, const json_t *m, size_t at, struct chat_message *out,
-                         struct ask_error *e) {
+/* The thought of an assistant's turn, where it is given by itself. */
+static bool take_reasoning(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
+                           struct ask_error *e) {
+    const json_t *v = json_object_get(m, "reasoning_content");
+    if (!v || json_is_null(v)) v = json_object_get(m, "reasoning");
+    if (!v || json_is_null(v)) return true;
+    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+        return ask_fail(e, NULL, "messages", "%s: reasoning_content: expected a string without U+0000", name);
+    out->reasoning = arena_strdup(mem, json_string_value(v));
+    return true;
+}
+
+/* Arguments stand in a prompt as Python's json.dumps writes what they say. */
+static bool take_call(struct arena *mem, const json_t *call, const char *name, struct chat_call *out,
+                      struct ask_error *e) {
+    const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    const char *called = json_string_value(json_object_get(function, "name")), *text = json_string_value(arguments);
+    CLEANUP_JSON json_t *said = text && *text ? json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (!called || (arguments && !text) || (text && *text && !said))
+        return ask_fail(e, NULL, "messages",
+                        "%s: tool_calls: expected {\"function\": {\"name\": ..., \"arguments\": JSON text}}", name);
+    char *dump = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
+    *out = (struct chat_call){arena_strdup(mem, called), arena_strdup(mem, dump ? dump : "{}")};
+    free(dump);
+    return true;
+}
+
+static bool take_calls(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
+                       struct ask_error *e) {
+    const json_t *v = json_object_get(m, "tool_calls");
+    if (!v || json_is_null(v)) return true;
+    if (!json_is_array(v)) return ask_fail(e, NULL, "messages", "%s: tool_calls: expected a list", name);
+    struct chat_call *calls = arena_array(mem, struct chat_call, json_array_size(v) + 1);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!take_call(mem, json_array_get(v, i), name, &calls[i], e)) return false;
+    out->calls = calls;
+    out->n_calls = (int)json_array_size(v);
+    return true;
+}
+
+static bool take_message(struct arena *mem, const json_t *m, size_t at, struct chat_message *out, struct ask_error *e) {
     char name[48];
     struct ask_text text = {"", 0};
     const json_t *content = json_object_get(m, "content");
@@ -184,8 +223,9 @@ static bool take_message(struct arena *mem, const json_t *m, size_t at, struct c
     }
     if (strlen(text.p) != text.n)
         return ask_fail(e, NULL, "messages", "%s: content: U+0000 cannot stand in a message", name);
-    *out = (struct chat_message){role, text.p};
-    return true;
+    *out = (struct chat_message){.role = role, .content = text.p};
+    if (strcmp(role, "assistant") != 0) return true;
+    return take_reasoning(mem, m, name, out, e) && take_calls(mem, m, name, out, e);
 }
 
 bool ask_messages(struct arena *mem, const json_t *v, const struct ask_limits *l, struct chat_message **out, int *n,
@@ -210,7 +250,7 @@ enum field_type {
     FIELD_INT,
     FIELD_FLOAT,
     FIELD_BOOL,
-    FIELD_NOT,     /* a bool whose opposite is kept */
+    FIELD_NOT, /* a bool whose opposite is kept */
     FIELD_CALL,
     FIELD_NEUTRAL, /* only the values of the list `neutral` leave the result as it is */
     FIELD_IGNORED, /* makes no difference to a result */
@@ -354,8 +394,7 @@ static bool take_prompt_logprobs(struct ask *a, const json_t *v, const char *nam
     return take_int(v, name, 0, l->max_logprobs, &a->prompt_logprobs, e);
 }
 
-static bool take_n(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
-                   struct ask_error *e) {
+static bool take_n(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l, struct ask_error *e) {
     return take_int(v, name, 1, l->max_n, &a->n, e);
 }
 
@@ -385,6 +424,14 @@ static bool take_effort(struct ask *a, const json_t *v, const char *name, const 
     const int at = s ? str_index_in("none|minimal|low|medium|high|xhigh|max", s, '|') : -1;
     if (at < 0) return wrong_type(v, name, "none, minimal, low, medium, high, xhigh or max", e);
     if (a->thinking == ASK_THINK_DEFAULT && at == 0) a->thinking = ASK_THINK_NOT;
+    return true;
+}
+
+static bool take_generation_prompt(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
+                                   struct ask_error *e) {
+    (void)l;
+    if (!ask_bool(v, name, &a->generation_prompt, e)) return false;
+    a->wants_generation = a->generation_prompt;
     return true;
 }
 
@@ -446,7 +493,7 @@ static const struct field fields[] = {
     CALL("prompt", ASK_COMPLETIONS, take_prompts),
     CALL("token_ids", ASK_GENERATE, take_token_ids),
     CALL("messages", ASK_CHAT, take_messages),
-    BOOL_AT("add_generation_prompt", generation_prompt, ASK_CHAT),
+    CALL("add_generation_prompt", ASK_CHAT, take_generation_prompt),
     BOOL_AT("continue_final_message", continue_final, ASK_CHAT),
     CALL("reasoning_effort", ASK_CHAT, take_effort),
     CALL("chat_template_kwargs", ASK_CHAT, take_template_kwargs),
@@ -615,6 +662,9 @@ static bool check_chat(struct ask *a, struct ask_error *e) {
     if (a->logprobs >= 0 && !a->chat_logprobs)
         return ask_fail(e, NULL, "top_logprobs", "top_logprobs needs logprobs to be true");
     if (a->chat_logprobs && a->logprobs < 0 && !a->top_logprobs_null) a->logprobs = 0;
+    if (a->continue_final && a->wants_generation)
+        return ask_fail(e, NULL, "continue_final_message",
+                        "continue_final_message and add_generation_prompt: expected one of them at most");
     if (a->continue_final && strcmp(a->message[a->n_messages - 1].role, "assistant") != 0)
         return ask_fail(e, NULL, "continue_final_message",
                         "continue_final_message: the last message is none of the assistant");

@@ -14,8 +14,11 @@ void prompts_of_text(struct serve *s, struct ask_text text, bool specials, struc
 
 bool prompts_of_messages(struct serve *s, const struct ask *a, struct ids *out, struct ask_error *e) {
     const struct policy *p = model_thread_policy(s->thread);
+    const enum chat_end end = a->continue_final ? CHAT_CONTINUE : a->generation_prompt ? CHAT_GENERATE : CHAT_CLOSED;
+    enum chat_style style = p->style;
     (void)e;
-    chat_encode(p->tok, p->style, a->message, (size_t)a->n_messages, a->generation_prompt, out);
+    if (a->thinking != ASK_THINK_DEFAULT) style = chat_style_thinking(style, a->thinking == ASK_THINK);
+    chat_encode(p->tok, style, a->message, (size_t)a->n_messages, end, out);
     return true;
 }
 

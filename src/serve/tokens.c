@@ -112,7 +112,8 @@ void tokenizer_info_begin(void *serve, struct exchange *x) {
         json_decref(o);
         o = json_object();
     }
-    if (!json_object_get(o, "tokenizer_class")) json_object_set_new(o, "tokenizer_class", json_string("Qwen2Tokenizer"));
+    if (!json_object_get(o, "tokenizer_class"))
+        json_object_set_new(o, "tokenizer_class", json_string("Qwen2Tokenizer"));
     js_put_json(&out, NULL, o);
     http_reply_json(x, 200, &out);
 }
