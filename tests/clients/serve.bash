@@ -20,8 +20,10 @@ needs() { # MODULE...
     exit 0
 }
 
-serve() {
-    "$KRL" serve --model models/tiny --port 0 --api-key "$key" --access-log "$tmp/access" "$@" >"$tmp/serve.log" 2>&1 &
+serve() { serve_without_key --api-key "$key" "$@"; }
+
+serve_without_key() {
+    "$KRL" serve --model models/tiny --port 0 --access-log "$tmp/access" "$@" >"$tmp/serve.log" 2>&1 &
     server=$!
     trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$tmp"' EXIT
     for _ in $(seq 600); do
