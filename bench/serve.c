@@ -244,7 +244,9 @@ static void set_key(struct load *l, const char *arg) {
     const struct {
         const char *name;
         int *at;
-    } ints[] = {{"n=", &l->n}, {"in=", &l->in}, {"out=", &l->out}, {"stream=", &l->stream}, {"logprobs=", &l->logprobs}, {"same=", &l->same}};
+    } ints[] = {
+        {"n=", &l->n},      {"in=", &l->in}, {"out=", &l->out}, {"stream=", &l->stream}, {"logprobs=", &l->logprobs},
+        {"same=", &l->same}};
     for (size_t i = 0; i < ARRAY_LEN(ints); i++)
         if (str_has_prefix(arg, ints[i].name)) *ints[i].at = atoi(v + 1);
     if (str_has_prefix(arg, "requests=")) l->requests = atoll(v + 1);
@@ -266,7 +268,8 @@ static void report(struct load *l, double took) {
         const char *name;
         double *v;
         size_t n;
-    } all[] = {{"ttft_ms", l->first, l->n_first}, {"itl_ms", l->between, l->n_between}, {"e2el_ms", l->whole, l->n_whole}};
+    } all[] = {
+        {"ttft_ms", l->first, l->n_first}, {"itl_ms", l->between, l->n_between}, {"e2el_ms", l->whole, l->n_whole}};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         printf(", \"%s\": {\"p50\": %.3f, \"p99\": %.3f, \"max\": %.3f}", all[i].name,
                percentile(all[i].v, all[i].n, 0.5), percentile(all[i].v, all[i].n, 0.99),
@@ -275,7 +278,8 @@ static void report(struct load *l, double took) {
 }
 
 static int run_load(int argc, char **argv) {
-    struct load l = {.n = 64, .in = 128, .out = 128, .stream = 1, .logprobs = -1, .path = "/v1/completions", .cap = 4 << 20};
+    struct load l = {
+        .n = 64, .in = 128, .out = 128, .stream = 1, .logprobs = -1, .path = "/v1/completions", .cap = 4 << 20};
     if (argc < 3) return 2;
     l.port = atoi(argv[2]);
     for (int i = 3; i < argc; i++) set_key(&l, argv[i]);

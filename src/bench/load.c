@@ -62,7 +62,7 @@ void load_events_free(struct load_events *s) {
 
 /* ---- one request --------------------------------------------------------------------------------------------------*/
 
-struct exchange { /* that is under way */
+struct load_exchange { /* that is under way */
     const struct load_options *o;
     const struct load_request *q;
     struct load_reply *r;
@@ -106,7 +106,7 @@ static void take_usage(struct load_reply *r, const json_t *all) {
 }
 
 /* Adds the text of a choice's parts; true: there is some, or something else that a model has made. */
-static bool take_parts(struct exchange *x, const json_t *from) {
+static bool take_parts(struct load_exchange *x, const json_t *from) {
     static const char *const keys[] = {"text", "content", "reasoning_content", "reasoning"};
     bool any = false;
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
@@ -119,7 +119,7 @@ static bool take_parts(struct exchange *x, const json_t *from) {
 }
 
 /* The text of a reply or of a piece of one. True: it has tokens, or the reason why it ends. */
-static bool take_choice(struct exchange *x, const json_t *all) {
+static bool take_choice(struct load_exchange *x, const json_t *all) {
     const json_t *choice = json_array_get(json_object_get(all, "choices"), 0);
     if (!choice) return false;
     bool any = take_parts(x, choice);
@@ -131,7 +131,7 @@ static bool take_choice(struct exchange *x, const json_t *all) {
 
 static bool has(const char *p, size_t n, const char *what) { return mem_find(p, n, what, strlen(what)) != NULL; }
 
-static void count_piece(struct exchange *x) {
+static void count_piece(struct load_exchange *x) {
     struct load_reply *r = x->r;
     const double now = clock_now_s() - r->start_s;
     if (x->pieces++ == 0) {
@@ -147,7 +147,7 @@ static void count_piece(struct exchange *x) {
 }
 
 static void on_event(void *ctx, const char *data, size_t n) {
-    struct exchange *x = ctx;
+    struct load_exchange *x = ctx;
     if (n == 6 && memcmp(data, "[DONE]", 6) == 0) {
         x->done = true;
         return;
@@ -173,7 +173,7 @@ static void on_event(void *ctx, const char *data, size_t n) {
 }
 
 static size_t on_body(char *p, size_t one, size_t bytes, void *ctx) {
-    struct exchange *x = ctx;
+    struct load_exchange *x = ctx;
     const size_t n = one * bytes;
     long status = 0;
     curl_easy_getinfo(x->curl, CURLINFO_RESPONSE_CODE, &status);
@@ -187,7 +187,7 @@ static size_t on_body(char *p, size_t one, size_t bytes, void *ctx) {
 }
 
 /* What a whole body says, of an error or of a reply that is no stream. */
-static void take_body(struct exchange *x, long status) {
+static void take_body(struct load_exchange *x, long status) {
     struct load_reply *r = x->r;
     struct err e = {0};
     CLEANUP_JSON json_t *all = NULL;
@@ -210,7 +210,7 @@ static void take_body(struct exchange *x, long status) {
     r->ttft_s = x->last_s = clock_now_s() - r->start_s;
 }
 
-static void finish(struct exchange *x, CURLcode code) {
+static void finish(struct load_exchange *x, CURLcode code) {
     static const char nothing[] = "the reply has no text", early[] = "the stream ended before [DONE]";
     struct load_reply *r = x->r;
     long status = 0;
@@ -244,7 +244,7 @@ static struct curl_slist *make_headers(const struct load_options *o) {
     return list;
 }
 
-static void set_up(CURL *c, const char *url, const char *body, struct curl_slist *headers, struct exchange *x) {
+static void set_up(CURL *c, const char *url, const char *body, struct curl_slist *headers, struct load_exchange *x) {
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -261,7 +261,7 @@ static void set_up(CURL *c, const char *url, const char *body, struct curl_slist
 
 enum status load_json(const struct load_options *o, const char *url, const char *body, json_t **out, struct err *e) {
     struct load_reply r = {0};
-    struct exchange x = {.o = o, .r = &r, .curl = curl_easy_init()};
+    struct load_exchange x = {.o = o, .r = &r, .curl = curl_easy_init()};
     *out = NULL;
     if (!x.curl) return FAIL(e, ST_IO, "libcurl cannot be started");
     struct curl_slist *headers = make_headers(o);
@@ -286,7 +286,7 @@ struct load {
     const struct load_options *o;
     const struct load_request *request;
     struct load_reply *reply;
-    struct exchange *x; /* [n] */
+    struct load_exchange *x; /* [n] */
     int n, next, running, done;
     CURLM *multi;
     CURL **idle; /* handles that are not in use */
@@ -297,8 +297,8 @@ struct load {
 
 static void start_one(struct load *l, double now) {
     const int i = l->next++;
-    struct exchange *x = &l->x[i];
-    *x = (struct exchange){.o = l->o, .q = &l->request[i], .r = &l->reply[i]};
+    struct load_exchange *x = &l->x[i];
+    *x = (struct load_exchange){.o = l->o, .q = &l->request[i], .r = &l->reply[i]};
     x->curl = l->n_idle > 0 ? l->idle[--l->n_idle] : curl_easy_init();
     ASSERT(x->curl);
     *x->r = (struct load_reply){
@@ -311,7 +311,7 @@ static void start_one(struct load *l, double now) {
 static void take_ended(struct load *l, void (*progress)(int, int)) {
     int left;
     for (CURLMsg *m; (m = curl_multi_info_read(l->multi, &left));) {
-        struct exchange *x = NULL;
+        struct load_exchange *x = NULL;
         if (m->msg != CURLMSG_DONE) continue;
         const CURLcode code = m->data.result;
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&x);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 #include "base/rng.h"
@@ -255,6 +256,7 @@ static void close_bench(struct serve_bench *b) {
 }
 
 static void show_progress(int done, int total) {
+    if (!isatty(STDERR_FILENO)) return;
     const int step = total / 20 > 0 ? total / 20 : 1;
     if (done % step == 0 || done == total)
         fprintf(stderr, "\r%d of %d requests%s", done, total, done == total ? "\n" : "");

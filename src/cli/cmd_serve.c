@@ -134,8 +134,10 @@ static const struct args_flag flags[] = {
     FLAG_FLOAT(O, header_s, "header-timeout", "SECONDS", 0.1, 3600, "10", "A request's head comes within this time."),
     FLAG_FLOAT(O, body_s, "body-timeout", "SECONDS", 0.1, 3600, "60",
                "A request's body comes within this time, and at 1 KiB a second or faster."),
-    FLAG_FLOAT(O, idle_s, "idle-timeout", "SECONDS", 0.1, 3600, "75", "A connection waits so long for its next request."),
-    FLAG_FLOAT(O, write_s, "write-timeout", "SECONDS", 0.1, 3600, "60", "A client that reads nothing so long is cut off."),
+    FLAG_FLOAT(O, idle_s, "idle-timeout", "SECONDS", 0.1, 3600, "75",
+               "A connection waits so long for its next request."),
+    FLAG_FLOAT(O, write_s, "write-timeout", "SECONDS", 0.1, 3600, "60",
+               "A client that reads nothing so long is cut off."),
     FLAG_FLOAT(O, drain_s, "drain-timeout", "SECONDS", 0, 86400, "30",
                "After SIGTERM or Ctrl-C what is admitted may take so long; a second one ends it."),
     FLAG_SECTION("Log"),
@@ -196,7 +198,8 @@ static void on_signal(void *ctx) {
     struct stopper *s = ctx;
     struct signalfd_siginfo info;
     if (read(s->fd, &info, sizeof info) != sizeof info) return;
-    log_info(http_draining(s->http) ? "stopping at once" : "stopping when what is admitted has ended; once more to stop at once");
+    log_info(http_draining(s->http) ? "stopping at once"
+                                    : "stopping when what is admitted has ended; once more to stop at once");
     http_drain(s->http);
 }
 
@@ -220,7 +223,8 @@ static void notify(const char *state) {
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return;
     const socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-    if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, n) < 0) log_debug("NOTIFY_SOCKET: not told");
+    if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, n) < 0)
+        log_debug("NOTIFY_SOCKET: not told");
     close(fd);
 }
 
@@ -306,15 +310,15 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
         if (o->adapters.n == MAX_LIST) return FAIL(e, ST_CONFIG, "%s: more than %d adapters", o->model, MAX_LIST);
         o->adapters.item[o->adapters.n++] = m->adapters[i];
     }
-    s->policy = (struct policy_options){
-        .model = {"--model", m->base, m->revision, HUB_MODEL},
-        .start = {"--model", m->start, NULL, HUB_CHECKPOINT},
-        .device = o->device,
-        .weights = {.dtype = o->dtype, .frozen = true},
-        .style = o->renderer ? o->renderer : m->renderer,
-        .thinking = o->thinking,
-        .engine = {.memory_bytes = o->kv_memory,
-                   .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
+    s->policy =
+        (struct policy_options){.model = {"--model", m->base, m->revision, HUB_MODEL},
+                                .start = {"--model", m->start, NULL, HUB_CHECKPOINT},
+                                .device = o->device,
+                                .weights = {.dtype = o->dtype, .frozen = true},
+                                .style = o->renderer ? o->renderer : m->renderer,
+                                .thinking = o->thinking,
+                                .engine = {.memory_bytes = o->kv_memory,
+                                           .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
     s->adapters = o->adapters.item;
     s->n_adapters = o->adapters.n;
     s->aliases = o->aliases.item;

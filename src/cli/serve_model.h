@@ -7,10 +7,10 @@
 
 struct serve_model {
     struct arena mem;
-    const char *base, *revision;         /* of the base model */
-    const char *start;                   /* a checkpoint with full weights, or NULL */
-    const char *renderer;                /* the run's, or NULL */
-    const char *preferred;               /* the name that stands for what was given; NULL: the base is that */
+    const char *base, *revision; /* of the base model */
+    const char *start;           /* a checkpoint with full weights, or NULL */
+    const char *renderer;        /* the run's, or NULL */
+    const char *preferred;       /* the name that stands for what was given; NULL: the base is that */
     struct serve_name *adapters;
     size_t n_adapters;
 };

@@ -24,7 +24,7 @@ struct ticket {
     atomic_bool cancelled;  /* by any thread; the stepping thread looks between steps */
     enum status status;     /* why it failed, or ST_OK */
     int64_t begun_ns;
-    bool ending;            /* true: the sweep at hand takes it out; the stepping thread's */
+    bool ending; /* true: the sweep at hand takes it out; the stepping thread's */
     struct err err;
 };
 struct ticket_list {

@@ -111,9 +111,7 @@ void http_wake(struct exchange *x) {
         exchange_resume(x);
 }
 
-void http_wake_after(struct exchange *x, double seconds) {
-    x->wake_at = clock_now_ns() + (int64_t)(seconds * 1e9);
-}
+void http_wake_after(struct exchange *x, double seconds) { x->wake_at = clock_now_ns() + (int64_t)(seconds * 1e9); }
 
 /* ---- what the route asks ------------------------------------------------------------------------------------------*/
 
@@ -121,7 +119,9 @@ const char *http_method(const struct exchange *x) { return x->method; }
 const char *http_path(const struct exchange *x) { return x->path; }
 const char *http_tail(const struct exchange *x) { return x->tail ? x->tail : ""; }
 const char *http_request_id(const struct exchange *x) { return x->id; }
-struct http_server *http_server_of(const struct exchange *x) { return x->s; }
+struct http_server *http_server_of(const struct exchange *x) {
+    return x->s;
+}
 void *http_state(const struct exchange *x) { return x->state; }
 void http_set_state(struct exchange *x, void *state) { x->state = state; }
 bool http_replied(const struct exchange *x) { return x->response != NULL || x->phase == PHASE_REPLY; }

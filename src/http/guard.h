@@ -9,16 +9,16 @@
 struct guard {
     struct digest *keys, *admin_keys;
     size_t n_keys, n_admin_keys;
-    bool admin;       /* true: any caller is an administrator */
-    bool check_host;  /* true: the server is on loopback without a key, and others could lead a browser there */
+    bool admin;      /* true: any caller is an administrator */
+    bool check_host; /* true: the server is on loopback without a key, and others could lead a browser there */
     char **hosts, **origins;
     size_t n_hosts, n_origins;
 };
 
 enum guard_answer { GUARD_YES, GUARD_NO_KEY, GUARD_WRONG_KEY, GUARD_NOT_ADMIN };
 
-/* Whether a caller with these headers (NULL: absent) has the rights of an ordinary user or, admin, of one who may change
- * what the server does. All keys are compared, in constant time. */
+/* Whether a caller with these headers (NULL: absent) has the rights of an ordinary user or, admin, of one who may
+ * change what the server does. All keys are compared, in constant time. */
 enum guard_answer guard_key(const struct guard *g, const char *authorization, const char *x_api_key, bool admin);
 /* Whether the Host header names this server: localhost, a loopback address or one of the configured names, with any
  * port. Always, unless check_host. */

@@ -61,10 +61,11 @@ static void test_hosts(void **state) {
     (void)state;
     char *names[] = {"box.example"};
     const struct guard g = {.check_host = true, .hosts = names, .n_hosts = 1}, off = {.check_host = false};
-    static const char *const good[] = {"localhost",  "LocalHost:8000", "127.0.0.1:1", "[::1]", "[::1]:8000",
-                                       "box.example:80"};
-    static const char *const bad[] = {"evil.example",   "localhost.evil",  "127.0.0.1.evil:80", "[::1", "[::2]",
-                                      "localhost:80:80", "localhost:8x", "",                  "box.example.evil"};
+    static const char *const good[] = {"localhost", "LocalHost:8000", "127.0.0.1:1",
+                                       "[::1]",     "[::1]:8000",     "box.example:80"};
+    static const char *const bad[] = {"evil.example",    "localhost.evil",  "127.0.0.1.evil:80", "[::1",
+                                      "[::2]",           "localhost:80:80", "localhost:8x",      "",
+                                      "box.example.evil"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) assert_true(guard_host(&g, good[i]));
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) assert_false(guard_host(&g, bad[i]));
     assert_false(guard_host(&g, NULL));
@@ -88,11 +89,11 @@ static void test_origins(void **state) {
 
 static void test_targets(void **state) {
     (void)state;
-    static const char *const good[] = {"/", "/v1/models", "/v1/models/Qwen%2FQwen3-8B", "/a.b/..c/d..", "/x?y=%00&z=..",
-                                       "/%e4%bd%a0", "//", "/..."};
-    static const char *const bad[] = {"",        "v1",      "http://x/", "*",     "/a b",    "/a\tb",  "/\x80",  "/%",
-                                      "/%4",     "/%zz",    "/%00",      "/%0a",  "/..",     "/../x",  "/x/..",  "/x/./y",
-                                      "/%2e%2e", "/x/%2E/", "/.",        "/%7f"};
+    static const char *const good[] = {
+        "/", "/v1/models", "/v1/models/Qwen%2FQwen3-8B", "/a.b/..c/d..", "/x?y=%00&z=..", "/%e4%bd%a0", "//", "/..."};
+    static const char *const bad[] = {"",      "v1",     "http://x/", "*",       "/a b", "/a\tb", "/\x80",
+                                      "/%",    "/%4",    "/%zz",      "/%00",    "/%0a", "/..",   "/../x",
+                                      "/x/..", "/x/./y", "/%2e%2e",   "/x/%2E/", "/.",   "/%7f"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) assert_true(guard_target(good[i]));
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) assert_false(guard_target(bad[i]));
     char *path = guard_path("/v1/models/Qwen%2fQ%33?x=%41");
@@ -117,9 +118,9 @@ static void test_request_ids(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),    cmocka_unit_test(test_no_keys), cmocka_unit_test(test_admin_keys),
-        cmocka_unit_test(test_hosts),   cmocka_unit_test(test_origins), cmocka_unit_test(test_targets),
-        cmocka_unit_test(test_request_ids)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),       cmocka_unit_test(test_no_keys),
+                                       cmocka_unit_test(test_admin_keys), cmocka_unit_test(test_hosts),
+                                       cmocka_unit_test(test_origins),    cmocka_unit_test(test_targets),
+                                       cmocka_unit_test(test_request_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* http: an HTTP/1.1 server that other rooms put their routes into. Owns connections, the check of requests, keys, limits,
- * deadlines, replies, streams, the access log and the drain at the end. Knows nothing of models. May include io.
+/* http: an HTTP/1.1 server that other rooms put their routes into. Owns connections, the check of requests, keys,
+ * limits, deadlines, replies, streams, the access log and the drain at the end. Knows nothing of models. May include
+ * io.
  *
  * One thread does all of it: http_run() calls libmicrohttpd, the front ends and nothing that blocks. A front end is a
  * table of routes. Whoever works in other threads gives the server a file descriptor (http_watch_fd) and wakes its
@@ -64,9 +65,9 @@ struct http_front {
     const struct http_route *route;
     size_t n_routes;
     void *ctx;
-    struct http_health (*health)(void *ctx);       /* NULL: always well */
-    void (*metrics)(void *ctx, struct str *out);   /* NULL: none */
-    void (*draining)(void *ctx);                   /* NULL: nothing. The server admits no more from here on */
+    struct http_health (*health)(void *ctx);     /* NULL: always well */
+    void (*metrics)(void *ctx, struct str *out); /* NULL: none */
+    void (*draining)(void *ctx);                 /* NULL: nothing. The server admits no more from here on */
 };
 
 struct http_options {
@@ -74,16 +75,16 @@ struct http_options {
     int port;         /* 0: one that is free */
     const char *const *keys, *const *admin_keys;
     size_t n_keys, n_admin_keys;
-    bool admin;       /* who may use the server may use routes of HTTP_ADMIN, too */
-    bool no_key;      /* without a key the server may listen elsewhere than on loopback, too */
-    bool metrics_open; /* /metrics asks for no key */
+    bool admin;                                /* who may use the server may use routes of HTTP_ADMIN, too */
+    bool no_key;                               /* without a key the server may listen elsewhere than on loopback, too */
+    bool metrics_open;                         /* /metrics asks for no key */
     const char *const *origins, *const *hosts; /* of pages that may call; names that the server goes by */
     size_t n_origins, n_hosts;
-    int max_connections;                 /* 0: 10,000, or what the system allows */
-    int64_t max_body, max_bodies;        /* bytes, of one body and of all that are being read; 0: 16 MiB, 256 MiB */
+    int max_connections;          /* 0: 10,000, or what the system allows */
+    int64_t max_body, max_bodies; /* bytes, of one body and of all that are being read; 0: 16 MiB, 256 MiB */
     double header_s, body_s, idle_s, write_s, drain_s; /* deadlines; 0: 10, 60, 75, 60, 30 seconds */
-    int log_fd;                          /* of the access log; -1: none */
-    bool log_all;                        /* also /health and /metrics that went well */
+    int log_fd;                                        /* of the access log; -1: none */
+    bool log_all;                                      /* also /health and /metrics that went well */
     const struct http_front *front;
     size_t n_fronts;
 };
@@ -112,8 +113,8 @@ void http_server_close(struct http_server *s);
 /* ---- the request --------------------------------------------------------------------------------------------------*/
 
 const char *http_method(const struct exchange *x);
-const char *http_path(const struct exchange *x); /* decoded */
-const char *http_tail(const struct exchange *x); /* what stood for the "*" of the route */
+const char *http_path(const struct exchange *x);                     /* decoded */
+const char *http_tail(const struct exchange *x);                     /* what stood for the "*" of the route */
 const char *http_query(const struct exchange *x, const char *name);  /* decoded, or NULL */
 const char *http_header(const struct exchange *x, const char *name); /* or NULL */
 const char *http_body(const struct exchange *x, size_t *bytes);

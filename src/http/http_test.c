@@ -1,5 +1,5 @@
-/* The server over socket pairs, with a front end that does what each test asks for: requests no client may send, bodies,
- * limits, replies of every kind, clients that leave, deadlines, and the drain. */
+/* The server over socket pairs, with a front end that does what each test asks for: requests no client may send,
+ * bodies, limits, replies of every kind, clients that leave, deadlines, and the drain. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,9 +18,9 @@
 
 static struct {
     int begun, ended, events[3];
-    struct exchange *last;  /* that waits or streams */
+    struct exchange *last; /* that waits or streams */
     int64_t body_bytes;
-    int to_send;            /* pieces that the stream has yet to send */
+    int to_send; /* pieces that the stream has yet to send */
     bool end_stream, well, drained;
 } seen;
 
@@ -139,7 +139,12 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = "/tail/*", .access = HTTP_OPEN, .begin = tail},
     {.method = "GET", .path = "/wait", .access = HTTP_OPEN, .begin = wait_begin, .event = wait_event, .end = count_end},
     {.method = "GET", .path = "/late", .access = HTTP_OPEN, .begin = late_begin, .event = wait_event, .end = count_end},
-    {.method = "GET", .path = "/stream", .access = HTTP_OPEN, .begin = stream_begin, .event = stream_event, .end = count_end},
+    {.method = "GET",
+     .path = "/stream",
+     .access = HTTP_OPEN,
+     .begin = stream_begin,
+     .event = stream_event,
+     .end = count_end},
     {.method = "GET", .path = "/file", .access = HTTP_OPEN, .begin = file_begin},
     {.method = "GET", .path = "/large", .access = HTTP_OPEN, .begin = large},
 };
@@ -285,8 +290,10 @@ static void test_refused_heads(void **state) {
          "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nx\r\n0\r\n\r\n"},
         {"a negative chunk", "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n0\r\n\r\n"},
         {"no chunk size", "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n\r\nx\r\n0\r\n\r\n"},
-        {"a chunk that is longer", "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n0\r\n\r\n"},
-        {"a space in a chunk size", "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n1 1\r\nx\r\n0\r\n\r\n"},
+        {"a chunk that is longer",
+         "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n0\r\n\r\n"},
+        {"a space in a chunk size",
+         "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n1 1\r\nx\r\n0\r\n\r\n"},
     };
     CLEANUP_STR struct str out = STR_INIT;
     open_server((struct http_options){0});
@@ -311,7 +318,8 @@ static void test_refused_bytes(void **state) {
     static const struct {
         const char *bytes;
         size_t n;
-    } cases[] = {{nul_value, sizeof nul_value - 1}, {nul_name, sizeof nul_name - 1}, {nul_target, sizeof nul_target - 1}};
+    } cases[] = {
+        {nul_value, sizeof nul_value - 1}, {nul_name, sizeof nul_name - 1}, {nul_target, sizeof nul_target - 1}};
     CLEANUP_STR struct str out = STR_INIT;
     bool closed;
     open_server((struct http_options){.header_s = 0.3});
@@ -405,13 +413,13 @@ static void test_bodies(void **state) {
     open_server((struct http_options){.max_body = 100000});
     ask("POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhello", &out, NULL);
     assert_true(has(&out, "\r\n\r\nhello"));
-    ask("POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n3;ext=1\r\nhel\r\n2\r\nlo\r\n0\r\nT: x\r\n\r\n", &out,
-        NULL);
+    ask("POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n3;ext=1\r\nhel\r\n2\r\nlo\r\n0\r\nT: x\r\n\r\n",
+        &out, NULL);
     assert_true(has(&out, "\r\n\r\nhello"));
     ask("POST /echo HTTP/1.1\r\n" H "Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", &out, NULL);
     assert_true(has(&out, "100 Continue") && has(&out, "\r\n\r\nhi"));
-    ask("POST /json HTTP/1.1\r\n" H "Content-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}", &out,
-        NULL);
+    ask("POST /json HTTP/1.1\r\n" H "Content-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}",
+        &out, NULL);
     assert_int_equal(status_of(&out), 200);
     ask("POST /json HTTP/1.1\r\n" H "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", &out, NULL);
     assert_int_equal(status_of(&out), 415);
@@ -488,8 +496,8 @@ static void test_pipeline(void **state) {
 /* Every way to cut a request into two gives one reply. */
 static void test_every_split(void **state) {
     (void)state;
-    static const char request[] = "POST /echo HTTP/1.1\r\n" H
-                                  "Transfer-Encoding: chunked\r\nX-A: b\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
+    static const char request[] =
+        "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nX-A: b\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
     CLEANUP_STR struct str out = STR_INIT;
     open_server((struct http_options){0});
     for (size_t cut = 1; cut < sizeof request - 1; cut++) {
@@ -545,8 +553,7 @@ static void test_pages_of_others(void **state) {
     assert_true(status_of(&out) == 200 && has(&out, "access-control-allow-origin: https://app.example"));
     ask("POST /admin HTTP/1.1\r\n" H "Origin: http://localhost\r\nContent-Length: 0\r\n\r\n", &out, NULL);
     assert_true(status_of(&out) == 200 && !has(&out, "access-control"));
-    ask("OPTIONS /json HTTP/1.1\r\n" H
-        "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
+    ask("OPTIONS /json HTTP/1.1\r\n" H "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
         "Access-Control-Request-Headers: authorization\r\n\r\n",
         &out, NULL);
     assert_true(status_of(&out) == 204 && has(&out, "access-control-allow-headers: authorization"));

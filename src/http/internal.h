@@ -11,17 +11,16 @@
 #include "http/metrics.h"
 
 enum {
-    HTTP_POOL_BYTES = 16 << 10,     /* of a connection: its headers, then what it sends */
-    HTTP_DISCARD_BYTES = 64 << 10,  /* of a refused body that is read, so that the connection can go on */
-    HTTP_REPLY_PIECE = 256 << 10,   /* a longer reply goes out in pieces, each with a deadline of its own */
-    HTTP_LINGER_MAX = 256,          /* refused connections that are read to their end */
-    HTTP_MAX_FRONTS = 8,            /* the server's own among them */
+    HTTP_POOL_BYTES = 16 << 10,    /* of a connection: its headers, then what it sends */
+    HTTP_DISCARD_BYTES = 64 << 10, /* of a refused body that is read, so that the connection can go on */
+    HTTP_REPLY_PIECE = 256 << 10,  /* a longer reply goes out in pieces, each with a deadline of its own */
+    HTTP_LINGER_MAX = 256,         /* refused connections that are read to their end */
+    HTTP_MAX_FRONTS = 8,           /* the server's own among them */
     HTTP_MAX_WATCHED = 8,
 };
 
 /* The deadlines that end a connection. X(id, name) */
-#define DEADLINE_LIST(X) \
-    X(DEADLINE_HEAD, head) X(DEADLINE_BODY, body) X(DEADLINE_IDLE, idle) X(DEADLINE_WRITE, write)
+#define DEADLINE_LIST(X) X(DEADLINE_HEAD, head) X(DEADLINE_BODY, body) X(DEADLINE_IDLE, idle) X(DEADLINE_WRITE, write)
 enum deadline { CHOICE_ENUM(DEADLINE_LIST) N_DEADLINES };
 
 /* What becomes of an exchange, in this order; some skip states. */
@@ -62,14 +61,14 @@ struct exchange {
     char *target, *path; /* as the client wrote it; decoded, without the query */
     const char *tail;
     struct str body;
-    int64_t body_bytes; /* counted among s->bodies */
+    int64_t body_bytes;          /* counted among s->bodies */
     int64_t received, announced; /* of the body; announced: -1 when the client did not say */
     struct MHD_Response *response;
     int status;
     struct header {
         struct header *next;
         char *name, *value;
-    } *headers; /* of the reply */
+    } * headers; /* of the reply */
     /* streams */
     http_more_fn *more;
     const char *ping;
@@ -77,13 +76,14 @@ struct exchange {
     size_t out_at;
     bool ended; /* true: `out` has the last bytes */
     /* times, ns */
-    int64_t began, body_began, given; /* given: when libmicrohttpd took bytes that it has not asked to go on behind; 0 */
-    int64_t quiet_since;              /* of a stream with pings */
-    int64_t wake_at;                  /* 0: never */
-    int64_t sent;                     /* bytes of the reply */
-    struct str log;                   /* further members of its line */
-    bool cut;                         /* true: it has had HTTP_CUT */
-    bool ping_now;                    /* true: a ping is due */
+    int64_t began, body_began,
+        given;           /* given: when libmicrohttpd took bytes that it has not asked to go on behind; 0 */
+    int64_t quiet_since; /* of a stream with pings */
+    int64_t wake_at;     /* 0: never */
+    int64_t sent;        /* bytes of the reply */
+    struct str log;      /* further members of its line */
+    bool cut;            /* true: it has had HTTP_CUT */
+    bool ping_now;       /* true: a ping is due */
 };
 
 struct watched_fd {
@@ -109,7 +109,7 @@ struct http_server {
     int n_watched;
     struct conn *conns;
     int n_conns, n_exchanges;
-    int64_t bodies;           /* bytes of bodies in memory */
+    int64_t bodies; /* bytes of bodies in memory */
     int64_t next_sweep;
     int64_t drain_since; /* 0: it does not drain */
     int64_t cut_since;   /* what was left at the drain's end was cut then; 0: it was not */
@@ -117,7 +117,8 @@ struct http_server {
     int n_linger;
     uint64_t id_key, id_count;
     struct http_counts {
-        int64_t (*routes[HTTP_MAX_FRONTS])[6]; /* of each front end: by route and class of status; [0]: the client left */
+        int64_t (
+            *routes[HTTP_MAX_FRONTS])[6]; /* of each front end: by route and class of status; [0]: the client left */
         int64_t no_route[6];
         int64_t connections, refused_connections, refused_bodies;
         int64_t timed_out[N_DEADLINES];

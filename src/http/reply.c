@@ -156,6 +156,5 @@ void http_stream(struct exchange *x, int status, const char *content_type, const
     x->quiet_since = clock_now_ns();
     http_add_header(x, "cache-control", "no-cache");
     http_add_header(x, "x-accel-buffering", "no");
-    finish(x, status, content_type,
-           MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 1024, read_out, x, NULL));
+    finish(x, status, content_type, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 1024, read_out, x, NULL));
 }

@@ -13,13 +13,13 @@
 struct head {
     int content_lengths, encodings, hosts, others;
     bool chunked;
-    int n;                        /* headers */
-    size_t bytes;                 /* of the names, the values, their colons and line ends */
+    int n;        /* headers */
+    size_t bytes; /* of the names, the values, their colons and line ends */
     const char *content_length;
 };
 
-static enum MHD_Result look(void *head, enum MHD_ValueKind kind, const char *name, size_t name_bytes,
-                            const char *value, size_t value_bytes) {
+static enum MHD_Result look(void *head, enum MHD_ValueKind kind, const char *name, size_t name_bytes, const char *value,
+                            size_t value_bytes) {
     struct head *h = head;
     (void)kind;
     h->n++;
@@ -82,10 +82,10 @@ static enum MHD_Result refuse(struct exchange *x, bool close) {
     return send_reply(x);
 }
 
-#define REFUSE(x, close, ...)            \
-    do {                                 \
+#define REFUSE(x, close, ...)             \
+    do {                                  \
         http_reply_error(x, __VA_ARGS__); \
-        return refuse(x, close);         \
+        return refuse(x, close);          \
     } while (0)
 
 static void add_close(struct exchange *x) { http_add_header(x, "connection", "close"); }

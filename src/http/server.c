@@ -144,8 +144,7 @@ static enum status check_texts(const struct http_options *o, struct err *e) {
 static bool is_loopback(const struct sockaddr *a) {
     if (a->sa_family == AF_INET)
         return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
 static int bound_port(int fd) {
@@ -204,13 +203,13 @@ static enum status start_library(struct http_server *s, struct err *e) {
     const struct MHD_OptionItem listening[] = {{MHD_OPTION_LISTEN_SOCKET, s->listen_fd, NULL},
                                                {MHD_OPTION_END, 0, NULL}},
                                 nothing[] = {{MHD_OPTION_END, 0, NULL}};
-    s->mhd = MHD_start_daemon(
-        flags, 0, may_connect, s, request_handler, s, MHD_OPTION_EXTERNAL_LOGGER, library_says, s,
-        MHD_OPTION_ARRAY, s->listen_fd < 0 ? nothing : listening, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)(s->o.max_connections + OVER_LIMIT), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_POOL_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-        MHD_OPTION_URI_LOG_CALLBACK, request_line_received, s, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, s,
-        MHD_OPTION_NOTIFY_COMPLETED, request_completed, s, MHD_OPTION_END);
+    s->mhd = MHD_start_daemon(flags, 0, may_connect, s, request_handler, s, MHD_OPTION_EXTERNAL_LOGGER, library_says, s,
+                              MHD_OPTION_ARRAY, s->listen_fd < 0 ? nothing : listening, MHD_OPTION_CONNECTION_LIMIT,
+                              (unsigned)(s->o.max_connections + OVER_LIMIT), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                              (size_t)HTTP_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_STRICT_FOR_CLIENT,
+                              1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_URI_LOG_CALLBACK,
+                              request_line_received, s, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, s,
+                              MHD_OPTION_NOTIFY_COMPLETED, request_completed, s, MHD_OPTION_END);
     if (!s->mhd) return FAIL(e, ST_IO, "libmicrohttpd does not start: %s", strerror(errno));
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->mhd, MHD_DAEMON_INFO_EPOLL_FD);
     TRY(add_to_loop(s, info->epoll_fd, LOOP_LIBRARY, e));

@@ -9,9 +9,9 @@
 #include "http/internal.h"
 
 enum {
-    SLOW_BODY_BYTES = 1024,            /* a second, at least */
-    SLOW_BODY_GRACE_S = 8,             /* the rate is looked at behind it */
-    LINGER_BYTES = 32 << 20,           /* are read of a refused body at most */
+    SLOW_BODY_BYTES = 1024,  /* a second, at least */
+    SLOW_BODY_GRACE_S = 8,   /* the rate is looked at behind it */
+    LINGER_BYTES = 32 << 20, /* are read of a refused body at most */
     PING_S = 15,
 };
 
@@ -29,7 +29,8 @@ void watch_close(struct http_server *s) {
 /* The set forgets a descriptor when it is closed. */
 void watch_add(struct http_server *s, struct conn *c) {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLET, .data.ptr = c};
-    if (epoll_ctl(s->hangup_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0) c->half_closed = true; /* not watched: not waited for */
+    if (epoll_ctl(s->hangup_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0)
+        c->half_closed = true; /* not watched: not waited for */
 }
 
 static void hung_up(struct conn *c, uint32_t events) {

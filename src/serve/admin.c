@@ -108,10 +108,11 @@ static void load(struct serve *s, struct exchange *x, bool json) {
     if (strcmp(a.name, "default") == 0 || (m && (!m->dir || strcmp(m->name, a.name) != 0))) {
         http_reply_error(x, 400, NULL, "lora_name", "\"%s\" is the name of a model that is no adapter", a.name);
     } else if (m && !a.in_place) {
-        http_reply_error(x, 400, NULL, "lora_name",
-                         "the adapter \"%s\" is loaded already; load_inplace replaces it, /v1/unload_lora_adapter takes "
-                         "it away",
-                         a.name);
+        http_reply_error(
+            x, 400, NULL, "lora_name",
+            "the adapter \"%s\" is loaded already; load_inplace replaces it, /v1/unload_lora_adapter takes "
+            "it away",
+            a.name);
     } else {
         struct admin_state *st = admin_state(s, x);
         st->json = json;
@@ -152,8 +153,10 @@ void admin_event(void *serve, struct exchange *x, enum http_event e) {
     (void)serve;
     if (!a || e != HTTP_WOKEN) return;
     if (a->pausing) {
-        if (a->s->pausing != PAUSE_WAITING) reply_text(x, true, NULL);
-        else serve_wait(a->s, x);
+        if (a->s->pausing != PAUSE_WAITING)
+            reply_text(x, true, NULL);
+        else
+            serve_wait(a->s, x);
         return;
     }
     if (!a->done) return;

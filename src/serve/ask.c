@@ -164,39 +164,47 @@ static const char *role_of(const json_t *m) {
     return NULL;
 }
 
-/* A text member of a message that may be missing or null. */
-static bool optional_text(struct arena *mem, const json_t *m, const char *key, const char **out, struct ask_error *e) {
-    const json_t *v = json_object_get(m, key);
+/* The thought of an assistant's turn, where it is given by itself. */
+static bool take_reasoning(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
+                           struct ask_error *e) {
+    const json_t *v = json_object_get(m, "reasoning_content");
+    if (!v || json_is_null(v)) v = json_object_get(m, "reasoning");
     if (!v || json_is_null(v)) return true;
-    return take_cstr(mem, v, key, out, e);
-}
-
-/* What an assistant's turn called: [{"type": "function", "function": {"name": ..., "arguments": "{...}"}}]. */
-static bool take_calls(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
-                       struct ask_error *e) {
-    const json_t *calls = json_object_get(m, "tool_calls"), *call;
-    size_t i;
-    if (!calls || json_is_null(calls)) return true;
-    if (!json_is_array(calls)) return wrong_type(calls, name, "tool_calls that are a list", e);
-    struct chat_call *list = arena_array(mem, struct chat_call, json_array_size(calls) + 1);
-    json_array_foreach(calls, i, call) {
-        const json_t *f = json_object_get(call, "function"), *arguments = json_object_get(f, "arguments");
-        if (!take_cstr(mem, json_object_get(f, "name"), "tool_calls.function.name", &list[i].name, e)) return false;
-        if (json_is_object(arguments)) {
-            CLEANUP_STR struct str text = STR_INIT;
-            js_put_json(&text, NULL, arguments);
-            list[i].arguments = arena_strdup(mem, text.p);
-        } else if (!take_cstr(mem, arguments, "tool_calls.function.arguments", &list[i].arguments, e)) {
-            return false;
-        }
-    }
-    out->calls = list;
-    out->n_calls = (int)json_array_size(calls);
+    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+        return ask_fail(e, NULL, "messages", "%s: reasoning_content: expected a string without U+0000", name);
+    out->reasoning = arena_strdup(mem, json_string_value(v));
     return true;
 }
 
-static bool take_message(struct arena *mem, const json_t *m, size_t at, struct chat_message *out,
-                         struct ask_error *e) {
+/* Arguments stand in a prompt as Python's json.dumps writes what they say. */
+static bool take_call(struct arena *mem, const json_t *call, const char *name, struct chat_call *out,
+                      struct ask_error *e) {
+    const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    const char *called = json_string_value(json_object_get(function, "name")), *text = json_string_value(arguments);
+    CLEANUP_JSON json_t *said = text && *text ? json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (!called || (arguments && !text) || (text && *text && !said))
+        return ask_fail(e, NULL, "messages",
+                        "%s: tool_calls: expected {\"function\": {\"name\": ..., \"arguments\": JSON text}}", name);
+    char *dump = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
+    *out = (struct chat_call){arena_strdup(mem, called), arena_strdup(mem, dump ? dump : "{}")};
+    free(dump);
+    return true;
+}
+
+static bool take_calls(struct arena *mem, const json_t *m, const char *name, struct chat_message *out,
+                       struct ask_error *e) {
+    const json_t *v = json_object_get(m, "tool_calls");
+    if (!v || json_is_null(v)) return true;
+    if (!json_is_array(v)) return ask_fail(e, NULL, "messages", "%s: tool_calls: expected a list", name);
+    struct chat_call *calls = arena_array(mem, struct chat_call, json_array_size(v) + 1);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!take_call(mem, json_array_get(v, i), name, &calls[i], e)) return false;
+    out->calls = calls;
+    out->n_calls = (int)json_array_size(v);
+    return true;
+}
+
+static bool take_message(struct arena *mem, const json_t *m, size_t at, struct chat_message *out, struct ask_error *e) {
     char name[48];
     struct ask_text text = {"", 0};
     const json_t *content = json_object_get(m, "content");
@@ -217,8 +225,7 @@ static bool take_message(struct arena *mem, const json_t *m, size_t at, struct c
         return ask_fail(e, NULL, "messages", "%s: content: U+0000 cannot stand in a message", name);
     *out = (struct chat_message){.role = role, .content = text.p};
     if (strcmp(role, "assistant") != 0) return true;
-    return optional_text(mem, m, "reasoning", &out->reasoning, e) &&
-           optional_text(mem, m, "reasoning_content", &out->reasoning, e) && take_calls(mem, m, name, out, e);
+    return take_reasoning(mem, m, name, out, e) && take_calls(mem, m, name, out, e);
 }
 
 bool ask_messages(struct arena *mem, const json_t *v, const struct ask_limits *l, struct chat_message **out, int *n,
@@ -243,7 +250,7 @@ enum field_type {
     FIELD_INT,
     FIELD_FLOAT,
     FIELD_BOOL,
-    FIELD_NOT,     /* a bool whose opposite is kept */
+    FIELD_NOT, /* a bool whose opposite is kept */
     FIELD_CALL,
     FIELD_NEUTRAL, /* only the values of the list `neutral` leave the result as it is */
     FIELD_IGNORED, /* makes no difference to a result */
@@ -387,8 +394,7 @@ static bool take_prompt_logprobs(struct ask *a, const json_t *v, const char *nam
     return take_int(v, name, 0, l->max_logprobs, &a->prompt_logprobs, e);
 }
 
-static bool take_n(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
-                   struct ask_error *e) {
+static bool take_n(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l, struct ask_error *e) {
     return take_int(v, name, 1, l->max_n, &a->n, e);
 }
 

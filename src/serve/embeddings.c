@@ -17,9 +17,9 @@ struct embedding {
     struct ask_error error;
     bool fine;
     struct arena mem;
-    struct ids ids;    /* of all texts, end to end */
-    int64_t *start;    /* [n + 1] */
-    float *out;        /* [n, D] */
+    struct ids ids; /* of all texts, end to end */
+    int64_t *start; /* [n + 1] */
+    float *out;     /* [n, D] */
     int n, done, D, adapter;
     bool last, base64, computed, submitted, held, truncate;
     char *model;
@@ -78,7 +78,8 @@ static bool add_text(struct embedding *m, struct tokenizer *t, const struct ask_
     ids_free(&v);
     if (n > most && !m->truncate)
         return ask_fail(e, "context_length_exceeded", "input",
-                        "This model's maximum context length is %zu tokens. However, an input has %zu tokens.", most, n);
+                        "This model's maximum context length is %zu tokens. However, an input has %zu tokens.", most,
+                        n);
     return n > 0 || ask_fail(e, NULL, "input", "input: expected at least one token");
 }
 
@@ -151,7 +152,8 @@ static bool run(struct model_call *c, struct policy *p) {
 static void add_base64(struct str *out, const unsigned char *p, size_t n) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
-        const unsigned b = (unsigned)p[i] << 16 | (i + 1 < n ? (unsigned)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
+        const unsigned b =
+            (unsigned)p[i] << 16 | (i + 1 < n ? (unsigned)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
         str_addc(out, digit[b >> 18]);
         str_addc(out, digit[b >> 12 & 63]);
         str_addc(out, i + 1 < n ? digit[b >> 6 & 63] : '=');

@@ -216,8 +216,8 @@ static struct generation *of_work(struct work *w) {
 static void parse(struct work *w, struct tokenizer *t) {
     struct generation *g = of_work(w);
     if (t)
-        g->fine = ask_parse(g->a.api, str_c(&w->body), w->body.len, &g->s->limits, &g->a, &g->error) &&
-                  fill(g, t, &g->error);
+        g->fine =
+            ask_parse(g->a.api, str_c(&w->body), w->body.len, &g->s->limits, &g->a, &g->error) && fill(g, t, &g->error);
     else
         g->error = (struct ask_error){.status = 500, .message = "the tokenizer cannot be opened"};
 }

@@ -9,9 +9,9 @@ enum message_part { PART_BEGIN, PART_REASONING, PART_REASONING_ENDED, PART_CONTE
 
 struct gen_sample {
     struct detokenizer text;
-    int at;           /* tokens that have been rendered */
-    bool begun;       /* of a stream: its first chunk has been made */
-    bool ended;       /* its last one has */
+    int at;     /* tokens that have been rendered */
+    bool begun; /* of a stream: its first chunk has been made */
+    bool ended; /* its last one has */
     enum message_part part;
 };
 
@@ -22,20 +22,20 @@ struct generation {
     struct ask a;
     struct work work; /* its body, until it is parsed and tokenised */
     struct ask_error error;
-    bool fine; /* true: there is no error */
+    bool fine;          /* true: there is no error */
     struct ids *prompt; /* [n_prompts] */
     struct ids bad_ids; /* of bad_words, end to end */
     struct token_run *bad_words;
     int n_bad_words;
-    uint64_t *seed;     /* [n_prompts] */
+    uint64_t *seed;           /* [n_prompts] */
     int n_prompts, n_samples; /* prompt-major: sample i is of prompt i / a.n */
-    int top;            /* log-probabilities that the engine gives beside the token's own */
+    int top;                  /* log-probabilities that the engine gives beside the token's own */
     int32_t think, think_end; /* ids; -1: reasoning is not split off */
     char id[160];
     int64_t created;
     char *model, *called; /* the served model's name; what the client calls it */
     char fingerprint[FINGERPRINT_CHARS + 1];
-    struct job *job;      /* NULL: not admitted yet */
+    struct job *job; /* NULL: not admitted yet */
     struct gen_sample *sample;
     bool held, failed; /* failed: no token can come in time, or the server ends */
     int failed_status;
@@ -65,7 +65,7 @@ enum status prompts_submit(struct generation *g, int k, int adapter, struct err 
 /* ---- render.c ---- */
 /* What some tokens of one sample add to a reply. */
 struct piece {
-    struct str text, reasoning, ids; /* ids: "1,2,3" */
+    struct str text, reasoning, ids;          /* ids: "1,2,3" */
     struct str tokens, values, tops, offsets; /* of completions: members of four lists */
     struct str content;                       /* of chat: members of one */
     int n;                                    /* tokens */

@@ -16,9 +16,9 @@ enum { MAX_UNKNOWN_FIELDS = 256 };
 struct serve_metrics {
     struct histogram first_token, between_tokens, whole, queued, prefill, decode, inference, prompt_tokens,
         generated_tokens;
-    int64_t prompt, generated;                     /* tokens */
-    int64_t stopped, too_long, aborted, failed;    /* samples by how they ended */
-    int64_t left_waiting, left_running;            /* requests whose client left */
+    int64_t prompt, generated;                  /* tokens */
+    int64_t stopped, too_long, aborted, failed; /* samples by how they ended */
+    int64_t left_waiting, left_running;         /* requests whose client left */
     int64_t refused_queue, refused_wait;
 };
 
@@ -36,7 +36,7 @@ struct serve {
     bool identifying;
     enum pausing pausing;
     struct generation *generations;
-    struct exchange **waiting; /* for an adapter, or for a pause to be reached */
+    struct exchange **waiting;          /* for an adapter, or for a pause to be reached */
     int n_waiting, cap_waiting, n_held; /* n_held: sequences of generations among them */
     char *unknown[MAX_UNKNOWN_FIELDS];
     int n_unknown;

@@ -1,21 +1,20 @@
-/* Metrics: our own families, and those of vLLM that clients and dashboards have built in. No label comes from a client. */
+/* Metrics: our own families, and those of vLLM that clients and dashboards have built in. No label comes from a client.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "serve/generation.h"
 
-static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1,
-                                 2.5,  5,    7.5, 10,  20,  40,  80,  160, 320, 640},
+static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                 1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 320, 640},
                     token_seconds[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5},
-                    tokens[] = {1,   2,    5,    10,   20,    50,    100,   200,   500,
-                                1e3, 2e3,  5e3,  1e4,  2e4,   5e4,   1e5,   2e5};
+                    tokens[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5};
 
 static struct histogram over(const double *bound, size_t n) { return (struct histogram){.bound = bound, .n = (int)n}; }
 
 void serve_metrics_begin(struct serve_metrics *m) {
-    struct histogram *const times[] = {&m->first_token, &m->whole,  &m->queued,
-                                       &m->prefill,     &m->decode, &m->inference};
+    struct histogram *const times[] = {&m->first_token, &m->whole, &m->queued, &m->prefill, &m->decode, &m->inference};
     for (size_t i = 0; i < ARRAY_LEN(times); i++) *times[i] = over(seconds, ARRAY_LEN(seconds));
     m->between_tokens = over(token_seconds, ARRAY_LEN(token_seconds));
     m->prompt_tokens = m->generated_tokens = over(tokens, ARRAY_LEN(tokens));

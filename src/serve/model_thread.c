@@ -34,7 +34,7 @@ struct model_thread {
     bool started;
     int fd; /* eventfd: there is something to collect */
     atomic_bool quit;
-    volatile bool cancel; /* of a download */
+    volatile bool cancel;       /* of a download */
     _Atomic int64_t came_round; /* ns */
     atomic_bool working;
 

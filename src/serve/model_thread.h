@@ -1,5 +1,5 @@
-/* model_thread: the thread that owns the model. It opens the policy, steps its engine and, between steps, runs what else
- * needs the model (adapters, embeddings). All functions here are for one other thread, the server's; what happened
+/* model_thread: the thread that owns the model. It opens the policy, steps its engine and, between steps, runs what
+ * else needs the model (adapters, embeddings). All functions here are for one other thread, the server's; what happened
  * meanwhile is handed to it by model_thread_collect(), which is to be called when model_thread_fd() can be read. */
 #ifndef KERNELRL_SERVE_MODEL_THREAD_H
 #define KERNELRL_SERVE_MODEL_THREAD_H
@@ -49,9 +49,9 @@ struct job_sample {
 /* One prompt with its samples: a request of the engine. The server's thread has it, but for the samples. */
 struct job_part {
     struct job *job;
-    int64_t ticket;  /* 0: not submitted */
-    int first;       /* of its samples */
-    bool done;       /* true: the engine has ended it */
+    int64_t ticket; /* 0: not submitted */
+    int first;      /* of its samples */
+    bool done;      /* true: the engine has ended it */
     enum status status;
     struct err err;
     struct sample prompt; /* its log-probabilities, once done */

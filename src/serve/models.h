@@ -14,13 +14,13 @@ struct served_model {
     const char *parent; /* the base's name, or NULL */
     char *alias_of;     /* the name it stands for, or NULL */
     bool loaded;
-    int adapter;                            /* once loaded: for requests of the engine */
+    int adapter;                             /* once loaded: for requests of the engine */
     char fingerprint[FINGERPRINT_CHARS + 1]; /* once loaded: of all that decides the bits of an answer */
-    int64_t created;                        /* Unix seconds */
-    int64_t used;                           /* number of the last use, for giving up the least used one */
-    struct model_loading *load;             /* the one under way */
-    int64_t failed;                         /* ns; when its last load failed; 0: it did not */
-    struct err err;                         /* of that */
+    int64_t created;                         /* Unix seconds */
+    int64_t used;                            /* number of the last use, for giving up the least used one */
+    struct model_loading *load;              /* the one under way */
+    int64_t failed;                          /* ns; when its last load failed; 0: it did not */
+    struct err err;                          /* of that */
 };
 
 struct models {

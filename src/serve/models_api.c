@@ -16,7 +16,10 @@ static void put_model(const struct serve *s, struct str *out, const struct serve
     js_put_str(out, "parent", listed->alias_of ? m->name : m->parent);
     js_put_i64(out, "max_model_len", s->max_len);
     js_put_bool(out, "loaded", m->loaded);
-    js_put_str(out, "pooling", s->pooling == SERVE_POOLING_MEAN ? "mean" : s->pooling == SERVE_POOLING_LAST ? "last" : NULL);
+    js_put_str(out, "pooling",
+               s->pooling == SERVE_POOLING_MEAN   ? "mean"
+               : s->pooling == SERVE_POOLING_LAST ? "last"
+                                                  : NULL);
     js_begin(out, "permission", '[');
     js_end(out, ']');
     js_end(out, '}');

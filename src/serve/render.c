@@ -8,15 +8,15 @@
 #include "serve/generation.h"
 
 void piece_clear(struct piece *p) {
-    struct str *const all[] = {&p->text, &p->reasoning, &p->ids,     &p->tokens,
-                               &p->values, &p->tops,    &p->offsets, &p->content};
+    struct str *const all[] = {&p->text,   &p->reasoning, &p->ids,     &p->tokens,
+                               &p->values, &p->tops,      &p->offsets, &p->content};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) str_clear(all[i]);
     p->n = 0;
 }
 
 void piece_free(struct piece *p) {
-    struct str *const all[] = {&p->text, &p->reasoning, &p->ids,     &p->tokens,
-                               &p->values, &p->tops,    &p->offsets, &p->content};
+    struct str *const all[] = {&p->text,   &p->reasoning, &p->ids,     &p->tokens,
+                               &p->values, &p->tops,      &p->offsets, &p->content};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) str_free(all[i]);
     *p = (struct piece){0};
 }

@@ -35,7 +35,8 @@ bool serve_is_up(struct serve *s, struct exchange *x) {
 struct served_model *serve_model(struct serve *s, struct exchange *x, const char *name) {
     struct served_model *m = models_find(&s->models, name);
     if (!m)
-        http_reply_error(x, 404, "model_not_found", "model", "the model \"%.200s\" does not exist: see /v1/models", name);
+        http_reply_error(x, 404, "model_not_found", "model", "the model \"%.200s\" does not exist: see /v1/models",
+                         name);
     return m;
 }
 
@@ -80,22 +81,22 @@ void serve_note_unknown(struct serve *s, const struct ask *a) {
 
 /* ---- routes -------------------------------------------------------------------------------------------------------*/
 
-#define GENERATION(p, fn)                                                                                    \
-    {                                                                                                        \
-        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn,                \
-        .event = generation_event, .end = generation_end                                                     \
+#define GENERATION(p, fn)                                                                     \
+    {                                                                                         \
+        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn, \
+        .event = generation_event, .end = generation_end                                      \
     }
 #define GET(p, who, fn) \
     { .method = "GET", .path = p, .access = who, .begin = fn }
-#define TOKENS(p, fn)                                                                                               \
-    {                                                                                                               \
+#define TOKENS(p, fn)                                                                                                \
+    {                                                                                                                \
         .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn, .event = tokens_event, \
-        .end = tokens_end                                                                                           \
+        .end = tokens_end                                                                                            \
     }
-#define ADMIN(p, kind, fn)                                                                                        \
-    {                                                                                                             \
-        .method = "POST", .path = p, .access = HTTP_ADMIN, .body = kind, .begin = fn, .event = admin_event,       \
-        .end = admin_end                                                                                          \
+#define ADMIN(p, kind, fn)                                                                                  \
+    {                                                                                                       \
+        .method = "POST", .path = p, .access = HTTP_ADMIN, .body = kind, .begin = fn, .event = admin_event, \
+        .end = admin_end                                                                                    \
     }
 
 static const struct http_route routes[] = {
@@ -193,9 +194,7 @@ enum status serve_open(const struct serve_options *o, struct serve **out, struct
 
 bool serve_ready(const struct serve *s) { return s->models.known; }
 
-bool serve_failed(const struct serve *s, struct err *e) {
-    return model_thread_state(s->thread, e) == MODEL_FAILED;
-}
+bool serve_failed(const struct serve *s, struct err *e) { return model_thread_state(s->thread, e) == MODEL_FAILED; }
 
 static void become_ready(struct serve *s) {
     const struct policy *p = model_thread_policy(s->thread);

@@ -1,6 +1,6 @@
 /* serve: models for other people's clients. Owns the OpenAI-compatible front end with vLLM's additions to it, the names
- * that models go by, and the thread that owns the model. May include http, policy and what these stand on; knows nothing
- * of training. Start here, then generation.c. */
+ * that models go by, and the thread that owns the model. May include http, policy and what these stand on; knows
+ * nothing of training. Start here, then generation.c. */
 #ifndef KERNELRL_SERVE_SERVE_H
 #define KERNELRL_SERVE_SERVE_H
 
@@ -9,7 +9,12 @@
 
 struct serve;
 
-enum serve_pooling { SERVE_POOLING_AUTO /* as the model's folder says */, SERVE_POOLING_OFF, SERVE_POOLING_MEAN, SERVE_POOLING_LAST };
+enum serve_pooling {
+    SERVE_POOLING_AUTO /* as the model's folder says */,
+    SERVE_POOLING_OFF,
+    SERVE_POOLING_MEAN,
+    SERVE_POOLING_LAST
+};
 
 struct serve_name { /* of an adapter in a folder, or an alias of a name */
     const char *name, *value;
@@ -24,11 +29,11 @@ struct serve_options {
     int max_adapters;        /* held at a time */
     int max_queue;           /* sequences that wait */
     double max_wait_s;       /* a request waits so long for its first token */
-    int max_len;              /* tokens of a prompt and its answer; 0: what the model can */
+    int max_len;             /* tokens of a prompt and its answer; 0: what the model can */
     int max_logprobs, max_n, max_samples, max_prompts, max_messages;
-    bool strict_length;       /* a request whose max_tokens does not fit is refused, not shortened */
-    bool processed_logprobs;  /* log-probabilities are those of the distribution that is drawn from */
-    bool inline_reasoning;    /* what stands in <think> stays in a message's content */
+    bool strict_length;            /* a request whose max_tokens does not fit is refused, not shortened */
+    bool processed_logprobs;       /* log-probabilities are those of the distribution that is drawn from */
+    bool inline_reasoning;         /* what stands in <think> stays in a message's content */
     enum serve_pooling embeddings; /* how a text's vector comes from those of its tokens */
 };
 /* What these are unless something else is said. */

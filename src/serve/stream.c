@@ -100,8 +100,8 @@ static bool add_chunk(struct generation *g, struct str *out, int i) {
     const bool last = piece_add_drawn(g, i, &p, CHUNK_TOKENS);
     const bool any = last || p.n > 0 || p.text.len > 0;
     /* Ids and log-probabilities go out with the tokens; else a chunk has text. */
-    const bool worth = last || has_text(g, &p) || (p.n > 0 && (g->a.return_ids || g->a.logprobs >= 0)) ||
-                       (any && g->a.usage_always);
+    const bool worth =
+        last || has_text(g, &p) || (p.n > 0 && (g->a.return_ids || g->a.logprobs >= 0)) || (any && g->a.usage_always);
     if (worth && chat && first) first_message_chunk(g, out, i);
     if (worth) {
         begin_chunk(g, out);

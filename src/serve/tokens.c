@@ -40,7 +40,7 @@ static bool text_of(const json_t *o, struct ask_text *out, struct ask_error *e) 
     return ask_string(json_object_get(o, name), name, out, e);
 }
 
-struct token_work { /* of an exchange */
+struct token_work {   /* of an exchange */
     struct work work; /* the first member */
     struct str reply;
     struct ask_error error;
@@ -148,7 +148,8 @@ void tokenizer_info_begin(void *serve, struct exchange *x) {
         json_decref(o);
         o = json_object();
     }
-    if (!json_object_get(o, "tokenizer_class")) json_object_set_new(o, "tokenizer_class", json_string("Qwen2Tokenizer"));
+    if (!json_object_get(o, "tokenizer_class"))
+        json_object_set_new(o, "tokenizer_class", json_string("Qwen2Tokenizer"));
     js_put_json(&out, NULL, o);
     http_reply_json(x, 200, &out);
 }

@@ -13,8 +13,8 @@ struct work_thread;
 struct work {
     /* Any thread: works on `body`. It reads of the server what does not change, and writes what is its own. */
     void (*run)(struct work *w, struct tokenizer *t);
-    /* The server's thread, behind run(). x is NULL where the exchange has ended meanwhile: then `done` gives up what the
-     * work belongs to. */
+    /* The server's thread, behind run(). x is NULL where the exchange has ended meanwhile: then `done` gives up what
+     * the work belongs to. */
     void (*done)(struct work *w);
     struct serve *s;
     struct exchange *x;

@@ -23,8 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct digest key;
     char *names[] = {(char *)"box"}, *pages[] = {(char *)"http://page"};
     if (!key.hex[0]) key = digest_of("a key that nobody guesses", 25);
-    const struct guard g = {.keys = &key, .n_keys = 1, .check_host = true, .hosts = names, .n_hosts = 1,
-                            .origins = pages, .n_origins = 1};
+    const struct guard g = {
+        .keys = &key, .n_keys = 1, .check_host = true, .hosts = names, .n_hosts = 1, .origins = pages, .n_origins = 1};
     char *text = xstrndup((const char *)data, size), *second = text + strlen(text) / 2;
     check_target(text);
     CLEANUP_STR struct str with = STR_INIT;

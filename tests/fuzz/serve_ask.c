@@ -47,7 +47,8 @@ static void check(const struct ask *a) {
         check_prompts(a);
     ASSERT(a->n >= 1 && a->n <= limits.max_n);
     ASSERT(a->max_tokens >= -1 && a->min_tokens >= 0 && (a->max_tokens < 0 || a->min_tokens <= a->max_tokens));
-    ASSERT(a->temperature >= 0 && a->temperature <= 2 && a->top_p > 0 && a->top_p <= 1 && a->min_p >= 0 && a->min_p <= 1);
+    ASSERT(a->temperature >= 0 && a->temperature <= 2 && a->top_p > 0 && a->top_p <= 1 && a->min_p >= 0 &&
+           a->min_p <= 1);
     ASSERT(a->top_k >= 0 && a->repetition_penalty > 0 && fabs(a->frequency_penalty) <= 2);
     ASSERT(a->logprobs >= -1 && a->logprobs <= limits.max_logprobs);
     ASSERT(a->prompt_logprobs >= -1 && a->prompt_logprobs <= limits.max_logprobs);
