@@ -18,19 +18,19 @@
 
 static struct {
     int begun, ended, events[3];
-    struct exchange *last; /* that waits or streams */
+    struct http_exchange *last; /* that waits or streams */
     int64_t body_bytes;
     int to_send; /* pieces that the stream has yet to send */
     bool end_stream, well, drained;
 } seen;
 
-static void reply_text(struct exchange *x, const char *text) {
+static void reply_text(struct http_exchange *x, const char *text) {
     struct str s = STR_INIT;
     str_adds(&s, text);
     http_reply(x, 200, "text/plain", &s);
 }
 
-static void echo(void *ctx, struct exchange *x) {
+static void echo(void *ctx, struct http_exchange *x) {
     struct str s = STR_INIT;
     size_t n;
     const char *body = http_body(x, &n);
@@ -41,13 +41,13 @@ static void echo(void *ctx, struct exchange *x) {
     http_reply(x, 200, "application/octet-stream", &s);
 }
 
-static void fine(void *ctx, struct exchange *x) {
+static void fine(void *ctx, struct http_exchange *x) {
     (void)ctx;
     seen.begun++;
     reply_text(x, "fine");
 }
 
-static void tail(void *ctx, struct exchange *x) {
+static void tail(void *ctx, struct http_exchange *x) {
     (void)ctx;
     const char *q = http_query(x, "q");
     CLEANUP_STR struct str s = STR_INIT;
@@ -55,30 +55,30 @@ static void tail(void *ctx, struct exchange *x) {
     reply_text(x, s.p);
 }
 
-static void wait_begin(void *ctx, struct exchange *x) {
+static void wait_begin(void *ctx, struct http_exchange *x) {
     (void)ctx;
     seen.begun++;
     seen.last = x;
 }
 
-static void wait_event(void *ctx, struct exchange *x, enum http_event e) {
+static void wait_event(void *ctx, struct http_exchange *x, enum http_event e) {
     (void)ctx;
     seen.events[e]++;
     reply_text(x, e == HTTP_WOKEN ? "woken" : e == HTTP_TIME_UP ? "time is up" : "cut");
 }
 
-static void late_begin(void *ctx, struct exchange *x) {
+static void late_begin(void *ctx, struct http_exchange *x) {
     wait_begin(ctx, x);
     http_wake_after(x, 0.05);
 }
 
-static void count_end(void *ctx, struct exchange *x) {
+static void count_end(void *ctx, struct http_exchange *x) {
     (void)ctx;
     seen.ended++;
     if (seen.last == x) seen.last = NULL;
 }
 
-static enum http_more more(struct exchange *x, struct str *out) {
+static enum http_more more(struct http_exchange *x, struct str *out) {
     (void)x;
     if (seen.to_send > 0) {
         seen.to_send--;
@@ -88,18 +88,18 @@ static enum http_more more(struct exchange *x, struct str *out) {
     return seen.end_stream ? HTTP_END : HTTP_WAIT;
 }
 
-static void stream_begin(void *ctx, struct exchange *x) {
+static void stream_begin(void *ctx, struct http_exchange *x) {
     wait_begin(ctx, x);
     http_stream(x, 200, "text/event-stream", ": ping\n\n", more);
 }
 
-static void stream_event(void *ctx, struct exchange *x, enum http_event e) {
+static void stream_event(void *ctx, struct http_exchange *x, enum http_event e) {
     (void)ctx, (void)x;
     seen.events[e]++;
     seen.end_stream = true;
 }
 
-static void file_begin(void *ctx, struct exchange *x) {
+static void file_begin(void *ctx, struct http_exchange *x) {
     FILE *f = tmpfile();
     (void)ctx;
     fputs("0123456789", f);
@@ -108,7 +108,7 @@ static void file_begin(void *ctx, struct exchange *x) {
     fclose(f);
 }
 
-static void large(void *ctx, struct exchange *x) {
+static void large(void *ctx, struct http_exchange *x) {
     struct str s = STR_INIT;
     (void)ctx;
     for (int i = 0; i < 100000; i++) str_adds(&s, "0123456789");
@@ -806,7 +806,7 @@ static void test_drain(void **state) {
     const int waits = join(), streams = join(), idle = join(), next = join();
     say(waits, "GET /wait HTTP/1.1\r\n" H "\r\n", 39);
     turn(3);
-    struct exchange *w = seen.last;
+    struct http_exchange *w = seen.last;
     say(streams, "GET /stream HTTP/1.1\r\n" H "\r\n", 41);
     say(idle, "GET /fine HTTP/1.1\r\n" H "\r\n", 39);
     hear(idle, &out, 3);

@@ -34,7 +34,7 @@ void watch_add(struct http_server *s, struct conn *c) {
 }
 
 static void hung_up(struct conn *c, uint32_t events) {
-    struct exchange *x = c->x;
+    struct http_exchange *x = c->x;
     c->half_closed = true;
     if (!x || x->gone) return;
     /* A reply that is there is still sent to who has only closed his half. */
@@ -59,12 +59,12 @@ static void time_out(struct conn *c, enum deadline d) {
         shutdown(c->fd, SHUT_RDWR);
 }
 
-static bool body_is_late(const struct exchange *x, int64_t now) {
+static bool body_is_late(const struct http_exchange *x, int64_t now) {
     const double s = (double)(now - x->body_began) * 1e-9;
     return s > x->s->o.body_s || (s > SLOW_BODY_GRACE_S && (double)x->received < SLOW_BODY_BYTES * s);
 }
 
-static void look_at_exchange(struct conn *c, struct exchange *x, int64_t now) {
+static void look_at_exchange(struct conn *c, struct http_exchange *x, int64_t now) {
     const struct http_options *o = &c->s->o;
     if (x->wake_at != 0 && now >= x->wake_at) {
         x->wake_at = 0;

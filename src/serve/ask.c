@@ -43,7 +43,9 @@ static bool wrong_type(const json_t *v, const char *name, const char *want, stru
 bool ask_object(const char *text, size_t bytes, json_t **out, struct ask_error *e) {
     struct err je;
     if (js_parse(text, bytes, "body", out, &je) != ST_OK) return ask_fail(e, NULL, NULL, "%s", je.msg);
-    return json_is_object(*out) || wrong_type(*out, "body", "a JSON object", e);
+    char buf[SHOWN * 4 + 32];
+    return json_is_object(*out) ||
+           ask_fail(e, NULL, NULL, "body: expected a JSON object, got %s", describe(*out, buf, sizeof buf));
 }
 
 /* Whole numbers may be written 16.0. */

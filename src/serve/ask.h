@@ -77,7 +77,7 @@ struct ask { /* owns what it points to */
     bool chat_logprobs, top_logprobs_null; /* the parser's own */
     bool generation_prompt, continue_final, generation_given;
     int best_of;
-    bool stream_options, has_tools, wants_tools, wants_generation;
+    bool stream_options, has_tools, wants_tools;
 };
 
 /* Parses a body. False: e says what is wrong with it. ask_free in any case. */

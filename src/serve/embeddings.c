@@ -13,7 +13,7 @@ struct embedding {
     struct model_call call; /* the first member */
     struct work work;       /* its body, until it is parsed and tokenised */
     struct serve *s;
-    struct exchange *x; /* NULL: the client has left */
+    struct http_exchange *x; /* NULL: the client has left */
     struct ask_error error;
     bool fine;
     struct arena mem;
@@ -173,7 +173,7 @@ static void put_vector(const struct embedding *m, struct str *out, const float *
     js_end(out, ']');
 }
 
-static void reply(struct embedding *m, struct exchange *x) {
+static void reply(struct embedding *m, struct http_exchange *x) {
     struct str out = STR_INIT;
     if (m->status != ST_OK) {
         http_reply_error(x, 500, "engine_error", NULL, "%s", m->err.msg);
@@ -221,7 +221,7 @@ static void computed(struct model_call *c) {
 
 /* ---- the route ----------------------------------------------------------------------------------------------------*/
 
-static void admit(struct embedding *m, struct exchange *x) {
+static void admit(struct embedding *m, struct http_exchange *x) {
     struct serve *s = m->s;
     struct served_model *model = serve_model(s, x, m->model);
     struct err e;
@@ -263,7 +263,7 @@ static void parsed(struct work *w) {
         admit(m, w->x);
 }
 
-void embeddings_begin(void *serve, struct exchange *x) {
+void embeddings_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     if (!serve_is_up(s, x)) return;
     const enum serve_pooling pooling = s->pooling;
@@ -288,7 +288,7 @@ void embeddings_begin(void *serve, struct exchange *x) {
     work_begin(&m->work, s, x);
 }
 
-void embeddings_event(void *serve, struct exchange *x, enum http_event e) {
+void embeddings_event(void *serve, struct http_exchange *x, enum http_event e) {
     struct embedding *m = http_state(x);
     (void)serve;
     if (!m || e != HTTP_WOKEN || m->work.pending) return;
@@ -298,7 +298,7 @@ void embeddings_event(void *serve, struct exchange *x, enum http_event e) {
         reply(m, x);
 }
 
-void embeddings_end(void *serve, struct exchange *x) {
+void embeddings_end(void *serve, struct http_exchange *x) {
     struct embedding *m = http_state(x);
     if (!m) return;
     serve_stop_waiting(serve, x);

@@ -50,7 +50,7 @@ static void make_samples(struct generation *g) {
     for (int i = 0; i < g->n_samples; i++) detokenize_begin(&g->sample[i].text, &o);
 }
 
-static struct generation *make(struct serve *s, struct exchange *x) {
+static struct generation *make(struct serve *s, struct http_exchange *x) {
     struct generation *g = xcalloc(1, sizeof *g);
     g->s = s;
     g->x = x;
@@ -239,7 +239,7 @@ static void parsed(struct work *w) {
     admit(g);
 }
 
-static void begin(struct serve *s, struct exchange *x, enum ask_api api) {
+static void begin(struct serve *s, struct http_exchange *x, enum ask_api api) {
     if (!serve_is_up(s, x)) return;
     struct generation *g = make(s, x);
     g->a.api = api;
@@ -247,9 +247,9 @@ static void begin(struct serve *s, struct exchange *x, enum ask_api api) {
     work_begin(&g->work, s, x);
 }
 
-void completions_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_COMPLETIONS); }
-void chat_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_CHAT); }
-void generate_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_GENERATE); }
+void completions_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_COMPLETIONS); }
+void chat_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_CHAT); }
+void generate_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_GENERATE); }
 
 /* ---- what happens -------------------------------------------------------------------------------------------------*/
 
@@ -284,7 +284,7 @@ static void look_for_end(struct generation *g) {
     if (j->n_done == j->n_parts) generation_reply(g);
 }
 
-void generation_event(void *serve, struct exchange *x, enum http_event e) {
+void generation_event(void *serve, struct http_exchange *x, enum http_event e) {
     struct generation *g = http_state(x);
     struct serve *s = serve;
     if (!g || g->failed) return;
@@ -319,7 +319,7 @@ static void free_generation(struct generation *g) {
     free(g);
 }
 
-void generation_end(void *serve, struct exchange *x) {
+void generation_end(void *serve, struct http_exchange *x) {
     struct generation *g = http_state(x);
     struct serve *s = serve;
     if (!g) return;

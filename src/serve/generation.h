@@ -18,7 +18,7 @@ struct gen_sample {
 struct generation {
     struct generation *next, *before;
     struct serve *s;
-    struct exchange *x;
+    struct http_exchange *x;
     struct ask a;
     struct work work; /* its body, until it is parsed and tokenised */
     struct ask_error error;
@@ -48,11 +48,11 @@ struct generation {
 };
 
 /* ---- generation.c ---- */
-void completions_begin(void *serve, struct exchange *x);
-void chat_begin(void *serve, struct exchange *x);
-void generate_begin(void *serve, struct exchange *x);
-void generation_event(void *serve, struct exchange *x, enum http_event e);
-void generation_end(void *serve, struct exchange *x);
+void completions_begin(void *serve, struct http_exchange *x);
+void chat_begin(void *serve, struct http_exchange *x);
+void generate_begin(void *serve, struct http_exchange *x);
+void generation_event(void *serve, struct http_exchange *x, enum http_event e);
+void generation_end(void *serve, struct http_exchange *x);
 
 /* ---- prompts.c ---- */
 /* Makes the token ids of all prompts, and of bad_words. False: e says what is wrong. */

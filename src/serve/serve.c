@@ -21,18 +21,18 @@ enum { STUCK_S = 30 };
 
 /* ---- what routes share --------------------------------------------------------------------------------------------*/
 
-void reply_ask_error(struct exchange *x, const struct ask_error *e) {
+void reply_ask_error(struct http_exchange *x, const struct ask_error *e) {
     http_reply_error(x, e->status, e->code, *e->param ? e->param : NULL, "%s", e->message);
 }
 
-bool serve_is_up(struct serve *s, struct exchange *x) {
+bool serve_is_up(struct serve *s, struct http_exchange *x) {
     if (serve_ready(s)) return true;
     http_add_header(x, "retry-after", "1");
     http_reply_error(x, 503, "loading", NULL, "the model is being loaded");
     return false;
 }
 
-struct served_model *serve_model(struct serve *s, struct exchange *x, const char *name) {
+struct served_model *serve_model(struct serve *s, struct http_exchange *x, const char *name) {
     struct served_model *m = models_find(&s->models, name);
     if (!m)
         http_reply_error(x, 404, "model_not_found", "model", "the model \"%.200s\" does not exist: see /v1/models",
@@ -40,20 +40,21 @@ struct served_model *serve_model(struct serve *s, struct exchange *x, const char
     return m;
 }
 
-void serve_wait(struct serve *s, struct exchange *x) {
+void serve_wait(struct serve *s, struct http_exchange *x) {
     for (int i = 0; i < s->n_waiting; i++)
         if (s->waiting[i] == x) return;
     if (s->n_waiting == s->cap_waiting) {
         s->cap_waiting = s->cap_waiting ? 2 * s->cap_waiting : 16;
-        s->waiting = xrealloc(s->waiting, (size_t)s->cap_waiting * sizeof(struct exchange *));
+        s->waiting = xrealloc(s->waiting, (size_t)s->cap_waiting * sizeof(struct http_exchange *));
     }
     s->waiting[s->n_waiting++] = x;
 }
 
-void serve_stop_waiting(struct serve *s, const struct exchange *x) {
+void serve_stop_waiting(struct serve *s, const struct http_exchange *x) {
     for (int i = 0; i < s->n_waiting; i++)
         if (s->waiting[i] == x) {
-            memmove(s->waiting + i, s->waiting + i + 1, (size_t)(s->n_waiting - i - 1) * sizeof(struct exchange *));
+            memmove(s->waiting + i, s->waiting + i + 1,
+                    (size_t)(s->n_waiting - i - 1) * sizeof(struct http_exchange *));
             s->n_waiting--;
             return;
         }
@@ -62,8 +63,8 @@ void serve_stop_waiting(struct serve *s, const struct exchange *x) {
 /* Each that waits looks again, in the order in which they came; who is still to wait says so anew. */
 void serve_wake_waiting(struct serve *s) {
     const int n = s->n_waiting;
-    struct exchange **list = xmalloc(((size_t)n + 1) * sizeof(struct exchange *));
-    if (n > 0) memcpy(list, s->waiting, (size_t)n * sizeof(struct exchange *));
+    struct http_exchange **list = xmalloc(((size_t)n + 1) * sizeof(struct http_exchange *));
+    if (n > 0) memcpy(list, s->waiting, (size_t)n * sizeof(struct http_exchange *));
     s->n_waiting = 0;
     for (int i = 0; i < n; i++) http_wake(list[i]);
     free(list);

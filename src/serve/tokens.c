@@ -116,7 +116,7 @@ static void worked(struct work *w) {
     }
 }
 
-static void begin(struct serve *s, struct exchange *x, void (*run)(struct work *w, struct tokenizer *t)) {
+static void begin(struct serve *s, struct http_exchange *x, void (*run)(struct work *w, struct tokenizer *t)) {
     if (!serve_is_up(s, x)) return;
     struct token_work *k = xcalloc(1, sizeof *k);
     k->work = (struct work){.run = run, .done = worked};
@@ -125,19 +125,19 @@ static void begin(struct serve *s, struct exchange *x, void (*run)(struct work *
     work_begin(&k->work, s, x);
 }
 
-void tokenize_begin(void *serve, struct exchange *x) { begin(serve, x, run_tokenize); }
-void detokenize_request_begin(void *serve, struct exchange *x) { begin(serve, x, run_detokenize); }
+void tokenize_begin(void *serve, struct http_exchange *x) { begin(serve, x, run_tokenize); }
+void detokenize_request_begin(void *serve, struct http_exchange *x) { begin(serve, x, run_detokenize); }
 
-void tokens_event(void *serve, struct exchange *x, enum http_event e) { (void)serve, (void)x, (void)e; }
+void tokens_event(void *serve, struct http_exchange *x, enum http_event e) { (void)serve, (void)x, (void)e; }
 
-void tokens_end(void *serve, struct exchange *x) {
+void tokens_end(void *serve, struct http_exchange *x) {
     struct token_work *k = http_state(x);
     (void)serve;
     if (k && work_end(&k->work)) free_work(k);
 }
 
 /* What stands in the model's tokenizer_config.json. */
-void tokenizer_info_begin(void *serve, struct exchange *x) {
+void tokenizer_info_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     struct str out = STR_INIT;
     struct err ignored;

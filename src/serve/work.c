@@ -75,7 +75,7 @@ static void finish(struct work *w) {
     if (!w->x || !http_replied(w->x)) w->done(w); /* else it was cut off meanwhile, and ends */
 }
 
-void work_begin(struct work *w, struct serve *s, struct exchange *x) {
+void work_begin(struct work *w, struct serve *s, struct http_exchange *x) {
     struct work_thread *t = s->worker;
     w->s = s;
     w->x = x;

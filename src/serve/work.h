@@ -17,7 +17,7 @@ struct work {
      * the work belongs to. */
     void (*done)(struct work *w);
     struct serve *s;
-    struct exchange *x;
+    struct http_exchange *x;
     struct str body;
     bool pending; /* true: begun and not done */
     struct work *next;
@@ -25,7 +25,7 @@ struct work {
 enum { WORK_AT_ONCE_BYTES = 32 << 10 };
 
 /* Takes the body of x and works on it; done() may have been called when this returns. */
-void work_begin(struct work *w, struct serve *s, struct exchange *x);
+void work_begin(struct work *w, struct serve *s, struct http_exchange *x);
 /* The exchange has ended. False: the work is pending, and its done() will be called with no exchange. */
 bool work_end(struct work *w);
 

@@ -1,4 +1,4 @@
-"""What the tests of `kernelrl serve` share: starting and stopping it, requests, streams, TAP lines. Standard library."""
+"""What the tests of `kernelrl serve` share: starting and stopping it, requests, streams, TAP lines."""
 
 import http.client
 import json

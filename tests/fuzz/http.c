@@ -11,40 +11,40 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int begun, ended;
-static struct exchange *waits;
+static struct http_exchange *waits;
 
-static void reply(struct exchange *x) {
+static void reply(struct http_exchange *x) {
     struct str s = STR_INIT;
     size_t n;
     const char *body = http_body(x, &n);
     str_add(&s, body, n);
     http_reply(x, 200, "application/octet-stream", &s);
 }
-static void now(void *ctx, struct exchange *x) {
+static void now(void *ctx, struct http_exchange *x) {
     (void)ctx;
     begun++;
     reply(x);
 }
-static void later(void *ctx, struct exchange *x) {
+static void later(void *ctx, struct http_exchange *x) {
     (void)ctx;
     begun++;
     waits = x;
 }
-static void event(void *ctx, struct exchange *x, enum http_event e) {
+static void event(void *ctx, struct http_exchange *x, enum http_event e) {
     (void)ctx, (void)e;
     reply(x);
 }
-static enum http_more more(struct exchange *x, struct str *out) {
+static enum http_more more(struct http_exchange *x, struct str *out) {
     (void)x;
     str_adds(out, "data: x\n\n");
     return (out->len + (size_t)begun) % 3 ? HTTP_END : HTTP_MORE;
 }
-static void stream(void *ctx, struct exchange *x) {
+static void stream(void *ctx, struct http_exchange *x) {
     (void)ctx;
     begun++;
     http_stream(x, 200, "text/event-stream", NULL, more);
 }
-static void end(void *ctx, struct exchange *x) {
+static void end(void *ctx, struct http_exchange *x) {
     (void)ctx;
     ended++;
     if (waits == x) waits = NULL;
