@@ -459,6 +459,8 @@ void model_thread_stop(struct model_thread *t) {
             end_part(t, &none);
         }
     take_news(t);
+    take_calls(t);
+    for (struct model_call *c; (c = take_call(t));) c->done(c);
     policy_close(&t->policy);
     if (t->fd >= 0) close(t->fd);
     pthread_mutex_destroy(&t->lock);

@@ -28,7 +28,8 @@ double model_thread_silent_s(const struct model_thread *t);
 /* ---- what runs between steps --------------------------------------------------------------------------------------*/
 
 /* run() is called by the model's thread with the engine at rest: no step is under way. Where it returns false there is
- * more to do, and it is called again behind the next step. done() is called by model_thread_collect(). */
+ * more to do, and it is called again behind the next step. done() is called by model_thread_collect(), or by
+ * model_thread_stop(), then also of a call that never ran. */
 struct model_call {
     bool (*run)(struct model_call *c, struct policy *p);
     void (*done)(struct model_call *c);
