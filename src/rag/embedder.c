@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
-#include "io/json.h"
 #include "policy/policy.h"
 #include "tensor/backend.h"
+#include "text/template.h"
 
-enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */, TOKENIZER_MAX_BYTES = 64 << 20 };
+enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
 struct embedder {
     struct policy policy; /* without its engine */
@@ -26,32 +25,6 @@ static const char *known_prefix(const char *name) {
         return "Instruct: Given a PyTorch module, retrieve modules that compute similar things.\nQuery:";
     if (strstr(name, "nomic-embed-code")) return "Represent this query for searching relevant code: ";
     return "";
-}
-
-/* The special tokens that tokenizer.json's post_processor puts around one text: {"type": "TemplateProcessing",
- * "single": [{"Sequence": ...}, {"SpecialToken": {"id": "<|endoftext|>"}}]}, alone or in a "Sequence" of processors.
- * Qwen3-Embedding ends its texts that way, and pools the token that ends them. */
-static enum status read_template(const char *dir, struct embedder *em, struct err *e) {
-    CLEANUP_STR struct str path = STR_INIT;
-    CLEANUP_JSON json_t *file = NULL;
-    str_addf(&path, "%s/tokenizer.json", dir);
-    if (!fs_is_file(path.p)) return ST_OK; /* vocab.json and merges.txt have none */
-    TRY(js_load(path.p, TOKENIZER_MAX_BYTES, &file, e));
-    const json_t *post = json_object_get(file, "post_processor"), *all = json_object_get(post, "processors");
-    const size_t n = json_is_array(all) ? json_array_size(all) : 1;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *single = json_object_get(json_is_array(all) ? json_array_get(all, i) : post, "single"), *part;
-        struct ids *to = &em->before;
-        size_t k;
-        json_array_foreach(single, k, part) {
-            if (json_object_get(part, "Sequence")) to = &em->after;
-            const char *special = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
-            const int32_t id = special ? tokenizer_id(em->policy.tok, special) : 0;
-            if (id < 0) return FAIL(e, ST_PARSE, "%s: post_processor: \"%s\" is no token", path.p, special);
-            if (special) ids_add(to, id);
-        }
-    }
-    return ST_OK;
 }
 
 /* The ids of one text, at most max_tokens of them with what belongs around it. */
@@ -127,7 +100,8 @@ static enum status open_parts(const struct embedder_options *o, struct embedder 
                                       .weights = {.dtype = o->dtype, .frozen = true}};
     TRY(policy_begin(&po, NULL, &em->policy, e));
     TRY(policy_load(&po, &em->policy, e));
-    TRY(read_template(o->dir, em, e));
+    /* Qwen3-Embedding ends its texts with a token of its template, and pools that one. */
+    TRY(template_read(o->dir, em->policy.tok, &em->before, &em->after, e));
     const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;
