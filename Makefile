@@ -158,6 +158,7 @@ doctor: build ## what this machine can do
 fmt: ## format the sources
 	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'tests/*.c' \
 	    'tests/*.h' 'tools/*.c' 'bench/*.c')
+	@if command -v black >/dev/null; then tools/tidy --scripts | xargs black --quiet --line-length=120; fi
 tidy: ## style, include direction, banned calls
 	@tools/tidy
 fuzz: fuzz-bin ## build the fuzz targets and run each for a minute

@@ -202,8 +202,8 @@ class Harness:
             libc.mallopt(M_PERTURB, byte)  # 0 turns it off
             return {}
         if byte:
-            junk = [torch.full((n,), byte, dtype=torch.uint8, device=self.device) for n in request["sizes"] if n]
-            del junk
+            # All at once, so that each has memory of its own; freed together at the end of the line.
+            [torch.full((n,), byte, dtype=torch.uint8, device=self.device) for n in request["sizes"] if n]
         return {}
 
     def ready(self, request, _):
