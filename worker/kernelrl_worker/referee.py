@@ -25,9 +25,9 @@ import resource
 import time
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from kernelrl_worker import cupti, reference, rule, selfjail, tensors
+from kernelrl_worker import compare, cupti, reference, selfjail, tensors
+from kernelrl_worker import scaling as scalings
 from kernelrl_worker.constants import (
     FAMILY_NEGATED,
     FAMILY_OFFSET,
@@ -47,6 +47,8 @@ from kernelrl_worker.constants import (
     WORD_NOT_FINITE,
     WORD_UNREACHABLE,
 )
+from kernelrl_worker.sample import Pieces, Sample, SampledScales, same_bits, same_inputs, unravel
+from kernelrl_worker.staging import DrawInto, is_alone, is_at
 from kernelrl_worker.tensors import Fault
 
 KEEP_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # expected outputs
@@ -60,8 +62,6 @@ OFFSET = 50  # far from zero for data of size one: variances and differences tha
 RANDOM, RANDOM_LEAST = 2, 1e-2  # times the tolerance, and error, that two runs on the same inputs may be apart
 SEARCH_SECONDS = 5.0  # for the factor of `scaled`
 SEARCH_ELEMENTS = 1 << 24  # of an output that are looked at for that
-# Of tensors above this size one piece in so many is looked at around timed calls. Trials look at everything.
-SAMPLED_BYTES, SAMPLED_SHARE, PIECE_BYTES = 64 << 20, 8, 1 << 16
 
 
 def lacks_room(error):
@@ -76,86 +76,6 @@ def give_back():
         torch.cuda.empty_cache()
 
 
-class Sample:
-    """Pieces of a large tensor, some at random and the last. Which ones is decided after an answer's call, by a secret
-    seed: whoever leaves out a part of the work that is worth leaving out has left it out in some of them."""
-
-    def __init__(self, seed, size, device):
-        pieces = size // PIECE_BYTES
-        generator = torch.Generator().manual_seed(seed)
-        self.pieces = torch.randint(pieces, (pieces // SAMPLED_SHARE,), generator=generator).to(device)
-
-    @staticmethod
-    def fits(flat):
-        """Whether the bytes of this flat tensor are taken in pieces."""
-        size = flat.numel() * flat.element_size()
-        return size > SAMPLED_BYTES and size % 8 == 0 and flat.data_ptr() % 8 == 0
-
-    def of(self, flat):
-        """Their elements, one behind the other. The same places for every type of element."""
-        words, each = flat.view(torch.int64), PIECE_BYTES // 8
-        whole = words[: words.numel() // each * each].view(-1, each)
-        return torch.cat([whole.index_select(0, self.pieces).view(-1), words[-each:]]).view(flat.dtype)
-
-    def place(self, index, flat):
-        """Where element `index` of of(flat) is in flat."""
-        each = PIECE_BYTES // flat.element_size()
-        piece, rest = divmod(index, each)
-        if piece == self.pieces.numel():
-            return flat.numel() - each + rest
-        return int(self.pieces[piece]) * each + rest
-
-    def places(self, start, stop, flat):
-        """Where elements start to stop of of(flat) are in flat."""
-        each = PIECE_BYTES // flat.element_size()
-        at = torch.arange(start, stop, device=flat.device)
-        piece = torch.div(at, each, rounding_mode="floor")
-        inside = piece < self.pieces.numel()
-        first = self.pieces[piece.clamp(max=self.pieces.numel() - 1)] * each
-        return torch.where(inside, first, torch.full_like(first, flat.numel() - each)) + at % each
-
-
-class Pieces:
-    """What a sample has of an output; the rest was not looked at."""
-
-    def __init__(self, sample, content):
-        self.sample, self.content = sample, content
-
-
-class DrawInto(TorchFunctionMode):
-    """torch.rand of a shape that is wanted next writes to where it is wanted: a copy less. The numbers are the same."""
-
-    def __init__(self, views):
-        super().__init__()
-        self.views = list(views)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is torch.rand and self.views and not kwargs:
-            view = self.views[0]
-            shape = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-            if list(shape) == list(view.shape) and view.dtype == torch.get_default_dtype() and view.is_contiguous():
-                try:
-                    return func(*args, out=self.views.pop(0))
-                except (RuntimeError, TypeError):
-                    self.views = []
-        return func(*args, **kwargs)
-
-
-def is_at(value, view):
-    same = value.dtype == view.dtype and value.shape == view.shape and value.stride() == view.stride()
-    return same and value.data_ptr() == view.data_ptr()
-
-
-def is_alone(value, values, views):
-    """A whole view of which no other value is a part: nobody else sees it when it is written to."""
-    if not isinstance(value, torch.Tensor) or not any(is_at(value, view) for view in views):
-        return False
-    start, end = value.data_ptr(), value.data_ptr() + value.numel() * value.element_size()
-    others = [v for v in values if isinstance(v, torch.Tensor) and v is not value]
-    return sum(v is value for v in values) == 1 and not any(start <= v.data_ptr() < end for v in others)
-
-
 class Case:
     """One problem in one precision on one device."""
 
@@ -167,8 +87,8 @@ class Case:
         self.file_name = f"<problem {id(self):x}>"
         self.lanes, self.kept, self.kept_bytes = {}, {}, 0
         self.staged = {}  # inputs that lie in the reference's lane
-        self.surveyed = {}  # (family, parameter set): may it be used, limits (rule.Limit) of the outputs
-        self.scaling = None  # rule.Scaling, once it was looked for
+        self.surveyed = {}  # (family, parameter set): may it be used, limits (compare.Limit) of the outputs
+        self.scaling = None  # scaling.Scaling, once it was looked for
         self.doubles = [None, None]
         self.probes = {}  # (parameter set, seed): input, place and value
         self.touches = {}  # parameter set: inputs and values that showed
@@ -243,7 +163,8 @@ class Case:
         self.aliases = any(o.data_ptr() in starts for o in outputs)
         again, _ = self._run(0, before, seed ^ 3)
         self.random = draws or any(
-            rule.compare(a, b, max(RANDOM * rule.TOLERANCE.get(a.dtype, 0.0), RANDOM_LEAST), None)["different"] > 0
+            compare.compare(a, b, max(RANDOM * compare.TOLERANCE.get(a.dtype, 0.0), RANDOM_LEAST), None)["different"]
+            > 0
             for a, b in zip(outputs, again)
         )
         self.outputs = [
@@ -336,7 +257,7 @@ class Case:
                 result = self._touch(result, param_set, seed, into)
             else:
                 fresh = [is_alone(v, result, into) for v in result]
-                scaling = (self.scaling or rule.Scaling()) if family == FAMILY_SCALED else None
+                scaling = (self.scaling or scalings.Scaling()) if family == FAMILY_SCALED else None
                 result = [self._change(v, family, generator, f, scaling, seed) for v, f in zip(result, fresh)]
         return result
 
@@ -362,7 +283,7 @@ class Case:
             if not scaling or scaling.signs:
                 x.mul_(signs)
             if family == FAMILY_SCALED:
-                x.mul_((scaling or rule.Scaling()).factor_for(seed))
+                x.mul_((scaling or scalings.Scaling()).factor_for(seed))
             elif family == FAMILY_SMALL:
                 x.mul_(0.01)
             elif family == FAMILY_OFFSET:
@@ -415,7 +336,7 @@ class Case:
         x = values[pick]
         at = int(torch.randint(x.numel(), (1,), generator=generator, device=self.device))
         base, _ = self._run(param_set, clones(values), seed)
-        scale = rule.rms_of(x) or 1.0
+        scale = compare.rms_of(x) or 1.0
         for factor in (10.0, 300.0, 1e4, 1e6):
             if factor * scale > torch.finfo(x.dtype).max / 100:
                 break
@@ -428,8 +349,8 @@ class Case:
                 if a.is_floating_point():
                     if not bool(torch.isfinite(b).all()):
                         return None
-                    moved = max(moved, rule.largest_error(a, b) / rule.TOLERANCE[a.dtype])
-            if moved > rule.SHOWS:
+                    moved = max(moved, compare.largest_error(a, b) / compare.TOLERANCE[a.dtype])
+            if moved > compare.SHOWS:
                 return place, scale * factor
         return None
 
@@ -439,7 +360,7 @@ class Case:
         generator = torch.Generator(device=self.device).manual_seed(seed ^ 0x70C4)
         found = {}
         for pick, value in enumerate(values):
-            if len(found) < rule.MOST_TOUCHED and reference.is_float(value) and value.numel():
+            if len(found) < compare.MOST_TOUCHED and reference.is_float(value) and value.numel():
                 shows = self._shows(values, param_set, seed, generator, pick)
                 if shows:
                     found[pick] = shows[1]
@@ -482,8 +403,8 @@ class Case:
         """How each output is judged on such inputs, by how far the reference is from float64; where that cannot run, by
         what the inputs' last bits change."""
         draws = [(values, outputs, seed)]
-        if any(o.is_floating_point() and o.numel() < rule.ROW_ELEMENTS for o in outputs):
-            for index in range(1, rule.MORE_DRAWS + 1):
+        if any(o.is_floating_point() and o.numel() < compare.ROW_ELEMENTS for o in outputs):
+            for index in range(1, compare.MORE_DRAWS + 1):
                 other = reference.another_seed(seed, index) >> 11
                 drawn = self._draw(family, other, param_set)
                 draws.append((drawn, self._run(param_set, clones(drawn), other)[0], other))
@@ -497,7 +418,7 @@ class Case:
             for other in others:
                 for index, pair in enumerate(pairs):
                     pair.append((mine[index], other[index] if other else None))
-        return [rule.limit_of(p, known) for p in pairs]
+        return [compare.limit_of(p, known) for p in pairs]
 
     def _exact_if_room(self, values, outputs, param_set, seed):
         if self.doubles[param_set] is None:
@@ -527,10 +448,10 @@ class Case:
         """The factor of the family `scaled`: one that tells problems apart whose own inputs hardly change their
         outputs."""
         end = time.perf_counter() + SEARCH_SECONDS
-        self.scaling = rule.Scaling()
+        self.scaling = scalings.Scaling()
 
         def outputs_for(scaling, which):
-            self.scaling = scaling or rule.Scaling()
+            self.scaling = scaling or scalings.Scaling()
             family = FAMILY_SCALED if scaling else FAMILY_SHIPPED
             values = self._draw(family, reference.another_seed(seed, which) >> 11, 0)
             return values, self._run(0, clones(values), seed)[0]
@@ -548,12 +469,12 @@ class Case:
             values, mine = outputs_for(scaling, 0)
             exact = self._exact_if_room(values, mine, 0, seed)
             return exact is not None and all(
-                rule.limit_of([(a, b)]).noise <= BAD_NOISE[self.kind]
+                compare.limit_of([(a, b)]).noise <= BAD_NOISE[self.kind]
                 for a, b in zip(mine, exact)
                 if a.is_floating_point()
             )
 
-        self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
+        self.scaling = scalings.find_scaling(run, stands, lambda: time.perf_counter() > end)
 
     def _same_time(self, values, seed):
         """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
@@ -572,7 +493,7 @@ class Case:
 
         def alike():
             usual, these = best(shipped), best(values)
-            return max(usual, these) <= rule.SAME_TIME * min(usual, these) + 5e-6
+            return max(usual, these) <= scalings.SAME_TIME * min(usual, these) + 5e-6
 
         return any(alike() for _ in range(4))
 
@@ -640,7 +561,9 @@ class Case:
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())
         limits = (
-            self._limits(family, values, outputs, param_set, seed) if finite else [rule.Limit(o.dtype) for o in outputs]
+            self._limits(family, values, outputs, param_set, seed)
+            if finite
+            else [compare.Limit(o.dtype) for o in outputs]
         )
         # Far from the problem's own scale only float64 says how far the reference itself is to be trusted.
         if self.doubles[param_set] is False and family in (FAMILY_OFFSET, FAMILY_SPIKES, FAMILY_SCALED, FAMILY_TOUCHED):
@@ -652,7 +575,7 @@ class Case:
     def limit(self, which, index, dtype):
         """How output `index` of a set is judged."""
         _, limits = self.surveyed.get((which["family"], which["param_set"]), (True, []))
-        return limits[index] if index < len(limits) else rule.Limit(dtype)
+        return limits[index] if index < len(limits) else compare.Limit(dtype)
 
     def expected(self, which):
         """(inputs, outputs, scales of the outputs) of a set; kept while there is room, because every answer to the
@@ -664,7 +587,7 @@ class Case:
         values = self.staged[key] if there else self._draw(*key)
         given = clones(values) if self.mutates else values
         outputs, _ = self._run(which["param_set"], given, which["forward_seed"])
-        scales = [rule.Scales(o, self.limit(which, i, o.dtype)) for i, o in enumerate(outputs)]
+        scales = [compare.Scales(o, self.limit(which, i, o.dtype)) for i, o in enumerate(outputs)]
         kept = list(values) + outputs + [s.rows for s in scales]
         size = sum(t.numel() * t.element_size() for t in kept if isinstance(t, torch.Tensor))
         if self.kept_bytes + size <= KEEP_BYTES[self.kind]:
@@ -730,14 +653,14 @@ class Case:
         worst = {"verdict": WORD_EQUAL, "max_error": 0.0}
         shipped = entry["family"] == FAMILY_SHIPPED and entry["param_set"] == 0
         for index, (want, have) in enumerate(zip(wanted, got)):
-            base = rule.TOLERANCE.get(want.dtype, 0.0)
+            base = compare.TOLERANCE.get(want.dtype, 0.0)
             tolerance = self.limit(entry, index, want.dtype).tolerance(want.dtype) if hardened else None
             scale, flat, looked_at = scales[index], want, want
             if isinstance(have, Pieces):
                 flat = want.reshape(-1)
                 looked_at, have, sample = have.sample.of(flat), have.content.view(want.dtype), have.sample
-                scale = rule.SampledScales(scale, functools.partial(sample.places, flat=flat))
-            result = rule.compare(looked_at, have, tolerance, base if shipped or not hardened else None, scale)
+                scale = SampledScales(scale, functools.partial(sample.places, flat=flat))
+            result = compare.compare(looked_at, have, tolerance, base if shipped or not hardened else None, scale)
             if result["different"]:
                 first = result["first"] if flat is want else sample.place(result["first"], flat)
                 finite = not result["not_finite"]
@@ -759,33 +682,6 @@ def compat_seeds():
 
 def clones(values):
     return [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
-
-
-def unravel(index, shape):
-    place = []
-    for size in reversed(shape):
-        place.insert(0, index % size if size else 0)
-        index = index // size if size else 0
-    return place
-
-
-def same_bits(a, b):
-    """Equal bytes: NaNs are equal to themselves."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if a.is_floating_point():
-        kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-        return bool(torch.equal(a.contiguous().view(kind), b.contiguous().view(kind)))
-    return bool(torch.equal(a, b))
-
-
-def same_inputs(a, b, seed):
-    if seed and a.is_contiguous() and b.is_contiguous() and a.shape == b.shape and a.dtype == b.dtype:
-        a, b = a.view(-1), b.view(-1)
-        if Sample.fits(a) and Sample.fits(b):
-            sample = Sample(seed, a.numel() * a.element_size(), a.device)
-            a, b = sample.of(a), sample.of(b)
-    return same_bits(a, b)
 
 
 class Referee:
@@ -877,7 +773,7 @@ class Referee:
         """What the GPU is. Also the sign that this process works on one, where address space says nothing."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-        rule.fused_error()
+        compare.fused_error()
         properties = torch.cuda.get_device_properties(request["device"])
         return {
             "name": properties.name,

@@ -23,7 +23,8 @@ import types
 
 import torch
 
-from kernelrl_worker import rule
+from kernelrl_worker import compare
+from kernelrl_worker import scaling as scalings
 from kernelrl_worker.constants import (
     FAMILY_SCALED,
     FAMILY_SHIPPED,
@@ -190,7 +191,7 @@ class Problem:
         self.doubles = [None, None]
         self.double_buffers = [[], []]
         self.touches = None  # inputs, and values of an element that show
-        self.scaling = rule.Scaling()
+        self.scaling = scalings.Scaling()
         self.initial = [[b.detach().clone() for _, b in m.named_buffers()] for m in self.models]
         self._describe(param_seeds)
 
@@ -249,7 +250,7 @@ class Problem:
         if time.perf_counter() - start > SLOW_SECONDS:
             return
         for index, value in enumerate(inputs):
-            if len(self.touches) < rule.MOST_TOUCHED and is_float(value) and value.numel():
+            if len(self.touches) < compare.MOST_TOUCHED and is_float(value) and value.numel():
                 size = self._size_that_shows(inputs, index, base)
                 if size:
                     self.touches.append((index, size))
@@ -258,7 +259,7 @@ class Problem:
         """0: none does."""
         value = inputs[index]
         at = int(torch.randint(value.numel(), (1,)))
-        scale = rule.rms_of(value) or 1.0
+        scale = compare.rms_of(value) or 1.0
         for factor in TOUCH_FACTORS:
             if factor * scale > torch.finfo(value.dtype).max / 100:
                 return 0
@@ -270,7 +271,7 @@ class Problem:
                     continue
                 if not bool(torch.isfinite(b).all()):
                     return 0
-                if rule.largest_error(a, b) > rule.SHOWS * rule.TOLERANCE[a.dtype]:
+                if compare.largest_error(a, b) > compare.SHOWS * compare.TOLERANCE[a.dtype]:
                     return factor * scale
         return 0
 
@@ -305,7 +306,7 @@ class Problem:
         for first, second in zip(outputs, again):
             same = torch.equal(first, second) or (
                 first.is_floating_point()
-                and not rule.compare(first, second, RANDOM * rule.TOLERANCE[first.dtype], None)["different"]
+                and not compare.compare(first, second, RANDOM * compare.TOLERANCE[first.dtype], None)["different"]
             )
             if not same:
                 raise ProblemError("forward() is random: two runs on the same input differ (dropout in training mode?)")
@@ -373,8 +374,8 @@ class Problem:
         sum cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the
         inputs' last bits change."""
         draws = [(inputs, results, seed)]
-        if any(r.is_floating_point() and r.numel() < rule.ROW_ELEMENTS for r in results):
-            for index in range(1, rule.MORE_DRAWS + 1):
+        if any(r.is_floating_point() and r.numel() < compare.ROW_ELEMENTS for r in results):
+            for index in range(1, compare.MORE_DRAWS + 1):
                 other = another_seed(seed, index)
                 values = self._inputs(family, other)
                 draws.append((values, self._results(values, param_set, other), other))
@@ -388,7 +389,7 @@ class Problem:
             for other in others:
                 for pair, a, b in zip(pairs, mine, other):
                     pair.append((a, b if a.dtype == torch.float32 else None))
-        return [rule.limit_of(p, known) for p in pairs]
+        return [compare.limit_of(p, known) for p in pairs]
 
     def find_scaling(self, seed):
         """The factor of the family `scaled`."""
@@ -407,12 +408,12 @@ class Problem:
             values = self._inputs(FAMILY_SCALED, seed, scaling)
             mine, true = self._results(values, 0, seed), self._exact(values, 0, seed)
             return true is not None and all(
-                rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0)
+                compare.limit_of([(a, b)]).noise <= compare.TOLERANCE.get(a.dtype, 0)
                 for a, b in zip(mine, true)
                 if a.dtype == torch.float32
             )
 
-        self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
+        self.scaling = scalings.find_scaling(run, stands, lambda: time.perf_counter() > end)
 
     def _same_time(self, inputs, seed):
         """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
@@ -431,7 +432,7 @@ class Problem:
 
         def alike():
             usual, these = best(shipped), best(inputs)
-            return max(usual, these) <= rule.SAME_TIME * min(usual, these) + 5e-6
+            return max(usual, these) <= scalings.SAME_TIME * min(usual, these) + 5e-6
 
         return any(alike() for _ in range(4))
 
@@ -469,7 +470,7 @@ class Problem:
 
     def fill(self, index, family, seed, param_set, with_noise):
         """Writes input set `index` and the reference's outputs for it. With noise, also returns whether all outputs are
-        finite, whether the clock may run on such inputs, and for each result rule.Limit's figures."""
+        finite, whether the clock may run on such inputs, and for each result compare.Limit's figures."""
         base = self.layout["set_base"] + index * self.layout["set_stride"]
         self.views.pop(index, None)
         inputs = self._inputs(family, seed)
@@ -499,7 +500,7 @@ class Problem:
         if finite and seconds < TOO_SLOW_SECONDS:
             limits = self._limits(family, stored, written, param_set, seed)
         else:
-            limits = [rule.limit_of([(v, None)], False) for v in written]
+            limits = [compare.limit_of([(v, None)], False) for v in written]
         # Only float64 says how far the reference is to be trusted where one element is unlike the others.
         known = isinstance(self.doubles[param_set], torch.nn.Module)
         usable = family != FAMILY_TOUCHED or (bool(self.touches) and known)
