@@ -31,8 +31,6 @@ TOLERANCE |= {torch.float16: TOLERANCE_HALF, torch.bfloat16: TOLERANCE_HALF}
 # A row's scale is at least this share of the rows' median. The first share that keeps ten times the reference's own
 # error below the tolerance is taken; the last one means one scale for all rows.
 FLOORS = (FLOOR_SINGLE, 1e-1, 1.0, 1e30)
-SHOWS = 50  # tolerances by which one changed element has to move some output
-MOST_TOUCHED = 3  # inputs of which an element is changed
 MORE_DRAWS = 3  # further draws of inputs for an output of so few elements that the scale and noise of one may be luck
 
 

@@ -2,7 +2,7 @@
 
 import mmap
 
-from kernelrl_worker import referee, tensors
+from kernelrl_worker import case, tensors
 
 DOUBLES_INPUT = """import torch, torch.nn as nn
 class Model(nn.Module):
@@ -18,7 +18,7 @@ def get_inputs():
 def case_of(code, precision="fp32"):
     """A problem as the referee knows it, on the CPU."""
     request = {"device": "cpu", "precision": precision, "cpu_inputs": False, "code": code, "init_seeds": [1, 2]}
-    return referee.Case(request)
+    return case.Case(request)
 
 
 def add_lane(case, lane, slots):

@@ -1,10 +1,12 @@
-"""Inputs of a module's case: whether they are drawn to where they belong or copied there, their numbers are those that
-get_inputs draws, in every order that a problem may return them in."""
+"""A problem as modules meet it: what is told of it, its inputs, which families may be used, and verdicts."""
 
 import unittest
+from unittest import mock
 
 import torch
-from support import DOUBLES_INPUT, a_set, add_lane, case_of
+from kernelrl_worker import case as module
+from kernelrl_worker import problem
+from support import a_set, add_lane, case_of
 
 HEAD = """import torch, torch.nn as nn
 class Model(nn.Module):
@@ -30,6 +32,9 @@ SEEDS = (11, 12)
 
 
 class StagedInputs(unittest.TestCase):
+    """Whether inputs are drawn to where they belong or copied there, their numbers are those that get_inputs draws, in
+    every order that a problem may return them in."""
+
     def make(self, name):
         case = case_of(HEAD + BODIES[name] + "\n")
         for lane in (0, 1):
@@ -84,26 +89,110 @@ class StagedInputs(unittest.TestCase):
                 self.assertFalse(self.drawn_directly(case, family), (name, family))
 
 
-class Families(unittest.TestCase):
-    def test_what_a_family_does_to_zeros_and_both_signs(self):
-        case = case_of(DOUBLES_INPUT % "8, 8")
-        x = torch.linspace(-2, 2, 4001).reshape(-1, 1)
-        before = x.clone()
-        for fresh in (False, True):
+class Described(unittest.TestCase):
+    def test_what_the_verifier_is_told_of_a_problem(self):
+        code = """import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(n)
+    def forward(self, x, factor):
+        return self.norm(x) * factor
+def get_init_inputs():
+    return [8]
+def get_inputs():
+    return [torch.rand(16, 8), 2.0]
+"""
+        case = case_of(code)
+        self.assertEqual((case.random, case.mutates, case.aliases, case.structure), (False, False, False, "T"))
+        self.assertEqual(case.outputs, [{"dtype": "float32", "shape": [16, 8], "overlapping": False}])
+        self.assertEqual(case.values, [None, 2.0])
+        spec = [(a["name"], a["role"], a["type"], a["shape"]) for a in case.native_spec()["args"]]
+        self.assertEqual(spec[:2], [("x", "input", "f32", [16, 8]), ("factor", "input", "f32", [])])
+        self.assertEqual(spec[2:4], [("norm.weight", "param", "f32", [8]), ("norm.bias", "param", "f32", [8])])
+        self.assertEqual([s[1] for s in spec[4:]], ["buffer", "buffer", "output"])
+        # No parameter and no statistic of the second set is constant.
+        for name, t in list(case.models[1].named_parameters()) + list(case.models[1].named_buffers()):
+            self.assertTrue(name.endswith("num_batches_tracked") or bool((t != t.reshape(-1)[0]).any()), name)
+        # The model is left as it was, although a forward moves its statistics.
+        before = [t.clone() for t in case.models[0].buffers()]
+        case._run(0, [torch.rand(16, 8), 2.0], 5)
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, case.models[0].buffers())))
 
-            def of(family):
-                given = x.clone() if fresh else x
-                return case._change(given, family, torch.Generator().manual_seed(3), fresh)
+    def test_what_a_forward_does_beside_computing(self):
+        body = "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, a):\n        return %s\n"
+        body += "def get_inputs():\n    return [torch.rand(64)]\n"
+        for expression, random, mutates, aliases in (
+            ("a + torch.rand(())", True, False, False),
+            ("a.mul_(2) + 1", False, True, False),
+            ("a", False, False, True),
+            ("a + 0 * torch.rand(())", True, False, False),  # it draws, and it does not show
+        ):
+            case = case_of(body % expression)
+            self.assertEqual((case.random, case.mutates, case.aliases), (random, mutates, aliases), expression)
 
-            signs = torch.where(x == 0, torch.ones(()), of("signed") / x)
-            self.assertTrue((signs.abs() == 1).all())
-            self.assertTrue(1500 < int((signs > 0).sum()) < 2500)
-            self.assertTrue(torch.equal(of("scaled"), x * signs * 3))
-            self.assertTrue(torch.equal(of("small"), x * signs * 0.01))
-            self.assertTrue(torch.equal(of("negated"), -x))
-            self.assertTrue(torch.equal(of("offset"), torch.where(x != 0, x * signs + 50, x)))
-            self.assertTrue(torch.equal(of("unit"), torch.where(x != 0, (1 + 0.01 * x) * signs, x)))
-        self.assertTrue(torch.equal(x, before))
+    def test_a_problem_that_cannot_be_used_says_why(self):
+        for code, message in (
+            ("x = 1", "defines no Model"),
+            (HEAD + "return 7\n", "get_inputs.. returns int; a list is needed"),
+            (HEAD + "return [torch.rand(2, 3), torch.rand(5, 7)]\n", "line 4: RuntimeError"),
+        ):
+            with self.assertRaisesRegex(problem.ProblemError, message):
+                case_of(code)
+
+
+class Survey(unittest.TestCase):
+    def test_which_families_may_be_used(self):
+        case = case_of(HEAD + "return [torch.rand(64, 64)]\n")
+        wanted = [("shipped", 0), ("signed", 0), ("offset", 1), ("touched", 0), ("scaled", 0)]
+        usable = [r["usable"] for r in case.survey(wanted, 5, 9, False)]
+        # `scaled` is for problems whose own inputs tell nothing.
+        self.assertEqual(usable, [True, True, True, True, False])
+        self.assertEqual(len(case.survey(wanted, 5, 2, False)), 2)
+        entry = a_set("offset", 9, 0, 1)
+        self.assertEqual(len(case.expected(entry)[1]), 1)
+
+    def test_what_is_far_needs_float64(self):
+        code = HEAD.replace(
+            "return a * 2 if b is None", "return (a * 2).float() * torch.ones(64) if a.dtype == torch.float32"
+        )
+        code += "return [torch.rand(64, 64)]\n"
+        case = case_of(code.replace("else a @ b.T", "else a.missing"))
+        usable = {f: case.survey([(f, 0)], 5, 1, False)[0]["usable"] for f in ("signed", "offset", "spikes", "touched")}
+        self.assertTrue(case.doubles[0].lost)
+        self.assertEqual(usable, {"signed": True, "offset": False, "spikes": False, "touched": False})
+
+    def test_a_probe_changes_one_element_and_the_output(self):
+        case = case_of(HEAD + "return [torch.rand(64, 64)]\n")
+        plain, probed = case._draw("shipped", 7, 0)[0], case._draw("probe", 7, 0)[0]
+        self.assertEqual(int((plain != probed).sum()), 1)
+        self.assertTrue(torch.equal(probed, case._draw("probe", 7, 0)[0]))
+
+
+class Judgement(unittest.TestCase):
+    def setUp(self):
+        self.case = case_of(HEAD + "return [torch.rand(64, 64)]\n")
+        add_lane(self.case, 1, 1)
+
+    def test_a_verdict_names_the_place(self):
+        entry = a_set()
+        self.case.stage([1], [entry])
+        right = self.case._draw("shipped", entry["seed"], 0)[0] * 2
+        self.assertEqual(self.case.judge(1, entry, [right], True)["verdict"], "equal")
+        for value, word in ((1e6, "different"), (float("nan"), "not_finite")):
+            wrong = right.clone()
+            wrong[3, 5] = value
+            said = self.case.judge(1, entry, [wrong], True)
+            self.assertEqual((said["verdict"], said["output"], said["place"]), (word, 0, [3, 5]))
+
+    def test_expected_outputs_are_kept_while_there_is_room(self):
+        self.case.expected(a_set(seed=1))
+        self.assertEqual(len(self.case.kept), 1)
+        with mock.patch.dict(module.KEEP_BYTES, {"cpu": self.case.kept_bytes}):
+            self.case.expected(a_set(seed=2))
+        self.assertEqual(len(self.case.kept), 1)
+        self.case.forget()
+        self.assertEqual((self.case.kept, self.case.kept_bytes), ({}, 0))
 
 
 if __name__ == "__main__":

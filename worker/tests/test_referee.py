@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 import torch
-from kernelrl_worker import referee, reference, tensors
+from kernelrl_worker import gpu, problem, referee, tensors
 
 
 def with_gpu(test, free=lambda: 1, total=2):
@@ -22,32 +22,32 @@ class Rest(unittest.TestCase):
         self.now, self.taken = 0.0, []
         with_gpu(self)
         torch.cuda.synchronize = self.synchronize  # put back by the cleanup
-        clock = mock.patch.object(referee, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
+        clock = mock.patch.object(gpu, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         clock.start()
         self.addCleanup(clock.stop)
         self.referee = referee.Referee()
-        self.referee.tick = torch.zeros(1)
+        self.referee.gpu.tick = torch.zeros(1)
 
     def synchronize(self):
         self.now += self.taken.pop(0) if len(self.taken) > 1 else self.taken[0]
 
     def rests(self, *taken):
         self.taken = list(taken)
-        return self.referee._comes_to_rest("cpu")
+        return self.referee.gpu.rests("cpu")
 
     def test_a_device_rests_when_a_small_piece_of_work_takes_what_it_usually_takes(self):
         self.assertTrue(self.rests(30e-6))  # the first time says what is usual
         begun = self.now
         self.assertFalse(self.rests(2e-3))
-        self.assertGreaterEqual(self.now - begun, referee.REST_WAIT_S)
+        self.assertGreaterEqual(self.now - begun, gpu.REST_WAIT_S)
         self.assertTrue(self.rests(2e-3, 2e-3, 40e-6))  # others were busy for a while
-        self.assertEqual(self.referee.usual_s, 30e-6)
+        self.assertEqual(self.referee.gpu.usual_s, 30e-6)
 
     def test_watched_memory_that_changes_is_seen(self):
         memory = {"aa": torch.zeros(4096, dtype=torch.uint8), "bb": torch.ones(64, dtype=torch.uint8)}
         r = self.referee
-        r._opened = lambda handle, offset, size, device: memory.get(handle)
-        r.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
+        r.gpu.opened = lambda handle, offset, size, device: memory.get(handle)
+        r.gpu.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
         r.cases[0] = types.SimpleNamespace(device="cpu", kind="cpu", stage=lambda lanes, slots: None)
         request = {"problem": 0, "timed": True, "lanes": [0, 1], "slots": []}
         blocks = [[0, 4096, "aa"], [8192, 64, "bb"], [16384, 64, "gone"]]
@@ -60,8 +60,8 @@ class Rest(unittest.TestCase):
 
 class WantOfMemory(unittest.TestCase):
     def test_room_is_made_once_and_then_it_is_said_whose_fault_it_is_not(self):
-        self.assertTrue(referee.lacks_room("CUDA out of memory. Tried to allocate"))
-        self.assertFalse(referee.lacks_room("invalid argument"))
+        self.assertTrue(problem.lacks_room("CUDA out of memory. Tried to allocate"))
+        self.assertFalse(problem.lacks_room("invalid argument"))
         refusals = [1]
 
         def do_ask(_request, _channel):
@@ -74,7 +74,7 @@ class WantOfMemory(unittest.TestCase):
         r.do_ask = do_ask
         self.assertEqual(r.handle("ask", {}, None), {"here": 1})
         refusals[0] = 2
-        with self.assertRaisesRegex(reference.NoRoom, "out of memory"):
+        with self.assertRaisesRegex(problem.NoRoom, "out of memory"):
             r.handle("ask", {}, None)
 
 
@@ -103,9 +103,9 @@ class OpenBlocks(unittest.TestCase):
         )
         self.cuda.opened = {}
         self.referee = referee.Referee()
-        self.referee.cuda = self.cuda
+        self.referee.gpu.cuda = self.cuda
         self.referee.cases[0] = types.SimpleNamespace(device="cpu", kind="cuda")
-        self.referee._opened = lambda handle, offset, size, device: self.cuda.open(handle) and torch.zeros(
+        self.referee.gpu.opened = lambda handle, offset, size, device: self.cuda.open(handle) and torch.zeros(
             size, dtype=torch.uint8
         )
 
@@ -124,7 +124,7 @@ class OpenBlocks(unittest.TestCase):
         self.assertEqual(self.copy(one + ":3", fresh=True), (False, ["close", "close", "open"]))
         self.referee.do_let_go(None, None)
         self.assertEqual(self.copy(one + ":3"), (False, ["open"]))
-        self.free, self.referee.looks = 20, 16
+        self.free, self.referee.gpu.looks = 20, 16
         self.assertEqual(self.copy(one + ":3"), (True, ["close"]))
         self.assertEqual(self.cuda.opened, {})
 

@@ -95,8 +95,8 @@ class Judged(Large):
     def test_a_gpu_copies_in_part_what_is_dense_and_has_the_usual_strides(self):
         r = referee.Referee()
         r.cases[0] = types.SimpleNamespace(device="cpu", kind="cuda")
-        r.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
-        r._opened = lambda handle, offset, size, device: self.right.reshape(-1).view(torch.uint8)
+        r.gpu.cuda = types.SimpleNamespace(close_all=lambda: None, opened={})
+        r.gpu.opened = lambda handle, offset, size, device: self.right.reshape(-1).view(torch.uint8)
         item = {"shape": [N // 8, 8], "stride": [8, 1], "dtype": "float32", "copy": 0}
         with mock.patch.object(torch.cuda, "synchronize"), mock.patch.object(
             torch.cuda, "mem_get_info", return_value=(1, 2)
