@@ -63,10 +63,10 @@ class Case:
 
     def _load(self, request):
         seeds = request["init_seeds"]
-        tensors.seed_everything(seeds[0])
+        problem.seed_all(seeds[0])
         module = problem.load(request["code"], self.file_name)
         self.get_inputs = module.get_inputs
-        tensors.seed_everything(seeds[0])
+        problem.seed_all(seeds[0])
         self.init = problem.init_inputs(module)
         self.models, self.states = [], []
         for which, seed in enumerate(seeds):
@@ -85,7 +85,7 @@ class Case:
     @staticmethod
     def _disturb(model, seed):
         """Changes parameters that are constant although random initialisers were asked for, and running statistics."""
-        tensors.seed_everything(seed ^ STATE_KEY)
+        problem.seed_all(seed ^ STATE_KEY)
         with torch.no_grad():
             for parameter in model.parameters():
                 flat = parameter.detach().reshape(-1)
@@ -110,7 +110,7 @@ class Case:
         for name, t in tensors.state_of(self.models[1]):
             self.params_layout.add(t, name)
         before = clones(values)
-        tensors.seed_everything(seed ^ 2)
+        problem.seed_all(seed ^ 2)
         seeded = self._generators()
         outputs, self.structure = self._run(0, values, seed ^ 2)
         # A forward that draws numbers is random, even where they do not show in these outputs.
@@ -193,7 +193,7 @@ class Case:
     def _draw(self, family, seed, param_set, into=()):
         """The inputs of a set on the device, in the problem's precision; integers stay what they are. Some inputs may
         come to lie in the tensors `into`, which may be written to in any case."""
-        tensors.seed_everything(seed)
+        problem.seed_all(seed)
         with contextlib.ExitStack() as stack:
             if not self.cpu_inputs:
                 stack.enter_context(torch.device(self.device))
@@ -260,7 +260,7 @@ class Case:
 
     def _run(self, param_set, values, seed):
         """(outputs, structure). The values may be changed; the model is left as it was."""
-        tensors.seed_everything(seed)
+        problem.seed_all(seed)
         model, flat = self.models[param_set], []
         with torch.no_grad():
             structure = tensors.flatten(model(*values), flat)

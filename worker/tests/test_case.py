@@ -1,5 +1,6 @@
 """A problem as modules meet it: what is told of it, its inputs, which families may be used, and verdicts."""
 
+import importlib.util
 import unittest
 from unittest import mock
 
@@ -139,6 +140,18 @@ def get_inputs():
         ):
             with self.assertRaisesRegex(problem.ProblemError, message):
                 case_of(code)
+
+
+class OtherGenerators(unittest.TestCase):
+    def test_a_problem_may_draw_from_python_and_numpy(self):
+        code = HEAD + "import random; return [torch.full((64,), random.random()) + torch.rand(64)]\n"
+        texts = [code]
+        if importlib.util.find_spec("numpy"):
+            texts.append(code.replace("random.random", "numpy.random.rand").replace("import random", "import numpy"))
+        for text in texts:
+            case = case_of(text)
+            self.assertTrue(torch.equal(case._draw("shipped", 7, 0)[0], case._draw("shipped", 7, 0)[0]))
+            self.assertFalse(torch.equal(case._draw("shipped", 7, 0)[0], case._draw("shipped", 8, 0)[0]))
 
 
 class Survey(unittest.TestCase):
