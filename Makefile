@@ -48,7 +48,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -159,6 +159,8 @@ fmt: ## format the sources
 	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'tests/*.c' \
 	    'tests/*.h' 'tools/*.c' 'bench/*.c')
 	@if command -v black >/dev/null; then tools/tidy --scripts | xargs black --quiet --line-length=120; fi
+configuration: build ## write the tables of docs/configuration.md from the keys
+	@tools/configuration
 tidy: ## style, include direction, banned calls
 	@tools/tidy
 fuzz: fuzz-bin ## build the fuzz targets and run each for a minute

@@ -155,5 +155,8 @@ void config_dump(const struct config *c, struct str *out);
  * or of all keys for NULL, with a heading for each section and topic; for another name what it stands for. ST_CONFIG
  * for an unknown key. */
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) MUST_USE;
+/* Appends the keys as Markdown: a heading for each section and topic, and tables with a row a key. without: the keys of
+ * this schema are left out; NULL: none. */
+void config_markdown(const struct config_schema *schema, const struct config_schema *without, struct str *out);
 
 #endif
