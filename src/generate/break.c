@@ -138,8 +138,7 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         } edits[] = {{"const float *restrict ", "float *restrict "},
                      {"float *restrict out)", "float *restrict out, int n)"}};
         if (rng_below(&r, 2) && comma && strchr(comma + 1, ',') && strchr(comma + 1, ',') < body) {
-            /* One argument is forgotten. */
-            const char *next = strchr(comma + 1, ',');
+            const char *next = strchr(comma + 1, ','); /* One argument is forgotten. */
             return splice(a, s, comma, (size_t)(next - comma), "");
         }
         size_t k = rng_below(&r, 2);

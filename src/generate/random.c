@@ -55,8 +55,7 @@ static bool allowed(const struct prog *p, enum gen_op op) {
         !(prev->op == OP_mean &&
           (op == OP_tanh || op == OP_sigmoid || op == OP_relu || op == OP_gelu || op == OP_silu || op == OP_softplus)))
         return false;
-    /* All values are negative, so what cuts at zero would leave nothing. */
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->n; i++) /* All values are negative: what cuts at zero would leave nothing. */
         if ((p->node[i].op == OP_log_softmax || p->node[i].op == OP_logsigmoid) && o->cls == OP_EW && !affine)
             return false;
     if (prev && (prev->op == OP_log_softmax || prev->op == OP_logsigmoid) && !affine && op != OP_max &&
@@ -77,8 +76,7 @@ static bool allowed(const struct prog *p, enum gen_op op) {
         }
     }
     if ((op == OP_softmax || op == OP_log_softmax || op == OP_l2_norm || op == OP_var) && st.norms > 0) return false;
-    /* Rounding would be amplified. */
-    if ((o->flags & OPF_EXP || op == OP_softsign) && (st.grows || st.big)) return false;
+    if ((o->flags & OPF_EXP || op == OP_softsign) && (st.grows || st.big)) return false; /* It amplifies rounding. */
     if ((pf & OPF_NONNEG) &&
         (op == OP_relu || op == OP_leaky_relu || op == OP_abs || op == OP_relu6 || op == OP_elu || op == OP_selu))
         return false;

@@ -763,8 +763,7 @@ char *prog_answer(const struct prog *p, enum gen_style style) {
         const struct shape *out = &p->node[last].out;
         const char *dst = "out";
         if (last < p->n - 1) {
-            /* out itself is used when it has the shape and everything after works in place; else a buffer that is
-             * reused in place. */
+            /* out itself is used when it has the shape and everything after works in place; else a buffer. */
             bool can = same_shape(out, final) && strcmp(src, "out") != 0;
             for (int t = last + 1; can && t < p->n;) {
                 enum domain d2;
