@@ -27,14 +27,15 @@ struct problem_set {
     size_t count;
 };
 
-/* Loads the problems of SOURCE:
- *   "builtin"
- *   a .py file
- *   a folder: a KernelBench checkout, its KernelBench/ folder, or any folder tree with levelN/ID_Name.py; else with
- * rows in .jsonl or .parquet files a .jsonl or .parquet file with the columns of the Hugging Face data set (code,
- * level, name, problem_id) or of our generator the name of a data set on the Hub ("ScalingIntelligence/KernelBench",
- * "ORG/NAME@REVISION"; see io/hub.h) NULL or "" means KERNELBENCH_ROOT if set, else builtin. Errors name the file and
- * line. */
+/* Loads the problems of SOURCE, which is one of these:
+ *   - "builtin";
+ *   - a .py file;
+ *   - a folder: a KernelBench checkout, its KernelBench/ folder, or any folder tree with levelN/ID_Name.py, else
+ *     with rows in .jsonl or .parquet files;
+ *   - a .jsonl or .parquet file with the columns of the Hugging Face data set (code, level, name, problem_id) or of
+ *     our generator;
+ *   - the name of a data set on the Hub ("ScalingIntelligence/KernelBench", "ORG/NAME@REVISION"; see io/hub.h).
+ * NULL or "" means KERNELBENCH_ROOT if set, else builtin. Errors name the file and line. */
 enum status problem_set_load(const char *source, struct problem_set *out, struct err *e) MUST_USE;
 void problem_set_free(struct problem_set *s);
 /* Finds a problem by its key, its name ("19_ReLU"), or "LEVEL/ID". NULL when there is none. */

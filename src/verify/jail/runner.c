@@ -3,9 +3,9 @@
  * knows no seed, no expected value and no clock. Nothing that it says is trusted (wire.h), because the answer runs in
  * the same process.
  *
- * usage: kernelrl-runner ANSWER.so, with the descriptors of wire.h open. Started by candidate.c only.
- *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts. Started by jail_shell.c
- * only. */
+ * usage: kernelrl-runner ANSWER.so, with the descriptors of wire.h open.
+ *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts.
+ * The first is started by candidate.c only, the second by jail_shell.c only. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
