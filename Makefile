@@ -50,7 +50,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -172,6 +172,9 @@ doctor: build ## what this machine can do
 fmt: ## format the sources
 	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'tests/*.c' \
 	    'tests/*.h' 'tools/*.c' 'bench/*.c')
+	@if command -v black >/dev/null; then tools/tidy --scripts | xargs black --quiet --line-length=120; fi
+configuration: build ## write the tables of docs/configuration.md from the keys
+	@tools/configuration
 tidy: ## style, include direction, banned calls
 	@tools/tidy
 fuzz: fuzz-bin ## build the fuzz targets and run each for a minute

@@ -120,9 +120,7 @@ def main():
     talks = BY_HAND + [by_chance(rng) for _ in range(25)]
     cases = []
     for talk in talks:
-        want = {
-            style: {end: render(templates[style], STYLES[style][1], talk, end) for end in ENDS} for style in STYLES
-        }
+        want = {style: {end: render(templates[style], STYLES[style][1], talk, end) for end in ENDS} for style in STYLES}
         cases.append({"messages": [plain(m) for m in talk], "want": want})
     print('{"made_by": "transformers %s",\n"cases": [' % transformers.__version__)
     print(",\n".join(json.dumps(c, ensure_ascii=False) for c in cases))

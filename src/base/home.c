@@ -11,7 +11,7 @@
 
 enum { LEVELS = 5 };
 
-/* Calls fn with the program's folder, then with those above it, until it is content. */
+/* Calls fn with the program's folder, then with the folders above it, until fn returns true. */
 static bool upwards(int levels, bool (*fn)(void *ctx, const char *dir), void *ctx) {
     char dir[PATH_MAX];
     const ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);

@@ -28,7 +28,7 @@ void log_set_process(const char *who) {
 enum status log_open_file(const char *path, struct err *e) {
     FILE *f = fopen(path, "a+e");
     if (!f) return FAIL(e, ST_IO, "%s: cannot open the log: %s", path, strerror(errno));
-    /* What a killed process left of a last line gets its end. */
+    /* A line that a killed process has left unfinished gets its end. */
     if (fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n' && fseek(f, 0, SEEK_END) == 0) fputc('\n', f);
     log_close_file();
     log_file = f;

@@ -1,6 +1,6 @@
-/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS]`. With FLOATS rank 0 prints how long a round and the
- * end of a sum of so many take. Otherwise every rank compares the sum with one that is made in
- * the order of the leaves on the host, bit by bit, for several lengths and a last round that is not full. */
+/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS]`. With FLOATS rank 0 prints how long a round and
+ * the end of a sum of so many take. Otherwise every rank compares the sum with one that is made in the order of the
+ * leaves on the host, bit by bit, for several lengths and a last round that is not full. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -142,6 +142,10 @@ static const struct config_key train_keys[] = {
     KEY_FLOAT_AT(T, "temperature", rollout.temperature, "1", "[0,10]", "Sampling temperature."),
     KEY_FLOAT_AT(T, "min_p", actor.min_p, "0", "[0,1]",
                  "Tokens less than min_p times as probable as the most probable one are not sampled. 0: off."),
+    KEY_INT(T, kv_memory, "0", "[0,)",
+            "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
+            "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
+            "gives (docs/memory.md)."),
     KEY_STRING(T, ranks, "auto",
                "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has "
                "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),
@@ -149,10 +153,6 @@ static const struct config_key train_keys[] = {
             "train starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."),
     KEY_FLOAT(T, peer_timeout, "60", "[1,)",
               "Seconds without a sign of life from another rank after which the job ends, with exit status 75."),
-    KEY_INT(T, kv_memory, "0", "[0,)",
-            "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
-            "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
-            "gives (docs/memory.md)."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT_AT(
         T, "prompt_max_tokens", actor.prompt_tokens, "0", "[0,)",
