@@ -161,7 +161,7 @@ test-clients: ## set up and build, then files and modules of other programs, new
 test-faults: ## set up and build, then killed processes, failing writes, a full disk
 	@tools/setup faults && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --faults
 test-packages: ## set up, then build every package and install each in a bare Debian: an hour
-	@tools/setup packages && tests/packages/run
+	@tools/setup packages && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --packages
 test-cheats: build $(BUILD)/test/verify/cheats_test ## every cheat 20 times, on an idle and on a busy machine: hours
 	@tests/cheats/run
 test-fast: build ## unit tests only

@@ -15,8 +15,8 @@
 /* The folder that holds worker/kernelrl_worker: KERNELRL_HOME, else the nearest one upwards from the program, or
  * share/kernelrl in a folder upwards from it; "." when there is none. Safe to call from several threads. */
 const char *home_dir(void);
-/* A file that lies beside the program, in a folder above it (tests lie up to four levels deeper in the build folder), or
- * in libexec/kernelrl of one of these. False: nowhere, or its path is longer than size allows. */
+/* A file that lies beside the program, in a folder above it (tests lie up to four levels deeper in the build folder),
+ * or in libexec/kernelrl of one of these. False: nowhere, or its path is longer than size allows. */
 bool home_beside_program(const char *name, char *path, size_t size);
 
 #endif

@@ -392,7 +392,7 @@ int cmd_doctor(int argc, char **argv) {
     check_models();
     CLEANUP_STR struct str sources = STR_INIT; /* make demo is of them alone */
     str_addf(&sources, "%s/tools/demo", home_dir());
-    printf("\n%s\n", a.n                      ? "To do:"
+    printf("\n%s\n", a.n                     ? "To do:"
                      : fs_is_file(sources.p) ? "All that is needed is there. Next: make demo."
                                              : "All that is needed is there. Next: kernelrl demo.");
     for (int i = 0; i < a.n; i++) printf("  - %s\n", a.line[i]);

@@ -47,8 +47,8 @@ struct verifier {
 
 /* The compiler, and Python with PyTorch where answers are in C. Says all that is missing at once. */
 static enum status open_tools(struct verifier *v, struct err *e) {
-    const enum status st = compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s,
-                                         v->o.compile_jobs, e);
+    const enum status st =
+        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e);
     if (v->o.backend != BACKEND_c) return st;
     struct err too = {0};
     const enum status also = refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, &too);
