@@ -42,10 +42,13 @@ as_user() { # ROOT COMMAND...: the same as the ordinary user, in its home folder
     shift
     inside "$root" setpriv --reuid=user --regid=user --init-groups env HOME=/home/user sh -c 'cd && exec "$@"' - "$@"
 }
-install_in() { # ROOT PACKAGE...: with what they recommend; what apt said is in the root's /var/log/apt-said
+install_in() { # ROOT OPTION OR PACKAGE...: what apt said is in the root's /var/log/apt-said
     local root=$1
     shift
-    inside "$root" sh -c 'apt-get install -y "$@" >>/var/log/apt-said 2>&1 || { tail -n 5 /var/log/apt-said; exit 1; }' - "$@"
+    ( # apt locks the folder of what it has fetched, which another test may use now
+        flock 9
+        inside "$root" sh -c 'apt-get install -y "$@" >>/var/log/apt-said 2>&1 || { tail -n 5 /var/log/apt-said; exit 1; }' - "$@"
+    ) 9>"$roots/archives-$(cat "$root.suite").lock"
 }
 files_of() { # ROOT: every file but the journals of the package manager, the cache of the loader, and the user's own
     (cd "$1" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp -o -path ./given -o -path ./home -o -path ./var/log \
@@ -57,4 +60,7 @@ timed() { # NAME COMMAND...: a check that says how long it took
     local begin=$SECONDS
     check "$@"
     echo "# took $((SECONDS - begin)) s"
+}
+says() { # NAME REGEX: a check of what the command of the check in front of it printed
+    if grep -qE "$2" "$tmp/out"; then ok "$1"; else not_ok "$1"; fi
 }

@@ -41,7 +41,7 @@ try_in() { # SUITE NUMBER
     local r=$tmp/$1 venv="/home/user/a plâce/venv" krl
     krl="$venv/bin/kernelrl"
     timed "a bare Debian $2" root_new "$1" "$r"
-    timed "python3-venv" inside "$r" sh -c 'apt-get install -y --no-install-recommends python3-venv >>/var/log/apt-said 2>&1'
+    timed "python3-venv" install_in "$r" --no-install-recommends python3-venv
     timed "Debian $2: pip install kernelrl-*.whl" as_user "$r" sh -c \
         'python3 -m venv "$1" && "$1/bin/pip" install --quiet --no-index "/given/$2"' - "$venv" "$name"
     check "pip check" as_user "$r" "$venv/bin/pip" check
@@ -49,17 +49,17 @@ try_in() { # SUITE NUMBER
     check "it runs" as_user "$r" "$krl" version
     check "as a module, too" as_user "$r" "$venv/bin/python" -m kernelrl version
     refuses "doctor names gcc" 1 'apt-get install gcc libc6-dev' as_user "$r" "$krl" doctor
-    check "and PyTorch" grep -q 'pip install torch' "$tmp/out"
-    check "its own bubblewrap works" grep -q '^sandbox .* works' "$tmp/out"
+    says "and PyTorch" 'pip install torch'
+    says "its own bubblewrap works" '^sandbox .* works'
     # shellcheck disable=SC2086
     refuses "the demo names both at once" 1 'install gcc and libc6-dev.*pip install torch' as_user "$r" "$krl" $small_demo log_path=/tmp/x
     timed "Debian $2: what they name" install_in "$r" gcc libc6-dev python3-torch libopenblas0-pthread
     timed "now doctor is content" as_user "$r" "$krl" doctor
-    check "with the system's PyTorch" grep -qE '^python +/usr/bin/python3 ' "$tmp/out"
-    sed -n 's/^\(python\|compiler\|sandbox\) /# \1 /p' "$tmp/out"
+    sed -n -E 's/^(python|compiler|sandbox) /# &/p' "$tmp/out"
+    says "with the system's PyTorch" '^python +/usr/bin/python3 '
     # shellcheck disable=SC2086
     timed "Debian $2: the demo, in little" as_user "$r" "$krl" $small_demo log_path=/home/user/run
-    check "has both tables" grep -q '^greedy (48 held-out problems' "$tmp/out"
+    says "has both tables" '^greedy .48 held-out problems'
     check "a kernel is judged" as_user "$r" sh -c '"$1" verify --problem /given/relu.py --solution /given/good.c --no-measure' - "$krl"
     inside "$r" chmod -R a-w "/home/user/a plâce"
     check "in folders that nobody may write to" as_user "$r" sh -c 'cd /tmp && "$1" plan --config configs/quickstart.yaml' - "$krl"
