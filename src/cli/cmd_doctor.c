@@ -155,8 +155,9 @@ static void check_python(struct advice *a) {
         printf("%-12s %s (%s), PyTorch %s\n", "python", w.python, w.python_version, w.torch);
     } else {
         printf("%-12s no: %s\n", "python", e.msg);
-        advise(a, "PyTorch: apt-get install python3-torch libopenblas0-pthread, or pip install torch, or point "
-                  "KERNELRL_PYTHON at a Python that has it");
+        advise(a,
+               "PyTorch: apt-get install python3-torch python3-setuptools libopenblas0-pthread, or pip install torch "
+               "setuptools, or point KERNELRL_PYTHON at a Python that has them");
         a->cannot_verify = true;
     }
     refworker_close(&w);

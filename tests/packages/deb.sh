@@ -84,7 +84,8 @@ if command -v systemd-nspawn >/dev/null; then
     done
     check "the server alone is closed" exposure --threshold=15 kernelrl.service
     check "with verdicts, as far as the jail allows" exposure --threshold=40 kernelrl-verify.service
-    cp tests/packages/try_units "$given/try_units"
+    cp tests/packages/try_units tests/honest/relu_clamp.py "$given/"
+    cp tests/cheats/problems/relu.py "$given/relu_module.py"
     cat >"$r/etc/systemd/system/try.service" <<'EOF'
 [Service]
 Type=oneshot
@@ -100,7 +101,7 @@ EOF
     cp "$given/units.tap" "$tmp/out"
     while IFS= read -r line; do # its checks are ours
         case $line in
-        "ok - "*"# SKIP "*) skip "${line#ok - }" "${line##*# SKIP }" ;;
+        "ok - "*"# SKIP "*) line=${line#ok - } && skip "${line% # SKIP*}" "${line##*# SKIP }" ;;
         "ok - "*) ok "${line#ok - }" ;;
         "not ok - "*) not_ok "${line#not ok - }" ;;
         "# "*) echo "$line" ;;

@@ -49,11 +49,11 @@ try_in() { # SUITE NUMBER
     check "it runs" as_user "$r" "$krl" version
     check "as a module, too" as_user "$r" "$venv/bin/python" -m kernelrl version
     refuses "doctor names gcc" 1 'apt-get install gcc libc6-dev' as_user "$r" "$krl" doctor
-    says "and PyTorch" 'pip install torch'
+    says "and PyTorch" 'pip install torch setuptools'
     says "its own bubblewrap works" '^sandbox .* works'
     # shellcheck disable=SC2086
-    refuses "the demo names both at once" 1 'install gcc and libc6-dev.*pip install torch' as_user "$r" "$krl" $small_demo log_path=/tmp/x
-    timed "Debian $2: what they name" install_in "$r" gcc libc6-dev python3-torch libopenblas0-pthread
+    refuses "the demo names both at once" 1 'install gcc and libc6-dev.*pip install torch setuptools' as_user "$r" "$krl" $small_demo log_path=/tmp/x
+    timed "Debian $2: what they name" install_in "$r" gcc libc6-dev python3-torch python3-setuptools libopenblas0-pthread
     timed "now doctor is content" as_user "$r" "$krl" doctor
     sed -n -E 's/^(python|compiler|sandbox) /# &/p' "$tmp/out"
     says "with the system's PyTorch" '^python +/usr/bin/python3 '
