@@ -29,11 +29,11 @@ root_new() { # SUITE FOLDER: unpacks a bare Debian, with an ordinary user named 
 given=$tmp/given
 mkdir -p "$given"
 inside() { # ROOT COMMAND...
-    local root=$1 archives
-    archives=$roots/archives-$(cat "$root.suite")
+    local root=$1 archives=()
+    if [ -f "$root.suite" ]; then archives=(--bind "$roots/archives-$(cat "$root.suite")" /var/cache/apt/archives); fi
     shift
     bwrap --bind "$root" / --dev-bind /dev /dev --bind /proc /proc --perms 1777 --tmpfs /tmp --dir /given --bind "$given" /given \
-        --bind "$archives" /var/cache/apt/archives --ro-bind /etc/resolv.conf /etc/resolv.conf --die-with-parent --clearenv \
+        "${archives[@]}" --ro-bind /etc/resolv.conf /etc/resolv.conf --die-with-parent --clearenv \
         --setenv PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --setenv HOME /root --setenv LANG C.UTF-8 \
         --setenv DEBIAN_FRONTEND noninteractive --chdir /root "$@"
 }
