@@ -6,7 +6,7 @@ OPT     ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-format-truncation -Werror
 # Names of folders stay out of the objects, so that two checkouts of the same sources build the same bytes.
 BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
-             -Isrc -pthread -ffile-prefix-map=$(CURDIR)=. $(WARN) $(OPT)
+             -Isrc -pthread '-ffile-prefix-map=$(CURDIR)=.' $(WARN) $(OPT)
 ifneq ($(SAN),)
   BUILD := build/$(if $(filter thread,$(SAN)),tsan,san)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
