@@ -4,8 +4,9 @@ CC      := gcc
 SAN     ?=
 OPT     ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-format-truncation -Werror
+# Names of folders stay out of the objects, so that two checkouts of the same sources build the same bytes.
 BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
-             -Isrc -pthread $(WARN) $(OPT)
+             -Isrc -pthread '-ffile-prefix-map=$(CURDIR)=.' $(WARN) $(OPT)
 ifneq ($(SAN),)
   BUILD := build/$(if $(filter thread,$(SAN)),tsan,san)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
@@ -50,7 +51,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle wheel deb image install uninstall cuda setup demo test test-clients test-faults test-packages test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -59,13 +60,13 @@ $(BUILD)/libkernelrl.a: $(LIB_OBJ)
 $(BIN): $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
-	@echo "  LD $@" && $(CC) -o $@ $^ -ldl -lpthread
+	@echo "  LD $@" && $(CC) $(filter-out -fsanitize=%,$(LDFLAGS)) -o $@ $^ -ldl -lpthread
 # The runner lives under a seccomp filter and an address space limit, where a sanitizer cannot: it never has one.
 $(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
-# The version says which commit it is of.
-$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
+# The version says which commit it is of. KERNELRL_COMMIT says so where the sources are without their history.
+$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(or $(KERNELRL_COMMIT),$(shell git describe --always --dirty 2>/dev/null || echo unknown))"'
 $(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
 $(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
@@ -149,6 +150,19 @@ cuda:
 endif
 bundle: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelrl_cuda.so) ## a folder for a GPU node that has only a driver
 	@BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle $(BUNDLE_FLAGS) $(BUNDLE)
+# The bundle of the wheel is made anew each time, and without cuBLASLt, which is 540 MB.
+wheel: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelrl_cuda.so) ## a Python wheel that carries the program: build/wheel/*.whl
+	@rm -rf $(BUILD)/wheel && BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle --without-cublaslt $(BUILD)/wheel/bundle
+	@tools/wheel $(BUILD)/wheel/bundle $(BUILD)/wheel
+deb: ## a Debian package: build/deb/kernelrl_*.deb
+	@NVCC='$(NVCC)' tools/deb
+image: ## a container image of the package, by buildah, which needs no daemon
+	@tools/image
+PREFIX ?= /usr/local
+install: build ## put the program below PREFIX (/usr/local); DESTDIR stands in front of it
+	@BUILD='$(BUILD)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' SYSCONFDIR='$(SYSCONFDIR)' tools/install
+uninstall: ## take it away again
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' SYSCONFDIR='$(SYSCONFDIR)' tools/install --uninstall
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning; DEVICE=cuda: on a GPU
@@ -160,6 +174,8 @@ test-clients: ## set up and build, then files and modules of other programs, new
 	    KERNELRL_PYTHON=$${KERNELRL_PYTHON:-$$PWD/.venv-clients/bin/python} tests/run --clients
 test-faults: ## set up and build, then killed processes, failing writes, a full disk
 	@tools/setup faults && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --faults
+test-packages: ## set up, then build every package and install each in a bare Debian: an hour
+	@tools/setup packages && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --packages
 test-cheats: build $(BUILD)/test/verify/cheats_test ## every cheat 20 times, on an idle and on a busy machine: hours
 	@tests/cheats/run
 test-fast: build ## unit tests only

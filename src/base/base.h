@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERNELRL_VERSION "0.2.0"
+#define KERNELRL_VERSION "0.3.0"
 
 #define MUST_USE __attribute__((warn_unused_result))
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))

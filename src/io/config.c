@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "io/json.h"
@@ -610,6 +612,10 @@ enum status config_load_text(struct config *c, const char *name, const char *tex
 enum status config_load(struct config *c, const char *path, struct err *e) {
     CLEANUP_FREE char *text = NULL;
     size_t len = 0;
+    if (*path != '/' && access(path, F_OK) != 0) { /* such as configs/quickstart.yaml of a program that is installed */
+        const char *ours = arena_printf(&c->arena, "%s/%s", home_dir(), path);
+        if (fs_is_file(ours)) path = ours;
+    }
     TRY(fs_read(path, MAX_FILE_BYTES, &text, &len, e));
     return config_load_text(c, path, text, len, e);
 }

@@ -124,7 +124,8 @@ struct config {
 void config_init(struct config *c, const struct config_schema *schema, void *values);
 void config_free(struct config *c);
 
-/* Loads a YAML file (at most 1 MiB). Keys must be written with their full path, nested or dotted. ST_IO, or ST_CONFIG
+/* Loads a YAML file (at most 1 MiB). A relative path that is not there is looked for in home_dir(), too, as
+ * configs/quickstart.yaml is. Keys must be written with their full path, nested or dotted. ST_IO, or ST_CONFIG
  * for malformed YAML, unknown keys (with the nearest known one), keys given twice, wrong types and values out of range.
  * On error, keys in front of the bad one are already set. */
 enum status config_load(struct config *c, const char *path, struct err *e) MUST_USE;

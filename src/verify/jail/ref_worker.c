@@ -223,7 +223,7 @@ enum status refworker_open(struct refworker *w, const char *python, int threads,
         str_addf(&tried, "%s%s (%.200s)", tried.len ? "; " : "", w->python, why.msg);
     }
     return FAIL(e, ST_WORKER,
-                "no Python with PyTorch: tried %s. Install it (apt-get install python3-torch, or pip install torch in "
-                ".venv) or point KERNELRL_PYTHON at a Python that has it",
+                "no Python with PyTorch: tried %s. Install it (apt-get install python3-torch python3-setuptools, or "
+                "pip install torch setuptools in .venv) or point KERNELRL_PYTHON at a Python that has both",
                 tried.len ? tried.p : "nothing");
 }
