@@ -119,9 +119,12 @@ def chat():
     assert long["choices"][0]["finish_reason"] in ("stop", "length")
     tokens = S.post("/tokenize", CHAT)["tokens"]
     assert tokens == long["prompt_token_ids"]
-    assert S.post("/v1/chat/completions", {**CHAT, "max_tokens": 9, "max_completion_tokens": 2})["usage"][
-        "completion_tokens"
-    ] == 2
+    assert (
+        S.post("/v1/chat/completions", {**CHAT, "max_tokens": 9, "max_completion_tokens": 2})["usage"][
+            "completion_tokens"
+        ]
+        == 2
+    )
     parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]}
     assert S.post("/tokenize", parts)["tokens"] == tokens
     both = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}
