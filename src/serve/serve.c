@@ -100,17 +100,21 @@ void serve_note_unknown(struct serve *s, const struct ask *a) {
         .end = admin_end                                                                                    \
     }
 
+#define EMBEDDINGS(p)                                                                                       \
+    {                                                                                                       \
+        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = embeddings_begin, \
+        .event = embeddings_event, .end = embeddings_end                                                    \
+    }
+
+/* Clients that were given an address without /v1 call the same without it. */
 static const struct http_route routes[] = {
     GENERATION("/v1/completions", completions_begin),
+    GENERATION("/completions", completions_begin),
     GENERATION("/v1/chat/completions", chat_begin),
+    GENERATION("/chat/completions", chat_begin),
     GENERATION("/inference/v1/generate", generate_begin),
-    {.method = "POST",
-     .path = "/v1/embeddings",
-     .access = HTTP_KEY,
-     .body = HTTP_JSON_BODY,
-     .begin = embeddings_begin,
-     .event = embeddings_event,
-     .end = embeddings_end},
+    EMBEDDINGS("/v1/embeddings"),
+    EMBEDDINGS("/embeddings"),
     GET("/v1/models", HTTP_OPEN, models_list_begin),
     GET("/models", HTTP_OPEN, models_list_begin),
     GET("/v1/models/*", HTTP_OPEN, model_show_begin),

@@ -585,6 +585,15 @@ def _():
         equal((error.type, error.code), ("authentication_error", "invalid_api_key"))
 
 
+@case("an address without /v1")
+def _():
+    other = openai.OpenAI(base_url=URL, api_key=KEY)
+    equal(other.models.list().data[0].id, MODEL)
+    r = other.chat.completions.create(model=MODEL, messages=USER, max_completion_tokens=24, seed=7)
+    equal(r.choices, chat().choices)
+    equal(other.completions.create(model=MODEL, prompt=TEXT, max_tokens=24, seed=7).choices, complete().choices)
+
+
 @case("headers: the request's id is given back, and shown in errors")
 def _():
     raw = client.completions.with_raw_response.create(model=MODEL, prompt=TEXT, extra_headers={"x-request-id": "mine"})

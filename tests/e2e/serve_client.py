@@ -45,7 +45,8 @@ class Server:
 
     def __init__(self, *flags, model=MODEL, env=None, wait=True):
         self.flags = flags
-        command = [KRL, "serve", "--port", "0"] + (["--model", model] if model else []) + list(flags)
+        port = [] if "--port" in flags else ["--port", "0"]
+        command = [KRL, "serve", *port] + (["--model", model] if model else []) + list(flags)
         self.log_path = os.path.join(os.environ["tmp"], f"serve-{time.monotonic_ns()}.log")
         self.process = subprocess.Popen(
             command, stderr=open(self.log_path, "w"), env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL
