@@ -14,15 +14,15 @@ struct message_head {
 };
 
 /* Samples [first, first + n) of a request; in all requests' order their first one is number `at`. */
-struct piece {
+struct sample_piece {
     int request, first, n;
     int64_t at;
 };
 
-struct pieces {
+struct sample_pieces {
     struct request *req; /* [n_req] */
     int n_req;
-    struct piece *p; /* [n] */
+    struct sample_piece *p; /* [n] */
     int n;
     int64_t total; /* samples */
 };
@@ -50,7 +50,7 @@ static void pack_requests(struct str *s, const struct request *req, int n) {
 }
 
 /* Views into the payload. False: it is no such payload. */
-static bool unpack_requests(const struct str *payload, struct pieces *x) {
+static bool unpack_requests(const struct str *payload, struct sample_pieces *x) {
     struct unpack u = unpack_of(payload);
     UNPACK(&u, x->n_req);
     if (u.short_ || x->n_req < 0 || (size_t)x->n_req > payload->len / sizeof *x->req) return false;
@@ -100,7 +100,7 @@ static bool unpack_sample(struct unpack *u, struct sample *x) {
 
 /* Pieces of a size at which each rank gets some four of them: fewer would leave ranks idle at the end, and a request's
  * prompt is computed once a piece. The same on all ranks. */
-static void cut(struct pieces *x, int ranks) {
+static void cut(struct sample_pieces *x, int ranks) {
     x->total = 0;
     for (int i = 0; i < x->n_req; i++) x->total += x->req[i].n_samples;
     const int64_t size = i64_max(1, x->total / (4 * (int64_t)ranks));
@@ -109,7 +109,7 @@ static void cut(struct pieces *x, int ranks) {
     for (int64_t i = 0, at = 0; i < x->n_req; i++)
         for (int first = 0, left = x->req[i].n_samples; left > 0;) {
             const int take = (int)i64_min(left, size);
-            x->p[n++] = (struct piece){(int)i, first, take, at};
+            x->p[n++] = (struct sample_piece){(int)i, first, take, at};
             first += take;
             at += take;
             left -= take;
@@ -117,11 +117,11 @@ static void cut(struct pieces *x, int ranks) {
     x->n = n;
 }
 
-static void pieces_free(struct pieces *x, bool views) {
+static void pieces_free(struct sample_pieces *x, bool views) {
     for (int i = 0; views && x->req && i < x->n_req; i++) free((void *)(uintptr_t)x->req[i].params.stop_strings);
     if (views) free(x->req);
     free(x->p);
-    *x = (struct pieces){0};
+    *x = (struct sample_pieces){0};
 }
 
 /* What a rank has in its engine. */
@@ -135,15 +135,15 @@ struct in_hand {
     int64_t most; /* samples that it takes on */
 };
 
-static void hand_make(struct in_hand *h, const struct pieces *x, const struct rank_sampler *s) {
+static void hand_make(struct in_hand *h, const struct sample_pieces *x, const struct rank_sampler *s) {
     const int64_t share = (x->total + s->comm->size - 1) / s->comm->size;
     *h = (struct in_hand){.of = xcalloc((size_t)x->n + 1, sizeof *h->of),
                           .most = i64_max(1, i64_min(s->max_batch, share))};
 }
 
-static enum status take_on(struct rank_sampler *s, const struct pieces *x, int piece, struct in_hand *h,
+static enum status take_on(struct rank_sampler *s, const struct sample_pieces *x, int piece, struct in_hand *h,
                            struct err *e) {
-    const struct piece *p = &x->p[piece];
+    const struct sample_piece *p = &x->p[piece];
     struct request r = x->req[p->request];
     r.first += p->first;
     r.n_samples = p->n;
@@ -154,7 +154,7 @@ static enum status take_on(struct rank_sampler *s, const struct pieces *x, int p
 }
 
 /* Takes a result out of the engine. False: there is none. */
-static bool take_result(struct rank_sampler *s, const struct pieces *x, struct in_hand *h, int *piece,
+static bool take_result(struct rank_sampler *s, const struct sample_pieces *x, struct in_hand *h, int *piece,
                         struct engine_result *got) {
     if (!engine_poll(s->engine, 0, got)) return false;
     int i = 0;
@@ -210,7 +210,7 @@ static enum status listen_to(struct comm *c, int *from, struct message_head *hea
 
 struct follower {
     struct rank_sampler *s;
-    struct pieces x;
+    struct sample_pieces x;
     struct in_hand hand;
     bool asked, none, cancelled;
 };
@@ -302,7 +302,7 @@ enum status rank_sample_follow(struct rank_sampler *s, const struct str *payload
 
 struct leader {
     struct rank_sampler *s;
-    struct pieces x;
+    struct sample_pieces x;
     struct in_hand hand;
     struct sample *out;
     int next;             /* piece */
@@ -320,7 +320,7 @@ static void fail(struct leader *l, enum status st, const struct err *why) {
     l->err = *why;
 }
 
-static void count(struct leader *l, int rank, const struct piece *p) {
+static void count(struct leader *l, int rank, const struct sample_piece *p) {
     for (int i = 0; i < p->n; i++) l->tokens += l->out[p->at + i].n;
     l->done += p->n;
     if (l->s->drawn) l->s->drawn[rank] += p->n;
@@ -329,7 +329,7 @@ static void count(struct leader *l, int rank, const struct piece *p) {
 static enum status receive(struct leader *l, int from, int64_t piece, struct unpack *rest, struct err *e) {
     if (piece < 0 || piece >= l->next || l->out[l->x.p[piece].at].ids)
         return FAIL(e, ST_LOST, "rank %d sent piece %lld, which it was not given", from, (long long)piece);
-    const struct piece *p = &l->x.p[piece];
+    const struct sample_piece *p = &l->x.p[piece];
     for (int i = 0; i < p->n; i++)
         if (!unpack_sample(rest, &l->out[p->at + i]))
             return FAIL(e, ST_LOST, "rank %d sent samples that cannot be read", from);
@@ -382,7 +382,7 @@ static enum status lead_step(struct leader *l, bool *working, struct err *e) {
             engine_result_free(&got);
             return e->code;
         }
-        const struct piece *p = &l->x.p[piece];
+        const struct sample_piece *p = &l->x.p[piece];
         for (int i = 0; i < p->n; i++) {
             l->out[p->at + i] = got.samples[i];
             got.samples[i] = (struct sample){0};
