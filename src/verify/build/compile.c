@@ -442,8 +442,10 @@ static enum status ask_version(struct compiler *c, struct err *e) {
     char text[200];
     ssize_t n = pread(out, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        text[strcspn(text, "\n")] = 0;
         return FAIL(e, ST_SANDBOX, "gcc does not run in the sandbox (%.150s); install gcc and libc6-dev", text);
+    }
     for (char *s = text; *s; s++)
         if (*s == '\n') *s = ' ';
     snprintf(c->version, sizeof c->version, "gcc %scpu %016llx", text, (unsigned long long)cpu_identity());
