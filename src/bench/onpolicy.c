@@ -160,13 +160,13 @@ static enum status make_workload(const struct onpolicy_options *o, const struct 
     struct tokenizer *tok = NULL;
     struct problem_set problems = {0};
     struct ids prompt = {0};
-    enum chat_style style;
+    enum chat_style style = CHAT_QWEN25;
     enum status st;
     CLEANUP_STR struct str probe = STR_INIT;
     str_addf(&probe, "%s/tokenizer.json", o->model_dir);
-    TRY_GOTO(chat_style_choose(NULL, c->arch->chat, false, &style, e), out);
     *vocab_limit = 0;
     if (fs_is_file(probe.p)) {
+        TRY_GOTO(chat_style_choose(NULL, c->arch->chat, false, &style, e), out);
         TRY_GOTO(tokenizer_open(o->model_dir, &tok, e), out);
         TRY_GOTO(problem_set_load("builtin", &problems, e), out);
         *vocab_limit = tokenizer_vocab(tok);

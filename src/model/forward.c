@@ -5,8 +5,8 @@
 
 #include "model/internal.h"
 
-/* cos and sin of pos * theta^(-2j/K). The product is rounded to f32 first, as the Hugging Face code that trained these
- * models does. */
+/* cos and sin of a position times a frequency. The product is rounded to f32 first, as the Hugging Face code that
+ * trained these models does. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     if (n <= m->n_pos) return ST_OK;
     n = i64_min(m->cfg.max_positions, i64_max(n, 2 * m->n_pos));
@@ -14,14 +14,15 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     m->n_pos = 0; /* until the new tables are there */
     TRY(space_grow(m, &m->rope, &m->rope_floats, 2 * size, "the rotary tables", e));
     CLEANUP_FREE float *host = xmalloc((size_t)(2 * size) * sizeof(float));
-    for (int64_t j = 0; j < half; j++) {
-        const float inv = 1.0f / (float)pow((double)m->cfg.rope_theta, (double)((float)(2 * j) / (float)m->cfg.K));
+    CLEANUP_FREE float *inv = xmalloc((size_t)half * sizeof *inv);
+    rope_frequencies(&m->cfg.rope, m->cfg.K, inv);
+    const float longer = (float)m->cfg.rope.attention_factor;
+    for (int64_t j = 0; j < half; j++)
         for (int64_t t = 0; t < n; t++) {
-            const float angle = (float)t * inv;
-            host[t * half + j] = (float)cos((double)angle);
-            host[size + t * half + j] = (float)sin((double)angle);
+            const float angle = (float)t * inv[j];
+            host[t * half + j] = (float)cos((double)angle) * longer;
+            host[size + t * half + j] = (float)sin((double)angle) * longer;
         }
-    }
     m->be->mem_put(m->be, m->rope, host, (size_t)(2 * size) * sizeof(float));
     m->cos_t = m->rope;
     m->sin_t = m->rope + size;

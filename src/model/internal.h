@@ -163,7 +163,7 @@ struct model {
 };
 
 /* config.c */
-enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
+enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
 /* Layer i. x_out NULL: up to the gate and up projection, which is all that backward needs. */
 void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out);

@@ -30,14 +30,17 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
                               struct err *e) {
     if (renderer && *renderer) return chat_style_parse(renderer, out, e);
     int first = -1;
-    for (int i = 0; i < N_CHAT_STYLES; i++) {
+    for (int i = 0; family && i < N_CHAT_STYLES; i++) {
         if (strcmp(templates[i].family, family) != 0) continue;
         if (first < 0) first = i;
         if ((templates[i].thoughts == CHAT_THOUGHTS) != thinking) continue;
         *out = (enum chat_style)i;
         return ST_OK;
     }
-    ASSERT(first >= 0);
+    if (first < 0)
+        return FAIL(e, ST_CONFIG,
+                    "no chat template of this architecture is known: expected one of the styles " CHAT_STYLE_EXPECTED
+                    " to be asked for");
     *out = (enum chat_style)first;
     return ST_OK;
 }

@@ -45,7 +45,7 @@ const char *chat_style_name(enum chat_style style);
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
 /* The style that renderer names; ST_CONFIG when there is none of that name. Where renderer is NULL or "", the first
  * style of the family in which the model thinks, or in which it does not. Where the family has none of these, its first
- * style. The table must have the family. */
+ * style; where the table has no such family (NULL, too), ST_CONFIG. */
 enum status chat_style_choose(const char *renderer, const char *family, bool thinking, enum chat_style *out,
                               struct err *e) MUST_USE;
 /* Id of the token that ends a turn, or -1 where the tokenizer lacks it. */

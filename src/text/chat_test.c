@@ -146,6 +146,9 @@ static void styles_of_families(void **state) {
     struct err e = {0};
     assert_int_equal(chat_style_choose("llama", "qwen3", false, &s, &e), ST_CONFIG);
     assert_non_null(strstr(e.msg, "\"llama\""));
+    assert_int_equal(chat_style_choose("", NULL, false, &s, &e), ST_CONFIG);
+    assert_int_equal(chat_style_choose(NULL, "none", false, &s, &e), ST_CONFIG);
+    assert_non_null(strstr(e.msg, "expected one of the styles qwen2.5, qwen3,"));
 }
 
 /* Whether a document holds a text. */

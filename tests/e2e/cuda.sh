@@ -23,6 +23,15 @@ else
 fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
+if [ -n "${KERNELRL_TESTDATA:-}" ]; then
+    llama3() {
+        KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/llama3" --device cuda "$@"
+    }
+    check "Llama 3 in f32" llama3
+    check "Llama 3 in bf16" llama3 --dtype bf16
+else
+    skip "Llama 3 on the device" "KERNELRL_TESTDATA is not set"
+fi
 check_plan() { KERNELRL_CUDA_PLUGIN=$PWD/$plugin tools/plan_check --hidden 64 --layers 1 --feed 64 --heads 1 --vocab "$@"; }
 check "a step takes what was planned for it" check_plan 2048 --prompts 1 --answers 1 --tokens 12 --rows 256 --repeat 1
 check "with LoRA and with all parameters" [ "$(grep -cE '^(lora|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 2 ]
