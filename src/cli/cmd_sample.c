@@ -78,7 +78,7 @@ const struct args_command sample_command = {
 
 static enum status make_prompt(const struct sample_options *o, const struct policy *p, struct ids *ids, struct err *e) {
     if (o->raw) {
-        tokenizer_encode(p->tok, o->prompt, strlen(o->prompt), true, ids);
+        tokenizer_encode_whole(p->tok, o->prompt, strlen(o->prompt), true, ids);
     } else {
         struct chat_message m[2];
         size_t n = 0;

@@ -45,6 +45,13 @@ size_t utf8_valid_prefix(const char *p, size_t n) {
     return i;
 }
 
+bool unicode_is_space(const char *p, size_t n) {
+    utf8proc_int32_t c;
+    if (utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c) < 1) return false;
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
 bool unicode_is_plain(const char *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)p[i] >= 0xCC) return false; /* U+0300 is CC 80 */

@@ -9,6 +9,8 @@
 size_t utf8_char_len(const char *p, size_t n);
 /* Bytes at the start of p[0..n) that are well-formed UTF-8; n when all are. */
 size_t utf8_valid_prefix(const char *p, size_t n);
+/* Whether the well-formed character p[0..n) has the property White_Space. */
+bool unicode_is_space(const char *p, size_t n);
 /* The lower bound of what can change under NFC: true when every character is below U+0300, where NFC is the identity.
  * p must be well-formed. */
 bool unicode_is_plain(const char *p, size_t n);
