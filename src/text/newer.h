@@ -4,9 +4,9 @@
 
 #include "base/str.h"
 
-/* Appends text[0..n), which is well-formed, with each of these characters replaced by an older one that a regular expression
- * takes alike: of the same general category, as much Han, Kana or Hangul, and of as many bytes. False, and nothing
- * appended, where there is none of them. */
+/* Appends text[0..n), which is well-formed, with each of these characters replaced by an older one that a regular
+ * expression takes alike: of the same general category, as much Han, Kana or Hangul, and of as many bytes. False, and
+ * nothing appended, where there is none of them. */
 bool newer_replace(const char *text, size_t n, struct str *out);
 
 #endif

@@ -106,7 +106,7 @@ static enum status load_step(struct pretok *p, const json_t *j, int depth, struc
     if (strcmp(type, "Digits") == 0)
         return add_split(p, "\\p{N}", json_is_true(json_object_get(j, "individual_digits")) ? ISOLATED : CONTIGUOUS,
                          false, e);
-    if (strcmp(type, "Punctuation") == 0) {
+    if (strcmp(type, "Punctuation") == 0) { /* Hugging Face's knows that of Unicode 8; what is newer is rare */
         enum behavior behavior = ISOLATED;
         TRY(behavior_of(j, type, "Isolated", &behavior, e));
         return add_split(p, "[\\p{P}$+<=>\\^`|~]", behavior, false, e);

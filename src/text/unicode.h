@@ -14,8 +14,9 @@ bool unicode_is_space(const char *p, size_t n);
 /* The lower bound of what can change under NFC: true when every character is below U+0300, where NFC is the identity.
  * p must be well-formed. */
 bool unicode_is_plain(const char *p, size_t n);
-/* Appends the canonical composition (UAX #15, NFC) of the well-formed text p[0..n). Linear but for the stable sort of
- * runs of combining marks, so hostile text costs n log n at worst. */
+/* Appends the canonical composition (UAX #15, NFC) of the well-formed text p[0..n), as Hugging Face's tokenizers make
+ * it: marks that are younger than Unicode 9 have no class. Linear but for the stable sort of runs of combining marks,
+ * so hostile text costs n log n at worst. */
 void unicode_nfc(const char *p, size_t n, struct str *out);
 
 #endif
