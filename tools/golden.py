@@ -2,9 +2,9 @@
 """What transformers and PEFT compute, for `kernelrl selfcheck golden DIR`.
 
 Usage: tools/golden.py MODEL ADAPTER DIR [MODEL ADAPTER DIR]...
-Fills each DIR with MODEL's config.json and model.safetensors, with ADAPTER (a PEFT adapter, such as kernelrl writes), and
-with expected.safetensors: logits, hidden states, a greedy continuation, log-probabilities, a loss, its gradients and
-one AdamW step, all in float32. Exit status 2: transformers, peft or torch is missing."""
+Fills each DIR with MODEL's config.json and model.safetensors, with ADAPTER (a PEFT adapter, such as kernelrl writes),
+and with expected.safetensors: logits, hidden states, a greedy continuation, log-probabilities, a loss, its gradients
+and one AdamW step, all in float32. Exit status 2: transformers, peft or torch is missing."""
 
 import os
 import shutil

@@ -157,15 +157,16 @@ static enum status load_added(struct tokenizer *t, const json_t *j, int64_t id, 
     const size_t n = strlen(content);
     const bool normalized = json_is_true(json_object_get(j, "normalized"));
     TRY(bpe_add_token(&t->bpe, content, n, (int32_t)id, BPE_ADDED, json_is_true(json_object_get(j, "special")), e));
-    struct added_token a = {.p = tokenizer_bytes(t, (int32_t)id, &a.n),
-                            .id = (int32_t)id,
+    struct added_token a = {.id = (int32_t)id,
                             .lstrip = json_is_true(json_object_get(j, "lstrip")),
                             .rstrip = json_is_true(json_object_get(j, "rstrip")),
                             .single_word = json_is_true(json_object_get(j, "single_word"))};
+    a.p = tokenizer_bytes(t, (int32_t)id, &a.n);
     if (normalized && t->nfc && utf8_valid_prefix(content, n) == n && !unicode_is_plain(content, n)) {
         str_clear(&t->normal);
         unicode_nfc(content, n, &t->normal);
-        a.p = arena_strndup(&t->bpe.mem, t->normal.p, a.n = t->normal.len);
+        a.n = t->normal.len;
+        a.p = arena_strndup(&t->bpe.mem, t->normal.p, a.n);
     }
     added_add(normalized ? &t->normalized : &t->raw, a);
     return ST_OK;
@@ -252,6 +253,28 @@ static enum status load_merges_txt(struct tokenizer *t, const char *path, struct
     return ST_OK;
 }
 
+/* This layout does not say how text is cut; the class of the tokenizer does. Qwen2's need none. */
+static enum status choose_by_class(struct tokenizer *t, const json_t *config, const char *where, struct err *e) {
+    static const struct {
+        const char *name, *pattern;
+        bool nfc;
+    } classes[] = {{"Qwen2Tokenizer", SPLIT_QWEN2, true},
+                   {"Qwen2TokenizerFast", SPLIT_QWEN2, true},
+                   {"GPT2Tokenizer", SPLIT_GPT2, false},
+                   {"GPT2TokenizerFast", SPLIT_GPT2, false}};
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    if (!name) name = classes[0].name;
+    for (size_t i = 0; i < ARRAY_LEN(classes); i++) {
+        if (strcmp(name, classes[i].name) != 0) continue;
+        t->nfc = classes[i].nfc;
+        return pretok_pattern(classes[i].pattern, &t->pretok, e);
+    }
+    return FAIL(e, ST_UNSUPPORTED,
+                "%s: tokenizer_class: \"%s\" is not supported without a tokenizer.json; save_pretrained() of its "
+                "tokenizer in transformers writes one",
+                where, name);
+}
+
 static enum status load_two_files(struct tokenizer *t, const char *dir, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *vocab = NULL, *config = NULL;
@@ -262,13 +285,12 @@ static enum status load_two_files(struct tokenizer *t, const char *dir, struct e
     str_addf(&path, "%s/merges.txt", dir);
     TRY(load_merges_txt(t, path.p, e));
     if (bpe_finish(&t->bpe, e) != ST_OK) return err_note(e, "%s/vocab.json", dir);
-    /* This layout does not say how text is cut; the models that come in it are Qwen2's. */
-    t->nfc = true;
-    TRY(pretok_pattern(SPLIT_QWEN2, &t->pretok, e));
     str_clear(&path);
     str_addf(&path, "%s/tokenizer_config.json", dir);
-    if (!fs_is_file(path.p)) return ST_OK;
-    TRY(read_json(path.p, &config, e));
+    const bool configured = fs_is_file(path.p);
+    if (configured) TRY(read_json(path.p, &config, e));
+    TRY(choose_by_class(t, config, path.p, e));
+    if (!configured) return ST_OK;
     const char *key;
     json_t *v;
     json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, v) {

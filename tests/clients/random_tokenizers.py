@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Byte-level BPE vocabularies, trained here with the pre-tokenizers of published models, and what Hugging Face's tokenizers
-makes of random strings with them.
+"""Byte-level BPE vocabularies, trained here with the pre-tokenizers of published models, and what Hugging Face's
+tokenizers makes of random strings with them.
 
 Usage: tests/clients/random_tokenizers.py DIR STRINGS
        tests/clients/random_tokenizers.py --golden FILE
-Writes DIR/NAME/tokenizer.json and DIR/NAME/rows.jsonl, STRINGS lines {"text", "ids"} each, and prints each NAME. --golden:
-writes tests/tokenizers/golden.jsonl, in which a line {"name", "tokenizer"} stands before its lines {"text", "ids"}.
+Writes DIR/NAME/tokenizer.json and DIR/NAME/rows.jsonl, STRINGS lines {"text", "ids"} each, and prints each NAME.
+--golden: writes tests/tokenizers/golden.jsonl, in which a line {"name", "tokenizer"} stands before its lines {"text",
+"ids"}.
 SEED (7): what the strings are drawn with. Exit status 2: tokenizers is missing."""
 
 import glob
@@ -30,8 +31,8 @@ CASES = (rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{
          rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{ENDING}"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 DEEPSEEK_V3 = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-               r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
-               r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+               r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+               r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+")
 BLOOM = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 
@@ -62,7 +63,8 @@ KINDS = {
     "bloom": (normalizers.NFC(), steps(split(BLOOM), byte_level()), False),
     "words": (normalizers.NFC(), steps(split(r"\w+|\b", invert=True), pre_tokenizers.Digits(), byte_level(space=True)),
               True),
-    "merged": (None, steps(split(r"\s", "merged_with_previous"), split(r"[\d_]", "merged_with_next"), byte_level()), False),
+    "merged": (None, steps(split(r"\s", "merged_with_previous"), split(r"[\d_]", "merged_with_next"), byte_level()),
+               False),
     "removed": (None, steps(split("[aeiou]", "contiguous"), split(r"\n", "removed"),
                             pre_tokenizers.Split("->", "merged_with_next"), byte_level()), False),
 }
@@ -79,12 +81,13 @@ ADDED = [
     AddedToken("the", normalized=True, single_word=True),
 ]
 WHOLE = ["\u0120zebraq", "qwxyz", "\u00c3\u00a9\u00c3\u00a9"]  # tokens that merges do not lead to, spelled in bytes
-WORDS = """the I'm don't DON'T we'LL it'\u017f int return for === -> :: \u4f60\u597d \u3053\u3093\u306b\u3061\u306f \uc548\ub155
-\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 na\u00efve e\u0301 \U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467
-\u212a \u017f \ufb06 \u0130 \u00df 1234567 3.14 0x1F \u0661\u0662\u0663 \u2167 \u00bd <|im_start|> <|begin_of_text|> <a> <b> <bb>
-<n\u00e9> <ne\u0301> _x_ x_ \u1e9b\u0323 \u2126 \u2124 \uac01 \u1100\u1161\u11a8 \u0958 \u0345 \u203f \u2460 \u00b2 zebraq
-\u00e9\u00e9 qwxyz""".split() + [" <a>", "<b> ", " <bb> ", "\u2028", "\u00a0", "\u3000", "\u200b", "\u180e", "\ufeff", "\x85",
-                                 "\x0b", "\x0c", "\x1c", "\0"]
+WORDS = """the I'm don't DON'T we'LL it'\u017f int return for === -> :: \u4f60\u597d \u3053\u3093\u306b\u3061\u306f
+\uc548\ub155 \u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 na\u00efve e\u0301 \U0001f600
+\U0001f468\u200d\U0001f469 \u212a \u017f \ufb06 \u0130 \u00df 1234567 3.14 0x1F \u0661\u0662\u0663 \u2167 \u00bd
+<|im_start|> <|begin_of_text|> <a> <b> <bb> <n\u00e9> <ne\u0301> _x_ x_ \u1e9b\u0323 \u2126 \u2124 \uac01
+\u1100\u1161\u11a8 \u0958 \u0345 \u203f \u2460 \u00b2 zebraq \u00e9\u00e9 qwxyz""".split()
+BLANKS = "\u2028 \u00a0 \u3000 \u200b \u180e \ufeff \x85 \x0b \x0c \x1c \0".split(" ")
+WORDS += [" <a>", "<b> ", " <bb> "] + BLANKS
 MARKS = "e a o \u0301 \u0308 \u0323 \u0327 \u1100 \u1161 \u11a8 \u3099 \u30ab q \u0344 \u0374".split()
 
 
@@ -118,13 +121,15 @@ class Strings:
         if kind == 1:
             return self.several(lambda: chr(self.rng.randrange(0x20, 0x7F)), 60)
         if kind == 2:
-            return self.several(lambda: choice([" ", "\t", "\n", "\r", "\r\n", "  ", "a", "B", "1", "'", ".", "\u00e9"]), 40)
+            return self.several(lambda: choice([" ", "\t", "\n", "\r", "\r\n", "  ", "a", "B", "1", "'", "\u00e9"]),
+                                40)
         if kind == 3:
             return self.several(lambda: choice(WORDS) + choice(["", "", " ", "  ", "\n"]), 14)
         if kind == 4:
             return self.several(self.near, 30)
         if kind == 5:
-            return self.several(lambda: "'" + choice("sStTrRvVmMlLdDeE\u017f") + choice(["", "e", "E", "l", "L", " "]), 12)
+            return self.several(lambda: "'" + choice("sStTrRvVmMlLdDeE\u017f") + choice(["", "e", "E", "l", "L", " "]),
+                                12)
         if kind == 6:
             return self.several(lambda: choice(MARKS), 20)
         text = choice(self.code)
@@ -139,7 +144,8 @@ def train(name, texts, size):
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if whole:
         file = json.loads(tokenizer.to_str())
@@ -169,9 +175,10 @@ def main():
         with open(sys.argv[2], "w", encoding="utf-8") as file:
             for name in KINDS:
                 tokenizer = train(name, strings.code[:20] + [" ".join(WORDS)] * 9, 330)
-                file.write(json.dumps({"name": name, "tokenizer": json.loads(tokenizer.to_str())}, ensure_ascii=False) + "\n")
-                for _ in range(45):
-                    file.write(row(tokenizer, strings.next()[:120]))
+                line = {"name": name, "tokenizer": json.loads(tokenizer.to_str())}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                for _ in range(40):
+                    file.write(row(tokenizer, strings.next()[:80]))
         return 0
     for name in KINDS:
         tokenizer = train(name, strings.code[:80] + [" ".join(WORDS)] * 9, 4000)
