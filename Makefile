@@ -11,7 +11,7 @@ ifneq ($(SAN),)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
   LDFLAGS += -fsanitize=$(SAN)
 endif
-LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
+LIBS    := -lmicrohttpd -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
 SRC     := $(shell find src -name '*.c' -o -name '*.cu')

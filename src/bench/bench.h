@@ -116,6 +116,11 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_
 extern const struct args_command bench_verify_command;
 int bench_verify(int argc, char **argv);
 
+/* ---- serve.c: `bench serve`, in the same way ---- */
+
+extern const struct args_command bench_serve_command;
+int bench_serve(int argc, char **argv);
+
 /* ---- cmd_bench.c ---- */
 
 /* The config.json of a model that --arch names; NULL: the name is none of these. */

@@ -142,8 +142,8 @@ static void make_prompt(struct tokenizer *tok, enum chat_style style, const stru
         (size_t)(c->max_positions > 2 * ANSWER_MAX ? c->max_positions - ANSWER_MAX : (c->max_positions + 1) / 2);
     out->len = 0;
     if (tok) {
-        const struct chat_message m = {"user", problems->items[(size_t)i % problems->count].code};
-        chat_encode(tok, style, &m, 1, true, out);
+        const struct chat_message m = {.role = "user", .content = problems->items[(size_t)i % problems->count].code};
+        chat_encode(tok, style, &m, 1, CHAT_GENERATE, out);
         if (i % 3 == 2) out->len = 1 + (size_t)rng_below(r, out->len);
     } else {
         const uint64_t n = 1 + rng_below(r, longest < 300 ? longest : 300);

@@ -260,13 +260,18 @@ static const struct args_sub measurements[] = {
     {.name = "matmul", .help = "The model's products one by one over N rows (512,64,16,1), and their gradients."},
     {.name = "all", .help = "All of these but rlstep, as they are by default."},
     {.name = "verify", .words = "[FLAG]...", .max = -1, .help = "Verdicts; its flags stand below.", .rest = true},
+    {.name = "serve",
+     .words = "[FLAG]...",
+     .max = -1,
+     .help = "Load on a server; its flags stand below.",
+     .rest = true},
 };
 
-static const struct args_command *const more[] = {&bench_verify_command, NULL};
+static const struct args_command *const more[] = {&bench_verify_command, &bench_serve_command, NULL};
 
 const struct args_command bench_command = {
     .name = "bench",
-    .usage = "MEASUREMENT (--arch NAME | --model DIR) [FLAG]...\nverify [FLAG]...",
+    .usage = "MEASUREMENT (--arch NAME | --model DIR) [FLAG]...\nverify [FLAG]...\nserve [FLAG]...",
     .about = "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it "
              "reaches of the limit: what memory and the best matrix product allow, measured in the same run.",
     .flags = flags,
@@ -278,6 +283,7 @@ const struct args_command bench_command = {
 
 int cmd_bench(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "verify") == 0) return bench_verify(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) return bench_serve(argc - 1, argv + 1);
     struct bench_options o = {.device = "cpu",
                               .dtype = "auto",
                               .context_begin = 256,

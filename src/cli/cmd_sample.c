@@ -82,9 +82,9 @@ static enum status make_prompt(const struct sample_options *o, const struct poli
     } else {
         struct chat_message m[2];
         size_t n = 0;
-        if (o->system) m[n++] = (struct chat_message){"system", o->system};
-        m[n++] = (struct chat_message){"user", o->prompt};
-        chat_encode(p->tok, p->style, m, n, true, ids);
+        if (o->system) m[n++] = (struct chat_message){.role = "system", .content = o->system};
+        m[n++] = (struct chat_message){.role = "user", .content = o->prompt};
+        chat_encode(p->tok, p->style, m, n, CHAT_GENERATE, ids);
     }
     return ids->len ? ST_OK : FAIL(e, ST_USAGE, "--prompt: expected some text");
 }

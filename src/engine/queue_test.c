@@ -118,6 +118,8 @@ static struct sample want[TEMPLATES][4];
 static void make_templates(void) {
     static const int32_t stop[] = {7, 13}, named[] = {3, 49, 0};
     static const char *const strings[] = {"ab", "xyz"};
+    static const struct token_run words[] = {{named, 1}, {stop, 2}};
+    static const struct logit_bias bias[] = {{13, 1.5f}, {20, -100}};
     static const int length[] = {5, 1, 64, 65, LONGEST, 130};
     for (int i = 0; i < TEMPLATES; i++) {
         struct rng g = rng_make(99, (uint64_t)(i % 8)); /* some begin alike */
@@ -133,6 +135,17 @@ static void make_templates(void) {
                                                     .top_p = i % 4 == 2 ? 0.8f : 1,
                                                     .max_tokens = 10 + 4 * i,
                                                     .seed = 5 + (uint64_t)i};
+        if (i % 3 == 1) {
+            template[i].params.frequency_penalty = 0.4f;
+            template[i].params.repetition_penalty = 1.2f;
+            template[i].params.bad_words = words;
+            template[i].params.n_bad_words = 2;
+            template[i].processed_logprobs = i % 2;
+        } else if (i % 4 == 3) {
+            template[i].params.logit_bias = bias;
+            template[i].params.n_logit_bias = 2;
+            template[i].params.min_tokens = 12;
+        }
         if (i % 7 == 6) {
             template[i].logprob_ids = named;
             template[i].n_logprob_ids = 3;
@@ -197,13 +210,21 @@ static void submit_one(struct schedule *s) {
     const int i = (int)rng_below(&s->rng, TEMPLATES);
     struct request r = template[i];
     struct err e = {0};
-    int32_t *prompt = malloc((size_t)r.n_prompt * sizeof *prompt); /* the engine keeps a copy */
+    int32_t *prompt = malloc((size_t)r.n_prompt * sizeof *prompt); /* the engine keeps copies */
     memcpy(prompt, r.prompt, (size_t)r.n_prompt * sizeof *prompt);
     r.prompt = prompt;
+    struct token_run words[2] = {{0}};
+    struct logit_bias bias[2] = {{0}};
+    for (int k = 0; k < r.params.n_bad_words; k++) words[k] = r.params.bad_words[k];
+    for (int k = 0; k < r.params.n_logit_bias; k++) bias[k] = r.params.logit_bias[k];
+    r.params.bad_words = words;
+    r.params.logit_bias = bias;
     if (r.adapter > 0) r.adapter = s->adapter[r.adapter - 1];
     must(engine_submit(s->en, &r, &s->last, &e), &e);
     s->what[s->last] = i;
     memset(prompt, 0xff, (size_t)r.n_prompt * sizeof *prompt);
+    memset(words, 0xff, sizeof words);
+    memset(bias, 0xff, sizeof bias);
     free(prompt);
 }
 

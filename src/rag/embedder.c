@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
-#include "io/json.h"
 #include "policy/policy.h"
 #include "tensor/backend.h"
+#include "text/template.h"
 
 enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
@@ -100,6 +99,11 @@ static enum status open_parts(const struct embedder_options *o, struct embedder 
                                       .weights = {.dtype = o->dtype, .frozen = true}};
     TRY(policy_begin(&po, NULL, &em->policy, e));
     TRY(policy_load(&po, &em->policy, e));
+<<<<<<< HEAD
+=======
+    /* Qwen3-Embedding ends its texts with a token of its template, and pools that one. */
+    TRY(template_read(o->dir, em->policy.tok, &em->before, &em->after, e));
+>>>>>>> wip-sampling
     const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;

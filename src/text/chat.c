@@ -1,6 +1,6 @@
-/* ChatML as the chat templates of the table render it (without tools). One walk over the conversation yields
- * markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between two
- * markers in one go, so the ids are those of the rendered string. */
+/* ChatML as the chat templates of the table render it (without definitions of tools). One walk over the conversation
+ * yields markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between
+ * two markers in one go, so the ids are those of the rendered string. */
 #include "text/chat.h"
 
 #include <string.h>
@@ -43,6 +43,16 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
                     " to be asked for");
     *out = (enum chat_style)first;
     return ST_OK;
+}
+
+enum chat_style chat_style_thinking(enum chat_style style, bool thinking) {
+    const struct chat_template *t = &templates[style];
+    if (t->thoughts == CHAT_NO_THOUGHTS) return style;
+    for (int i = 0; i < N_CHAT_STYLES; i++)
+        if (strcmp(templates[i].family, t->family) == 0 &&
+            templates[i].thoughts == (thinking ? CHAT_THOUGHTS : CHAT_EMPTY_THOUGHT))
+            return (enum chat_style)i;
+    return style;
 }
 
 static const char end_of_turn[] = "<|im_end|>";
@@ -105,12 +115,17 @@ static const char *find_last(struct span s, const char *needle) {
     return hit;
 }
 
-/* Splits an assistant's message at its think block: the thought is what lies between the last <think> before the first
- * </think> and it, the answer what follows the last </think>. Without one there is no thought. */
-static void split_thought(const char *content, struct span *thought, struct span *answer) {
-    struct span all = {content, strlen(content)};
-    *thought = (struct span){content, 0};
+/* Splits an assistant's message into thought and answer. Where the thought is not given by itself, it is what lies
+ * between the last <think> before the first </think> and it, and the answer what follows the last </think>. Without one
+ * there is no thought. */
+static void split_thought(const struct chat_message *m, struct span *thought, struct span *answer) {
+    struct span all = {m->content, strlen(m->content)};
+    *thought = (struct span){m->content, 0};
     *answer = all;
+    if (m->reasoning) {
+        *thought = trim_newlines((struct span){m->reasoning, strlen(m->reasoning)}, true, true);
+        return;
+    }
     const char *end = mem_find(all.p, all.n, "</think>", 8);
     if (!end) return;
     struct span head = trim_newlines((struct span){all.p, (size_t)(end - all.p)}, false, true);
@@ -127,11 +142,36 @@ static bool is_query(const struct chat_message *m) {
            !(str_has_prefix(m->content, "<tool_response>") && str_has_suffix(m->content, "</tool_response>"));
 }
 
-static void assistant_turn(struct chat_out *o, const struct chat_message *m, bool after_query, bool last) {
-    struct span thought, answer;
-    split_thought(m->content, &thought, &answer);
+/* True: the template writes a thought's block although the thought is empty. */
+static bool has_thought(const struct chat_message *m, struct span thought) {
+    return thought.n > 0 || (m->reasoning && *m->reasoning);
+}
+
+static void add_calls(struct chat_out *o, const struct chat_message *m, bool after_text) {
+    for (int i = 0; i < m->n_calls; i++) {
+        if (i > 0 || after_text) str_addc(o->text, '\n');
+        marker(o, "<tool_call>");
+        str_addf(o->text, "\n{\"name\": \"%s\", \"arguments\": %s}\n", m->calls[i].name, m->calls[i].arguments);
+        marker(o, "</tool_call>");
+    }
+}
+
+/* A turn of the assistant in Qwen2.5: its thoughts are text like any other. */
+static void assistant_plain(struct chat_out *o, const struct chat_message *m, bool open) {
     open_turn(o, "assistant");
-    if (after_query && (last || thought.n)) {
+    str_adds(o->text, m->content);
+    if (open) return;
+    add_calls(o, m, *m->content);
+    close_turn(o);
+}
+
+/* after_query: no user's question follows. last: nor does anything else. */
+static void assistant_turn(struct chat_out *o, const struct chat_message *m, bool after_query, bool last, bool open) {
+    struct span thought, answer;
+    split_thought(m, &thought, &answer);
+    const bool any = answer.n > 0; /* the template asks before it trims */
+    open_turn(o, "assistant");
+    if (after_query && (last || has_thought(m, thought))) {
         marker(o, "<think>");
         str_addc(o->text, '\n');
         str_add(o->text, thought.p, thought.n);
@@ -141,34 +181,61 @@ static void assistant_turn(struct chat_out *o, const struct chat_message *m, boo
         answer = trim_newlines(answer, true, false);
     }
     str_add(o->text, answer.p, answer.n);
+    if (open) return;
+    add_calls(o, m, any);
     close_turn(o);
+}
+
+static bool is_tool(const struct chat_message *m, size_t n, size_t i) {
+    return i < n && strcmp(m[i].role, "tool") == 0;
+}
+
+/* Results of tools are told by the user; those that follow each other share a turn. */
+static void tool_turn(struct chat_out *o, const struct chat_message *m, size_t n, size_t i, bool open) {
+    if (i == 0 || !is_tool(m, n, i - 1)) {
+        marker(o, "<|im_start|>");
+        str_adds(o->text, "user");
+    }
+    str_addc(o->text, '\n');
+    marker(o, "<tool_response>");
+    str_addf(o->text, "\n%s", m[i].content);
+    if (open) return;
+    str_addc(o->text, '\n');
+    marker(o, "</tool_response>");
+    if (!is_tool(m, n, i + 1)) close_turn(o);
 }
 
 /* ---- the walk -----------------------------------------------------------------------------------------------------*/
 
-static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, bool generation) {
+static size_t find_last_query(const struct chat_message *m, size_t n) {
+    for (size_t i = n; i-- > 0;)
+        if (is_query(&m[i])) return i;
+    return n ? n - 1 : 0;
+}
+
+static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end) {
     const struct chat_template *t = &templates[style];
     if (t->system && (n == 0 || strcmp(m[0].role, "system") != 0)) {
         open_turn(o, "system");
         str_adds(o->text, t->system);
         close_turn(o);
     }
-    size_t last_query = n ? n - 1 : 0;
-    for (size_t i = n; i-- > 0;) {
-        if (!is_query(&m[i])) continue;
-        last_query = i;
-        break;
-    }
+    const size_t last_query = find_last_query(m, n);
     for (size_t i = 0; i < n; i++) {
-        if (t->thoughts != CHAT_NO_THOUGHTS && strcmp(m[i].role, "assistant") == 0) {
-            assistant_turn(o, &m[i], i > last_query, i + 1 == n);
-            continue;
+        const bool last = i + 1 == n, open = last && end == CHAT_CONTINUE;
+        if (strcmp(m[i].role, "assistant") == 0 && t->thoughts != CHAT_NO_THOUGHTS) {
+            assistant_turn(o, &m[i], i > last_query, last, open);
+        } else if (strcmp(m[i].role, "assistant") == 0) {
+            assistant_plain(o, &m[i], open);
+        } else if (is_tool(m, n, i)) {
+            tool_turn(o, m, n, i, open);
+        } else {
+            open_turn(o, m[i].role);
+            str_adds(o->text, m[i].content);
+            if (!open) close_turn(o);
         }
-        open_turn(o, m[i].role);
-        str_adds(o->text, m[i].content);
-        close_turn(o);
     }
-    if (!generation) return;
+    if (end != CHAT_GENERATE) return;
     open_turn(o, "assistant");
     if (t->thoughts == CHAT_EMPTY_THOUGHT) {
         marker(o, "<think>");
@@ -178,15 +245,14 @@ static void walk(struct chat_out *o, enum chat_style style, const struct chat_me
     }
 }
 
-void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
-                 struct str *out) {
-    walk(&(struct chat_out){NULL, out, NULL}, style, m, n, generation_prompt);
+void chat_render(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, struct str *out) {
+    walk(&(struct chat_out){NULL, out, NULL}, style, m, n, end);
 }
 
-void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
-                 bool generation_prompt, struct ids *out) {
+void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end,
+                 struct ids *out) {
     CLEANUP_STR struct str held = STR_INIT;
     struct chat_out o = {t, &held, out};
-    walk(&o, style, m, n, generation_prompt);
+    walk(&o, style, m, n, end);
     flush(&o);
 }

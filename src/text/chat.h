@@ -1,7 +1,8 @@
 /* chat: ChatML rendering (rl-free: roles in, token ids out). Only the template's own markers become special tokens;
- * message contents never do. Each style follows the chat_template of its checkpoints without the tool section.
- * Qwen3's history loses the think blocks of the assistant's turns before the last user message that is no mere
- * <tool_response>; later turns keep theirs, and a final assistant turn gets one even when it is empty. */
+ * message contents never do. Each style follows the chat_template of its checkpoints, without definitions of tools;
+ * their calls and results in a history are rendered. Qwen3's history loses the think blocks of the assistant's turns
+ * before the last user message that is no mere <tool_response>; later turns keep theirs, and a final assistant turn
+ * gets one even when it is empty. */
 #ifndef KERNELRL_CHAT_H
 #define KERNELRL_CHAT_H
 
@@ -37,9 +38,22 @@ enum chat_style { CHOICE_ENUM(CHAT_STYLE_LIST) N_CHAT_STYLES };
 #define CHAT_COMMA_NAME_(id, name, ...) ", " name
 #define CHAT_OR_NAME_(id, name, ...) " or " name
 
+struct chat_call {                /* of a tool, in a turn of the assistant */
+    const char *name, *arguments; /* arguments: JSON text, which stands in the prompt as it is */
+};
 struct chat_message {
-    const char *role;    /* system, user, assistant */
+    const char *role;    /* system, user, assistant, tool */
     const char *content; /* UTF-8 */
+    /* Of the assistant: */
+    const char *reasoning; /* its thought, where content does not hold it ("reasoning_content"); NULL: none */
+    const struct chat_call *calls;
+    int n_calls;
+};
+enum chat_end {
+    CHAT_CLOSED,   /* the last turn has ended */
+    CHAT_GENERATE, /* the assistant's turn has begun ("add_generation_prompt") */
+    CHAT_CONTINUE, /* the last message's turn goes on behind its content ("continue_final_message"); its calls are left
+                      out */
 };
 const char *chat_style_name(enum chat_style style);
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) MUST_USE;
@@ -48,13 +62,15 @@ enum status chat_style_parse(const char *name, enum chat_style *out, struct err 
  * style; where the table has no such family (NULL, too), ST_CONFIG. */
 enum status chat_style_choose(const char *renderer, const char *family, bool thinking, enum chat_style *out,
                               struct err *e) MUST_USE;
+/* The style of the same templates in which the model thinks, or does not ("enable_thinking"); the style itself where
+ * its template has no such switch. */
+enum chat_style chat_style_thinking(enum chat_style style, bool thinking);
 /* Id of the token that ends a turn, or -1 where the tokenizer lacks it. */
 int32_t chat_end_of_turn(const struct tokenizer *t);
-/* Appends the text of the whole conversation; with generation_prompt it ends where the assistant is to go on. */
-void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
-                 struct str *out);
+/* Appends the text of the whole conversation. */
+void chat_render(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, struct str *out);
 /* Appends the same as token ids: those of the rendered text, except that markers inside contents stay text. */
-void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
-                 bool generation_prompt, struct ids *out);
+void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end,
+                 struct ids *out);
 
 #endif

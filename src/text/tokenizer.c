@@ -428,12 +428,15 @@ const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n) {
     return t->bpe.tok[id].p;
 }
 
+bool tokenizer_special(const struct tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->bpe.n_tok && t->bpe.tok[id].p && t->bpe.tok[id].special;
+}
+
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct str *out) {
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *p = tokenizer_bytes(t, ids[i], &len);
-        if (skip_special && len && t->bpe.tok[ids[i]].special) continue;
-        str_add(out, p, len);
+        if (!skip_special || !tokenizer_special(t, ids[i])) str_add(out, p, len);
     }
 }
 

@@ -52,6 +52,46 @@ bool unicode_is_space(const char *p, size_t n) {
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+static const char replacement[] = "\xEF\xBF\xBD";
+
+bool utf8_repair_begins(const struct utf8_repair *r, char b) {
+    return r->n == 0 || (uint8_t)b < r->lo || (uint8_t)b > r->hi;
+}
+
+static void add_bytes(struct str *out, const char *p, size_t n) {
+    if (out) str_add(out, p, n);
+}
+
+void utf8_repair_end(struct utf8_repair *r, struct str *out) {
+    if (r->n > 0) add_bytes(out, replacement, 3);
+    r->n = 0;
+}
+
+void utf8_repair_add(struct utf8_repair *r, char b, struct str *out) {
+    const uint8_t c = (uint8_t)b;
+    if (!utf8_repair_begins(r, b)) {
+        r->held[r->n++] = b;
+        r->lo = 0x80;
+        r->hi = 0xBF;
+        if (r->n < r->need) return;
+        add_bytes(out, r->held, r->n);
+        r->n = 0;
+        return;
+    }
+    utf8_repair_end(r, out);
+    if (c < 0x80) {
+        add_bytes(out, &b, 1);
+    } else if (c < 0xC2 || c > 0xF4) {
+        add_bytes(out, replacement, 3);
+    } else {
+        r->held[0] = b;
+        r->n = 1;
+        r->need = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+        r->lo = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
+        r->hi = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    }
+}
+
 bool unicode_is_plain(const char *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)p[i] >= 0xCC) return false; /* U+0300 is CC 80 */

@@ -10,11 +10,11 @@
 enum { ANSWERS = 4, TOKENS = 12 };
 
 static enum status step(struct policy *p, struct trainer *t, int64_t number, struct err *e) {
-    const struct chat_message ask = {"user", "Write a C kernel that adds two vectors."};
+    const struct chat_message ask = {.role = "user", .content = "Write a C kernel that adds two vectors."};
     const struct adamw_config adam = {1e-3, 0.9, 0.95, 1e-8, 0};
     const struct train_call call = {.loss.kind = LOSS_IMPORTANCE_SAMPLING, .on_policy = true, .exact = true};
     struct ids prompt = {0};
-    chat_encode(p->tok, p->style, &ask, 1, true, &prompt);
+    chat_encode(p->tok, p->style, &ask, 1, CHAT_GENERATE, &prompt);
     const struct request r = {.prompt = prompt.p,
                               .n_prompt = (int)prompt.len,
                               .n_samples = ANSWERS,

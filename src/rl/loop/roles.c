@@ -89,7 +89,7 @@ static bool encode(struct roles *x, const struct actor *a, const struct role_pro
     struct arena arena = ARENA_INIT;
     struct chat_message m[2];
     role_prompt_build(in, &arena, m);
-    chat_encode(a->tok, a->style, m, 2, true, out);
+    chat_encode(a->tok, a->style, m, 2, CHAT_GENERATE, out);
     arena_free(&arena);
     if ((int64_t)out->len + max_tokens <= model_cfg(a->model)->max_positions) return true;
     x->counts.too_long++;

@@ -99,10 +99,11 @@ static enum status read_row(const json_t *row, const char *where, struct tokeniz
     size_t n = 0;
     const json_t *prompt = json_object_get(row, "prompt");
     if (json_is_string(prompt)) {
-        messages[n++] = (struct chat_message){"user", json_string_value(prompt)};
+        messages[n++] = (struct chat_message){.role = "user", .content = json_string_value(prompt)};
     } else if (json_is_array(prompt) && json_array_size(prompt) <= ARRAY_LEN(messages)) {
         for (size_t i = 0; i < json_array_size(prompt); i++, n++) {
             const json_t *m = json_array_get(prompt, i);
+            messages[n] = (struct chat_message){0};
             TRY(js_get_str(m, where, "role", &messages[n].role, e));
             TRY(js_get_str(m, where, "content", &messages[n].content, e));
         }
@@ -111,7 +112,7 @@ static enum status read_row(const json_t *row, const char *where, struct tokeniz
                     ARRAY_LEN(messages));
     }
     struct ids p = {0}, c = {0};
-    chat_encode(tok, style, messages, n, true, &p);
+    chat_encode(tok, style, messages, n, CHAT_GENERATE, &p);
     sft_encode_completion(tok, completion, strlen(completion), &c);
     if (p.len > 0 && c.len > 0 && (int64_t)(p.len + c.len) <= max_length)
         add_row(d, &p, &c);

@@ -101,7 +101,7 @@ static enum status make_messages(const struct actor *a, const struct problem *p,
         arena_reset(arena);
         build_prompt(a, p, spec, examples, &show, arena, messages);
         out->len = 0;
-        if (a->tok) chat_encode(a->tok, a->style, messages, 2, true, out);
+        if (a->tok) chat_encode(a->tok, a->style, messages, 2, CHAT_GENERATE, out);
     } while ((int64_t)out->len > max_len && show_less(&show));
     if ((int64_t)out->len <= max_len) return ST_OK;
     return FAIL(e, ST_INVALID, "the prompt has %zu tokens, %lld are allowed (prompt_max_tokens, max_tokens)", out->len,
