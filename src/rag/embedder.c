@@ -6,7 +6,6 @@
 
 #include "policy/policy.h"
 #include "tensor/backend.h"
-#include "text/template.h"
 
 enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
@@ -96,14 +95,10 @@ static enum status open_parts(const struct embedder_options *o, struct embedder 
     const struct policy_options po = {.model = {"model", o->dir, NULL, HUB_MODEL},
                                       .device = o->device,
                                       .pool = o->pool,
+                                      .no_chat = true,
                                       .weights = {.dtype = o->dtype, .frozen = true}};
     TRY(policy_begin(&po, NULL, &em->policy, e));
     TRY(policy_load(&po, &em->policy, e));
-<<<<<<< HEAD
-=======
-    /* Qwen3-Embedding ends its texts with a token of its template, and pools that one. */
-    TRY(template_read(o->dir, em->policy.tok, &em->before, &em->after, e));
->>>>>>> wip-sampling
     const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;

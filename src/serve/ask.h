@@ -55,6 +55,7 @@ struct ask { /* owns what it points to */
     struct chat_message *message;
     int n_messages;
     bool generation_prompt, continue_final;
+    bool special_tokens; /* true: what the tokenizer puts around a text, such as beginning-of-text, is put there */
     int thinking;
 
     int n, max_tokens; /* max_tokens -1: not given */

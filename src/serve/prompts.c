@@ -16,7 +16,10 @@ bool prompts_of_messages(struct serve *s, const struct ask *a, struct ids *out, 
     const struct policy *p = model_thread_policy(s->thread);
     const enum chat_end end = a->continue_final ? CHAT_CONTINUE : a->generation_prompt ? CHAT_GENERATE : CHAT_CLOSED;
     enum chat_style style = p->style;
-    (void)e;
+    struct err why = {0};
+    if (style == N_CHAT_STYLES) return ask_fail(e, NULL, "messages", "%s", p->no_style);
+    if (chat_check(style, a->message, (size_t)a->n_messages, &why) != ST_OK)
+        return ask_fail(e, NULL, "messages", "%s", why.msg);
     if (a->thinking != ASK_THINK_DEFAULT) style = chat_style_thinking(style, a->thinking == ASK_THINK);
     chat_encode(p->tok, style, a->message, (size_t)a->n_messages, end, out);
     return true;
@@ -50,13 +53,13 @@ static bool check_length(const struct serve *s, const struct ask *a, const struc
     return true;
 }
 
-static void add_prompt(struct serve *s, const struct ask_prompt *q, struct ids *out) {
+static void add_prompt(struct serve *s, const struct ask_prompt *q, bool whole, struct ids *out) {
     const struct policy *p = model_thread_policy(s->thread);
     if (q->is_end) {
         const int32_t end = tokenizer_id(p->tok, "<|endoftext|>");
         if (end >= 0) ids_add(out, end);
     } else if (q->is_text) {
-        prompts_of_text(s, q->text, true, out);
+        (whole ? tokenizer_encode_whole : tokenizer_encode)(p->tok, q->text.p, q->text.n, true, out);
     } else {
         for (int i = 0; i < q->n_ids; i++) ids_add(out, q->ids[i]);
     }
@@ -69,7 +72,7 @@ bool prompts_make(struct serve *s, struct generation *g, struct ask_error *e) {
         if (a->api == ASK_CHAT) {
             if (!prompts_of_messages(s, a, v, e)) return false;
         } else {
-            add_prompt(s, &a->prompt[k], v);
+            add_prompt(s, &a->prompt[k], a->special_tokens, v);
         }
         truncate_prompt(s, a, v);
         if (!check_length(s, a, v, e)) return false;

@@ -43,6 +43,7 @@ static bool text_of(const json_t *o, struct ask_text *out, struct ask_error *e) 
 static bool tokenize(struct serve *s, const json_t *o, const char *body, size_t n, struct ids *out, bool *texts,
                      struct ask_error *e) {
     struct ask_text text = {0};
+    bool whole = true;
     if (!member(o, "return_token_strs", texts, e) || !member(o, "with_pieces", texts, e)) return false;
     if (json_object_get(o, "messages")) { /* a body of a chat: its prompt */
         struct ask a;
@@ -50,8 +51,8 @@ static bool tokenize(struct serve *s, const json_t *o, const char *body, size_t 
         ask_free(&a);
         return fine;
     }
-    if (!text_of(o, &text, e)) return false;
-    prompts_of_text(s, text, true, out);
+    if (!text_of(o, &text, e) || !member(o, "add_special_tokens", &whole, e)) return false;
+    (whole ? tokenizer_encode_whole : tokenizer_encode)(model_thread_policy(s->thread)->tok, text.p, text.n, true, out);
     return true;
 }
 

@@ -11,7 +11,7 @@
 static const char *const behaviors[] = {"Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext", "Removed"};
 enum behavior { ISOLATED, CONTIGUOUS, WITH_PREVIOUS, WITH_NEXT, REMOVED };
 
-struct piece {
+struct cut {
     const char *p;
     size_t n;
     bool match;
@@ -20,8 +20,8 @@ struct piece {
 struct step {
     struct splitter *split;
     enum behavior behavior;
-    bool invert;         /* true: matches are what lies between, and the other way round */
-    struct piece *piece; /* of a run; not for ISOLATED */
+    bool invert;     /* true: matches are what lies between, and the other way round */
+    struct cut *cut; /* of a run; not for ISOLATED */
     size_t n, cap;
     struct str spaced; /* of a run */
 };
@@ -148,7 +148,7 @@ void pretok_free(struct pretok *p) {
     if (!p) return;
     for (int i = 0; i < p->n; i++) {
         splitter_free(p->step[i].split);
-        free(p->step[i].piece);
+        free(p->step[i].cut);
         str_free(&p->step[i].spaced);
     }
     free(p);
@@ -171,22 +171,22 @@ static void pass_on(void *ctx, const char *piece, size_t n, bool match) {
 }
 
 /* Adds a piece that begins where the last one ends; `with_last` makes it longer instead. */
-static void keep(struct step *s, struct piece x, bool with_last) {
+static void keep(struct step *s, struct cut x, bool with_last) {
     if (with_last && s->n > 0) {
-        s->piece[s->n - 1].n += x.n;
+        s->cut[s->n - 1].n += x.n;
         return;
     }
     if (s->n == s->cap) {
         s->cap = s->cap ? 2 * s->cap : 64;
-        s->piece = xrealloc(s->piece, s->cap * sizeof *s->piece);
+        s->cut = xrealloc(s->cut, s->cap * sizeof *s->cut);
     }
-    s->piece[s->n++] = x;
+    s->cut[s->n++] = x;
 }
 
 static void collect(void *ctx, const char *piece, size_t n, bool match) {
     const struct at_step *a = ctx;
     struct step *s = &a->p->step[a->i];
-    keep(s, (struct piece){piece, n, match != s->invert}, false);
+    keep(s, (struct cut){piece, n, match != s->invert}, false);
 }
 
 /* The pieces put together as the behavior says. A run of matches one behind the other is parted, all but Contiguous. */
@@ -195,7 +195,7 @@ static void merge(struct step *s) {
     bool before = false; /* whether the piece before was a match */
     s->n = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct piece x = s->piece[i];
+        const struct cut x = s->cut[i];
         if (s->behavior == CONTIGUOUS)
             keep(s, x, x.match == before);
         else if (s->behavior == WITH_PREVIOUS)
@@ -227,7 +227,7 @@ static void run_step(struct pretok *p, int i, const char *text, size_t n) {
         s->n = 0;
         splitter_run(s->split, text, n, collect, &at);
         merge(s);
-        for (size_t k = 0; k < s->n; k++) run_step(p, i + 1, s->piece[k].p, s->piece[k].n);
+        for (size_t k = 0; k < s->n; k++) run_step(p, i + 1, s->cut[k].p, s->cut[k].n);
     }
 }
 
