@@ -11,7 +11,7 @@
 static const char *const behaviors[] = {"Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext", "Removed"};
 enum behavior { ISOLATED, CONTIGUOUS, WITH_PREVIOUS, WITH_NEXT, REMOVED };
 
-struct cut {
+struct pretok_cut {
     const char *p;
     size_t n;
     bool match;
@@ -20,8 +20,8 @@ struct cut {
 struct step {
     struct splitter *split;
     enum behavior behavior;
-    bool invert;     /* true: matches are what lies between, and the other way round */
-    struct cut *cut; /* of a run; not for ISOLATED */
+    bool invert;            /* true: matches are what lies between, and the other way round */
+    struct pretok_cut *cut; /* of a run; not for ISOLATED */
     size_t n, cap;
     struct str spaced; /* of a run */
 };
@@ -171,7 +171,7 @@ static void pass_on(void *ctx, const char *piece, size_t n, bool match) {
 }
 
 /* Adds a piece that begins where the last one ends; `with_last` makes it longer instead. */
-static void keep(struct step *s, struct cut x, bool with_last) {
+static void keep(struct step *s, struct pretok_cut x, bool with_last) {
     if (with_last && s->n > 0) {
         s->cut[s->n - 1].n += x.n;
         return;
@@ -186,7 +186,7 @@ static void keep(struct step *s, struct cut x, bool with_last) {
 static void collect(void *ctx, const char *piece, size_t n, bool match) {
     const struct at_step *a = ctx;
     struct step *s = &a->p->step[a->i];
-    keep(s, (struct cut){piece, n, match != s->invert}, false);
+    keep(s, (struct pretok_cut){piece, n, match != s->invert}, false);
 }
 
 /* The pieces put together as the behavior says. A run of matches one behind the other is parted, all but Contiguous. */
@@ -195,7 +195,7 @@ static void merge(struct step *s) {
     bool before = false; /* whether the piece before was a match */
     s->n = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct cut x = s->cut[i];
+        const struct pretok_cut x = s->cut[i];
         if (s->behavior == CONTIGUOUS)
             keep(s, x, x.match == before);
         else if (s->behavior == WITH_PREVIOUS)

@@ -42,6 +42,7 @@ MODELS = {
                      lora(r=1, target_modules=["q_proj", "down_proj"])),
     "llama_yarn": ("Llama", shape(97, 20, 33, 2, 2, 1, 10, YARN | dict(beta_fast=16, beta_slow=2)), lora()),
     "llama3_16": ("Llama", shape(161, 76, 91, 2, 4, 2, 16, LLAMA3 | dict(original_max_position_embeddings=32)), lora()),
+    "llama3_text": ("Llama", shape(4100, 40, 48, 2, 4, 2, 10, LLAMA3 | dict(original_max_position_embeddings=64)), lora()),
     "mistral": ("Mistral", shape(120, 33, 52, 2, 4, 2, 12, dict(rope_type="default", rope_theta=1e6),
                                  sliding_window=None), lora(r=5, lora_alpha=2.5)),
     "qwen3_yarn": ("Qwen3", shape(101, 26, 35, 3, 3, 1, 18, YARN), lora(r=2)),
