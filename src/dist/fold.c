@@ -42,4 +42,6 @@ static void add(struct backend *be, float *acc, const float *x, int64_t n) {
 
 void fold_add(struct fold *f, const float *leaf) { add(f->be, f->sum, leaf, f->n); }
 
+float *fold_sum(struct fold *f) { return f->sum; }
+
 void fold_end(struct fold *f, float *sum) { f->be->mem_copy(f->be, sum, f->sum, (size_t)f->n * sizeof(float)); }

@@ -16,6 +16,8 @@ void fold_close(struct fold *f); /* NULL is fine */
 void fold_begin(struct fold *f); /* the sum is 0 */
 /* Adds the next leaf, n floats of the backend's memory. Queued: a device's error surfaces at its next sync. */
 void fold_add(struct fold *f, const float *leaf);
+/* The sum so far, n floats, for who moves it elsewhere and back. */
+float *fold_sum(struct fold *f);
 /* Copies the sum to n floats of the backend's memory. Queued likewise. */
 void fold_end(struct fold *f, float *sum);
 

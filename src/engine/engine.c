@@ -149,9 +149,11 @@ static enum status reserve(struct engine *en, int64_t want, int64_t least, int t
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) {
     *out = NULL;
     const struct model_config *c = model_cfg(m);
-    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0 || o->prefill_tokens < 0)
+    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0 || o->prefill_tokens < 0 ||
+        o->adapter_bytes < 0 || o->adapter_host_bytes < 0)
         return FAIL(e, ST_INVALID,
-                    "engine: memory_bytes, max_batch, vocab_limit and prefill_tokens: expected values >= 0");
+                    "engine: memory_bytes, max_batch, vocab_limit, prefill_tokens, adapter_bytes and "
+                    "adapter_host_bytes: expected values >= 0");
     struct engine *en = xcalloc(1, sizeof *en);
     en->m = m;
     en->opt = *o;
@@ -438,6 +440,7 @@ static void enter_all(struct engine *en) {
         if (t->status == ST_OK && !model_adapter_there(en->m, t->req.adapter))
             t->status =
                 FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label, t->req.adapter);
+        if (t->status == ST_OK && !adapter_ready(en, t)) return;
         if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp) {
             /* Those that are being decoded do not wait for more than one long prompt. */
             en->made_room = scored > 0 && scored + t->req.n_prompt > en->opt.prefill_tokens;
@@ -764,7 +767,7 @@ static void fail_all(struct engine *en, enum status st, const struct err *e) {
 enum status engine_step(struct engine *en, bool *working, struct err *e) {
     queue_step_begins(en);
     sweep(en);
-    if (en->under_way == 0) queue_drop_adapters(en);
+    if (en->under_way == 0) adapters_drop(en);
     const enum status st = step(en, working, e);
     sweep(en);
     if (st != ST_OK) fail_all(en, st, e);

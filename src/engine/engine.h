@@ -136,6 +136,10 @@ struct engine_options {
     void *token_ctx;
     int prefill_tokens;   /* prompt tokens a step takes on beside the decoding; 0: ENGINE_PREFILL */
     bool no_prefix_cache; /* compute every prompt anew */
+    /* Adapters that are not trained and not used may leave the device's memory, see engine_adapter_rest. */
+    int64_t adapter_bytes;      /* of that memory, which they take at most; 0: no limit */
+    const char *adapter_dir;    /* a folder for files of those at rest, which nobody else uses; NULL: no files */
+    int64_t adapter_host_bytes; /* with a folder: of host memory, which those at rest take at most */
 };
 struct engine;
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) MUST_USE;
@@ -202,6 +206,16 @@ enum status engine_forget(struct engine *en, struct err *e) MUST_USE;
  * the old one, and submit with the new index. */
 enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) MUST_USE;
 enum status engine_adapter_drop(struct engine *en, int index, struct err *e) MUST_USE;
+/* Which adapters are on the device is the engine's to decide, except for those that are prepared for training: their
+ * trainer decides. An adapter at rest wakes when a request with it begins. Where the adapters' bytes would exceed
+ * adapter_bytes, or the device has no room, those that were used longest ago are put to rest first; one that a running
+ * request has stays, and a request that finds no room waits until there is some, with all behind it. A request fails
+ * when its adapter alone is too large, or cannot be put where it must go or read back: the message names the file.
+ * Those at rest lie in host memory; with adapter_dir, those that were used longest ago lie there, beyond
+ * adapter_host_bytes. engine_adapter_rest puts one to rest now. ST_INVALID: it is in use or prepared for training, or a
+ * step is under way.
+ */
+enum status engine_adapter_rest(struct engine *en, int index, struct err *e) MUST_USE;
 
 struct engine_load {      /* of this moment */
     int waiting, running; /* requests */
@@ -217,6 +231,7 @@ struct engine_stats { /* since the last engine_run began, or since the engine wa
     int64_t cached_tokens;    /* not fed, because the cache remembered them */
     int64_t preemptions;      /* sequences that gave up their blocks */
     int64_t kv_bytes;         /* size of the cache */
+    int64_t adapters_rested, adapters_woken;
 };
 struct engine_stats engine_stats(const struct engine *en);
 

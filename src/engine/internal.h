@@ -129,8 +129,18 @@ void queue_mark_ending(struct engine *en);
 struct ticket *queue_ending(struct engine *en, const struct ticket_list *l);
 void queue_step_begins(struct engine *en);
 void queue_step_ends(struct engine *en);
-/* Adapters that were dropped and that no request has any more; the stepping thread, with no step under way. */
-void queue_drop_adapters(struct engine *en);
+/* Whether a request that runs, or with `waiting` also one that waits, has the adapter. */
+bool queue_has(struct engine *en, int adapter, bool waiting);
+
+/* ---- adapters.c: the stepping thread, with no step under way ---- */
+
+/* Gives up those that were dropped and that no request has any more. */
+void adapters_drop(struct engine *en);
+/* Under the queue's lock: whether one was dropped. */
+bool adapter_is_dropped(const struct engine *en, int adapter);
+/* Sees to it that the adapter of a ticket that is to begin is awake, or fails the ticket. False: there is no room for
+ * it until a request that runs has ended. */
+bool adapter_ready(struct engine *en, struct ticket *t);
 
 /* ---- logprobs.c ---- */
 

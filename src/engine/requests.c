@@ -276,12 +276,6 @@ bool queue_paused(struct engine *en) {
     return paused;
 }
 
-static bool is_dropped(const struct engine *en, int adapter) {
-    for (int i = 0; i < en->n_dropped; i++)
-        if (en->dropped[i] == adapter) return true;
-    return false;
-}
-
 /* Under the lock. */
 static void put(struct engine *en, struct ticket *t) {
     t->number = ++en->last_ticket;
@@ -370,24 +364,17 @@ void queue_step_ends(struct engine *en) {
     pthread_mutex_unlock(&en->lock);
 }
 
-/* Under the lock. */
-static bool has_requests(const struct engine *en, int adapter) {
-    for (const struct ticket *t = en->waiting.first; t; t = t->next)
-        if (t->req.adapter == adapter) return true;
-    for (const struct ticket *t = en->running.first; t; t = t->next)
+static bool list_has(const struct ticket_list *l, int adapter) {
+    for (const struct ticket *t = l->first; t; t = t->next)
         if (t->req.adapter == adapter) return true;
     return false;
 }
 
-void queue_drop_adapters(struct engine *en) {
-    for (int i = 0; i < en->n_dropped; i++) {
-        const int adapter = en->dropped[i];
-        pthread_mutex_lock(&en->lock);
-        const bool in_use = has_requests(en, adapter);
-        if (!in_use) en->dropped[i--] = en->dropped[--en->n_dropped];
-        pthread_mutex_unlock(&en->lock);
-        if (!in_use) model_adapter_drop(en->m, adapter);
-    }
+bool queue_has(struct engine *en, int adapter, bool waiting) {
+    pthread_mutex_lock(&en->lock);
+    const bool has = list_has(&en->running, adapter) || (waiting && list_has(&en->waiting, adapter));
+    pthread_mutex_unlock(&en->lock);
+    return has;
 }
 
 /* ---- the queue, from without --------------------------------------------------------------------------------------*/
@@ -398,7 +385,7 @@ enum status engine_submit(struct engine *en, const struct request *r, int64_t *t
     struct ticket *t = ticket_new(en, r, 0, xcalloc((size_t)r->n_samples, sizeof(struct sample)));
     own_copies(t);
     pthread_mutex_lock(&en->lock);
-    const bool gone = is_dropped(en, r->adapter);
+    const bool gone = adapter_is_dropped(en, r->adapter);
     if (!gone) put(en, t);
     *ticket = t->label = t->number;
     pthread_mutex_unlock(&en->lock);
@@ -501,23 +488,4 @@ struct engine_load engine_load(struct engine *en) {
     now.running = en->n_running;
     pthread_mutex_unlock(&en->lock);
     return now;
-}
-
-enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) {
-    if (en->under_way > 0) return FAIL(e, ST_INVALID, "engine_adapter_load: a step is under way; pause first");
-    return model_adapter_load(en->m, peft_dir, index, e);
-}
-
-enum status engine_adapter_drop(struct engine *en, int index, struct err *e) {
-    if (index <= ADAPTER_OWN || !model_adapter_there(en->m, index))
-        return FAIL(e, ST_INVALID, "there is no adapter %d to drop", index);
-    pthread_mutex_lock(&en->lock);
-    const bool twice = is_dropped(en, index);
-    if (!twice) {
-        en->dropped = xrealloc(en->dropped, (size_t)(en->n_dropped + 1) * sizeof *en->dropped);
-        en->dropped[en->n_dropped++] = index;
-    }
-    pthread_cond_broadcast(&en->wake);
-    pthread_mutex_unlock(&en->lock);
-    return ST_OK;
 }

@@ -72,7 +72,10 @@ void arch_tensor(const struct arch *a, enum arch_module at, int layer, const cha
     str_addf(out, ".%s", what);
 }
 
-const char *arch_short_name(const struct arch *a, enum arch_module at) { return strrchr(a->module[at], '.') + 1; }
+const char *arch_short_name(const struct arch *a, enum arch_module at) {
+    const char *dot = strrchr(a->module[at], '.');
+    return dot ? dot + 1 : a->module[at];
+}
 
 int arch_layer(const struct arch *a, const char *tensor) {
     const char *layers = a->module[MODULE_Q];

@@ -6,8 +6,8 @@
 
 #include "base/str.h"
 
-/* The modules that have tensors. The projections come first, because LoRA's sites are these; those that read the same
- * rows stand one behind the other. */
+/* The modules that have tensors. LoRA's sites come first: the projections of a layer, those that read the same rows one
+ * behind the other, and the head. */
 enum arch_module {
     MODULE_Q,
     MODULE_K,
@@ -17,13 +17,14 @@ enum arch_module {
     MODULE_UP,
     MODULE_DOWN,
     N_PROJECTIONS,
-    MODULE_EMBED = N_PROJECTIONS,
+    MODULE_HEAD = N_PROJECTIONS,
+    N_LORA_SITES,
+    MODULE_EMBED = N_LORA_SITES,
     MODULE_LN1, /* in front of attention */
     MODULE_Q_NORM,
     MODULE_K_NORM,
     MODULE_LN2, /* in front of the MLP */
     MODULE_FINAL_NORM,
-    MODULE_HEAD,
     N_MODULES
 };
 
@@ -48,7 +49,7 @@ void arch_list(const char *last, struct str *out);
 /* Appends the name of a module's tensor. With MODULE_Q, layer 3 and "weight" that is
  * "model.layers.3.self_attn.q_proj.weight". layer is not used for a module that lies in no layer. */
 void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out);
-/* What PEFT calls a projection among target_modules: "q_proj". */
+/* What PEFT calls a site of LoRA among target_modules: "q_proj", "lm_head". */
 const char *arch_short_name(const struct arch *a, enum arch_module at);
 /* The number of the layer in the name of a tensor; -1 for a tensor of no layer. A number above a million is not read to
  * its end. */

@@ -803,16 +803,16 @@ static void test_find_nonfinite(void **state) {
     const struct param *p = model_params(m, &n);
     tiny_logp(m, logp);
     CHECK(model_backward(m, &tiny, tiny_g, &err));
-    assert_false(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_false(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
 
     p[3].g[1] = NAN; /* below p[5], whose gradient it would have come from */
     p[5].g[2] = -INFINITY;
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "gradient of "));
     assert_non_null(strstr(buf, p[5].name));
     assert_non_null(strstr(buf, "element 2 of "));
     assert_non_null(strstr(buf, "infinite"));
-    assert_false(model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
+    assert_false(model_find_nonfinite(m, ADAPTER_OWN, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
 
     /* Finite weights whose product is not: seen in the activations of the layer it happens in. */
     model_zero_grad(m);
@@ -821,11 +821,11 @@ static void test_find_nonfinite(void **state) {
             for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] = k % 2 ? 3e38f : -3e38f;
     model_params_changed(m);
     tiny_logp(m, logp);
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "activations of layer 1, gate and up projection"));
 
     p[n - 1].w[0] = NAN;
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "weight "));
     assert_non_null(strstr(buf, p[n - 1].name));
     assert_non_null(strstr(buf, "element 0 of "));

@@ -8,14 +8,13 @@
 
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) {
-    int n;
-    int64_t floats;
-    const struct param *p = model_params(m, &n);
+    const struct train_set s = model_train_set(m, adapter);
+    *out = NULL;
+    if (!s.g) return FAIL(e, ST_INVALID, "adapter %d is not prepared for training (model_adapter_prepare)", adapter);
     struct trainer *t = *out = xcalloc(1, sizeof *t);
-    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
-    (void)model_grad_slab(m, &floats);
-    enum status st = adamw_create(model_backend(m), p, n, &t->opt, e);
-    if (st == ST_OK) st = fold_open(c, model_backend(m), floats, &t->sum, e);
+    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
+    enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
+    if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
     if (st == ST_OK) return ST_OK;
     trainer_close(t);
     *out = NULL;
@@ -26,6 +25,7 @@ void trainer_close(struct trainer *t) {
     if (!t) return;
     adamw_free(t->opt);
     fold_close(t->sum);
+    rest_free(t->rest);
     arena_free(&t->datums);
     arena_free(&t->parts);
     arena_free(&t->micro);
@@ -204,9 +204,9 @@ static void hand_out(const struct micro *b, const struct datum *d) {
 /* ---- forward and backward -----------------------------------------------------------------------------------------*/
 
 /* What stopped the step, and where it began as far as that can be seen. */
-static enum status not_finite(struct model *m, const char *what, int64_t step, struct err *e) {
+static enum status not_finite(const struct trainer *t, const char *what, int64_t step, struct err *e) {
     char where[400] = "weights, activations and gradients are finite";
-    model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
+    model_find_nonfinite(t->model, t->adapter, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
     return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)step, where);
 }
 
@@ -241,7 +241,7 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                                struct train_stats *s, struct err *e) {
     TRY(model_forward(t->model, &b->batch, b->logp, b->entropy, NULL, e));
     for (int64_t i = 0; i < b->batch.N; i++)
-        if (!isfinite(b->logp[i])) return not_finite(t->model, "the log-probability of a token", c->step, e);
+        if (!isfinite(b->logp[i])) return not_finite(t, "the log-probability of a token", c->step, e);
     hand_out(b, d);
     const double earlier = s->kl_before;
     int64_t at = 0;
@@ -255,10 +255,11 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                     "and training must agree bit for bit",
                     s->kl_before);
     s->rows += b->batch.T;
-    int64_t floats;
-    model_zero_grad(t->model);
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    be->mem_zero(be, set.g, (size_t)set.n_g * sizeof(float));
     TRY(model_backward(t->model, &b->batch, b->g, e));
-    fold_add(t->sum, model_grad_slab(t->model, &floats));
+    fold_add(t->sum, set.g);
     return ST_OK;
 }
 
@@ -288,6 +289,14 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
     return ST_OK;
 }
 
+/* The parameters are those that the trainer was opened for. */
+static enum status check_prepared(const struct trainer *t, struct err *e) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    if (t->rest) return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest (trainer_wake)", t->adapter);
+    if (s.g && s.base == t->base) return ST_OK;
+    return FAIL(e, ST_INVALID, "adapter %d is not prepared for training any more", t->adapter);
+}
+
 static void begin(struct trainer *t) {
     if (!t->begun) fold_begin(t->sum);
     t->begun = true;
@@ -304,7 +313,9 @@ static enum status check_datums(const struct trainer *t, const struct train_call
 
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) {
-    TRY(comm_agree(t->comm, check_datums(t, c, d, n, e), e)); /* all ranks refuse, or none */
+    enum status st = check_prepared(t, e);
+    if (st == ST_OK) st = check_datums(t, c, d, n, e);
+    TRY(comm_agree(t->comm, st, e)); /* all ranks refuse, or none */
     begin(t);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
@@ -319,15 +330,98 @@ void train_forget(struct trainer *t) { t->begun = false; }
 
 enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
                                  double *grad_norm, struct err *e) {
-    int n;
-    const struct param *p = model_params(t->model, &n);
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    TRY(check_prepared(t, e));
     begin(t);
-    int64_t floats;
-    fold_end(t->sum, model_grad_slab(t->model, &floats));
-    const double norm = *grad_norm = model_grad_norm(t->model);
-    if (!isfinite(norm)) return not_finite(t->model, "the gradient", step, e);
-    adamw_step(t->opt, p, n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1, false);
-    model_params_changed(t->model);
+    fold_end(t->sum, set.g);
+    const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));
+    if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);
+    adamw_step(t->opt, set.param, set.n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1,
+               false);
+    if (set.base)
+        model_params_changed(t->model);
+    else
+        model_adapter_changed(t->model, t->adapter);
     train_forget(t);
+    return ST_OK;
+}
+
+/* ---- at rest ------------------------------------------------------------------------------------------------------*/
+
+/* What a trainer has beside each parameter of its set: as many arrays of the same size. */
+enum { MOMENT_1, MOMENT_2, SUM, KINDS };
+static const char *const kinds[KINDS] = {"m", "v", "sum"};
+
+/* The arrays that rest, as parameters: of each kind one for each parameter. */
+static int rest_list(const struct trainer *t, struct arena *names, struct param **out) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    const int n_kinds = t->rest_sum ? KINDS : SUM;
+    struct param *p = *out = arena_array(names, struct param, n_kinds * s.n);
+    for (int k = 0; k < n_kinds; k++)
+        for (int i = 0; i < s.n; i++) {
+            float *const at[KINDS] = {t->opt->m[i], t->opt->v[i], fold_sum(t->sum) + (s.param[i].g - s.g)};
+            *p = s.param[i];
+            p->name = arena_printf(names, "%s.%s", kinds[k], s.param[i].name);
+            (p++)->w = at[k];
+        }
+    return n_kinds * s.n;
+}
+
+static void give_memory(struct trainer *t) {
+    adamw_free(t->opt);
+    fold_close(t->sum);
+    t->opt = NULL;
+    t->sum = NULL;
+    model_adapter_release(t->model, t->adapter);
+}
+
+static enum status take_memory(struct trainer *t, struct err *e) {
+    struct backend *be = model_backend(t->model);
+    TRY(model_adapter_wake(t->model, t->adapter, e));
+    TRY(model_adapter_prepare(t->model, t->adapter, e));
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    TRY(adamw_create(be, s.param, s.n, &t->opt, e));
+    TRY(fold_open(t->comm, be, s.n_g, &t->sum, e));
+    fold_begin(t->sum);
+    return ST_OK;
+}
+
+enum status trainer_rest(struct trainer *t, const char *path, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (t->base) return FAIL(e, ST_INVALID, "a trainer of all weights cannot rest, one of an adapter can");
+    if (t->rest && rest_path(t->rest))
+        return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest in %s already", t->adapter,
+                    rest_path(t->rest));
+    if (t->rest) return path ? rest_to_file(t->rest, path, e) : ST_OK;
+    TRY(check_prepared(t, e));
+    t->rest_sum = t->begun;
+    const int n = rest_list(t, &names, &p);
+    const enum status st = rest_store(model_backend(t->model), p, n, path, &t->rest, e);
+    arena_free(&names);
+    TRY(st);
+    t->rest_step = t->opt->step;
+    give_memory(t);
+    return ST_OK;
+}
+
+enum status trainer_wake(struct trainer *t, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (!t->rest) return ST_OK;
+    enum status st = take_memory(t, e);
+    if (st == ST_OK) {
+        const int n = rest_list(t, &names, &p);
+        st = rest_load(model_backend(t->model), t->rest, p, n, e);
+        arena_free(&names);
+    }
+    if (st != ST_OK) {
+        give_memory(t);
+        return st;
+    }
+    t->opt->step = t->rest_step;
+    rest_free(t->rest);
+    t->rest = NULL;
     return ST_OK;
 }

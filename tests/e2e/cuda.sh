@@ -38,6 +38,10 @@ for type in f32 bf16; do
     check "any schedule of the queue on it gives each request its bits, $type" \
         env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" KERNELRL_TEST_DEVICE=cuda "$queue" any_schedule_$type
 done
+# Many models over one base: what they give in a random order is what each gives alone.
+check "adapters' schedules are built" make --no-print-directory BUILD="$BUILD" "$BUILD/test/train/adapters_test"
+check "adapters in turns, at rest and awake, give the bits of each alone" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" \
+    KERNELRL_TEST_DEVICE=cuda "$BUILD/test/train/adapters_test"
 check_plan() { KERNELRL_CUDA_PLUGIN=$PWD/$plugin tools/plan_check --hidden 64 --layers 1 --feed 64 --heads 1 --vocab "$@"; }
 check "a step takes what was planned for it" check_plan 2048 --prompts 1 --answers 1 --tokens 12 --rows 256 --repeat 1
 check "with LoRA and with all parameters" [ "$(grep -cE '^(lora|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 2 ]

@@ -186,7 +186,8 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
-    if (model_find_nonfinite(t->s.policy.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    if (model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+        return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
     if (save(t, NULL, &e) == ST_OK)

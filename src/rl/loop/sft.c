@@ -254,7 +254,8 @@ static enum status save(struct sft *s, struct err *e) {
 static void keep_state(struct sft *s, int64_t first_step) {
     char where[400];
     struct err e;
-    if (s->step == first_step || model_find_nonfinite(s->policy.model, FIND_WEIGHTS, where, sizeof where)) return;
+    if (s->step == first_step || model_find_nonfinite(s->policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+        return;
     if (save(s, &e) != ST_OK)
         log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }

@@ -224,7 +224,7 @@ enum status actor_run(const struct actor *a, const struct request *req, int n_re
                                         : engine_run(a->engine, req, n_req, out, progress, ctx, e);
     lease_end(a->lease);
     char where[400];
-    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+    if (st == ST_FAILED && model_find_nonfinite(a->model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where)) {
         const struct err first = *e;
         return FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
     }
