@@ -16,6 +16,7 @@ ARCHS = {  # hidden, layers, ffn, heads, kv heads, vocabulary, tied
     "qwen2.5-0.5b": (896, 24, 4864, 14, 2, 151936, True),
     "qwen2.5-1.5b": (1536, 28, 8960, 12, 2, 151936, True),
     "qwen2.5-7b": (3584, 28, 18944, 28, 4, 152064, False),
+    "llama3.1-8b": (4096, 32, 14336, 32, 8, 128256, False),
 }
 
 
@@ -64,7 +65,8 @@ def build(args):
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     d, layers, ffn, heads, kv_heads, vocab, tied = ARCHS[args.arch]
-    config = transformers.Qwen2Config(
+    name = "Llama" if args.arch.startswith("llama") else "Qwen2"
+    config = getattr(transformers, name + "Config")(
         hidden_size=d,
         num_hidden_layers=layers,
         intermediate_size=ffn,
@@ -77,7 +79,7 @@ def build(args):
     )
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
-    model = transformers.Qwen2ForCausalLM(config)
+    model = getattr(transformers, name + "ForCausalLM")(config)
     torch.set_default_dtype(before)
     return torch, model.eval(), vocab
 

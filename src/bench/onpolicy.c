@@ -20,7 +20,7 @@
 #include "policy/find_model.h"
 #include "problem/problem.h"
 #include "tensor/backend.h"
-#include "text/chat.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 enum {
@@ -163,13 +163,15 @@ static enum status make_workload(const struct onpolicy_options *o, const struct 
     struct tokenizer *tok = NULL;
     struct problem_set problems = {0};
     struct ids prompt = {0};
-    enum chat_style style;
+    enum chat_style style = CHAT_QWEN25;
     enum status st;
     CLEANUP_STR struct str probe = STR_INIT;
     str_addf(&probe, "%s/tokenizer.json", o->model_dir);
-    TRY_GOTO(chat_style_choose(NULL, c->arch->chat, false, &style, e), out);
     *vocab_limit = 0;
     if (fs_is_file(probe.p)) {
+        struct err unknown; /* the prompts only have to be prompts */
+        if (chat_template_style(o->model_dir, NULL, c->arch->chat, false, &style, &unknown) != ST_OK)
+            style = CHAT_QWEN25;
         TRY_GOTO(tokenizer_open(o->model_dir, &tok, e), out);
         TRY_GOTO(problem_set_load("builtin", &problems, e), out);
         *vocab_limit = tokenizer_vocab(tok);

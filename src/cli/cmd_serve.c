@@ -322,6 +322,7 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
                                 .weights = {.dtype = o->dtype, .frozen = true},
                                 .style = o->renderer ? o->renderer : m->renderer,
                                 .thinking = o->thinking,
+                                .no_chat = true,
                                 .engine = {.memory_bytes = o->kv_memory,
                                            .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
     s->adapters = o->adapters.item;

@@ -474,6 +474,7 @@ static enum status fetch_if_listed(struct hub *h, const char *name, struct err *
 
 static enum status fetch_tokenizer(struct hub *h, struct err *e) {
     TRY(fetch_if_listed(h, "tokenizer_config.json", e));
+    TRY(fetch_if_listed(h, "chat_template.jinja", e));
     if (is_listed(h, "tokenizer.json")) return fetch_file(h, "tokenizer.json", e);
     if (!is_listed(h, "vocab.json") || !is_listed(h, "merges.txt"))
         return FAIL(e, ST_UNSUPPORTED,

@@ -49,28 +49,63 @@ static void list_matrix(const struct arch *a, struct adapter *ad, const struct w
         .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
 
+static const struct lora_site *site_of(const struct adapter *ad, int layer, int site) {
+    return &ad->at[layer * LORA_SITES + site];
+}
+
+static float scale_of(const struct adapter *ad, const struct lora_site *at) {
+    return ad->rslora ? at->alpha / sqrtf((float)at->rank) : at->alpha / (float)at->rank;
+}
+
+/* Puts the sites of an input that are alike into one group; returns the number of groups. */
+static int group_sites(const struct adapter *ad, int layer, enum lora_input input,
+                       struct lora_group group[LORA_SITES_MAX]) {
+    int n = 0;
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        const struct lora_site *at = site_of(ad, layer, s);
+        const float scale = scale_of(ad, at);
+        int k = 0;
+        if (!ad->use[s]) continue;
+        while (k < n && (group[k].rank != at->rank || group[k].scale != scale)) k++;
+        if (k == n) group[n++] = (struct lora_group){.rank = at->rank, .scale = scale};
+        group[k].sites |= 1u << s;
+    }
+    return n;
+}
+
+/* The rows of a site's A among those of its group. */
+static struct weight a_of_site(const struct lora_group *g, int site) {
+    const int before = __builtin_popcount(g->sites & ((1u << site) - 1));
+    return (struct weight){.w = g->a.w + (int64_t)before * g->rank * g->a.K, .N = g->rank, .K = g->a.K};
+}
+
 /* Hands the matrices of an input's sites out of the slab and lists them as parameters; a slab without memory only
  * counts. */
 static void carve_input(const struct model *m, struct adapter *ad, struct carve *slab, int layer,
                         enum lora_input input) {
-    const int64_t R = ad->rank;
+    struct lora_group group[LORA_SITES_MAX];
     struct lora *l = &ad->layer[layer];
-    int64_t in = 0, out, n = 0;
-    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) n += ad->use[s];
-    if (n == 0) return;
+    const int n = group_sites(ad, layer, input, group);
+    int64_t in = 0, out;
     lora_site_dims(&m->cfg, lora_first[input], &in, &out);
-    float *a = carve(slab, n * R * in);
-    if (slab->base) l->a[input] = (struct weight){.w = a, .N = n * R, .K = in, .dt = m->act};
+    for (int k = 0; k < n; k++) {
+        const int64_t rows = (int64_t)__builtin_popcount(group[k].sites) * group[k].rank;
+        group[k].a = (struct weight){.w = carve(slab, rows * in), .N = rows, .K = in, .dt = m->act};
+        if (slab->base) l->group[lora_first[input] + k] = group[k];
+    }
+    if (slab->base) l->groups[input] = n;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         if (!ad->use[s]) continue;
+        const int64_t R = site_of(ad, layer, s)->rank;
+        int k = 0;
         lora_site_dims(&m->cfg, s, &in, &out);
         float *b = carve(slab, out * R);
         if (!slab->base) continue;
+        while (!(group[k].sites >> s & 1)) k++;
         l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
-        const struct weight of_site = {.w = a, .N = R, .K = in};
-        list_matrix(m->cfg.arch, ad, &of_site, layer, s, "lora_A.weight");
+        const struct weight a = a_of_site(&group[k], s);
+        list_matrix(m->cfg.arch, ad, &a, layer, s, "lora_A.weight");
         list_matrix(m->cfg.arch, ad, &l->b[s], layer, s, "lora_B.weight");
-        a += R * in;
     }
 }
 
@@ -93,8 +128,10 @@ static enum status take_memory(struct model *m, struct adapter *ad, struct err *
 
 static void give_memory(struct model *m, struct adapter *ad) {
     for (int i = 0; i <= m->cfg.L; i++) {
-        for (int g = 0; g < LORA_INPUTS; g++) m->be->weight_free(m->be, &ad->layer[i].a[g]);
-        for (int s = 0; s < LORA_SITES; s++) m->be->weight_free(m->be, &ad->layer[i].b[s]);
+        for (int s = 0; s < LORA_SITES; s++) {
+            m->be->weight_free(m->be, &ad->layer[i].group[s].a);
+            m->be->weight_free(m->be, &ad->layer[i].b[s]);
+        }
         ad->layer[i] = (struct lora){0};
     }
     m->be->mem_free(m->be, ad->w);
@@ -102,14 +139,30 @@ static void give_memory(struct model *m, struct adapter *ad) {
     for (int i = 0; i < ad->n_param; i++) ad->param[i].w = NULL;
 }
 
-enum status adapter_new(struct model *m, const struct adapter_spec *s, struct adapter **out, struct err *e) {
+static enum status check_site(const struct lora_site *s, struct err *e) {
     if (s->rank < 1 || s->rank > 4096) return FAIL(e, ST_INVALID, "LoRA rank: expected 1..4096, got %d", s->rank);
-    if (!(s->alpha > 0) || !isfinite(s->alpha))
-        return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", (double)s->alpha);
+    if (s->alpha > 0 && isfinite(s->alpha)) return ST_OK;
+    return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", (double)s->alpha);
+}
+
+/* The rank and alpha of every site, and the largest rank of those in use. */
+static void set_sites(const struct model *m, const struct adapter_spec *s, struct adapter *ad) {
+    const int n = (m->cfg.L + 1) * (int)LORA_SITES;
+    ad->at = xcalloc((size_t)n, sizeof *ad->at);
+    for (int i = 0; i < n; i++) {
+        ad->at[i] = s->at ? s->at[i] : (struct lora_site){s->rank, s->alpha};
+        const bool there = (i / LORA_SITES == m->cfg.L) == (i % LORA_SITES == MODULE_HEAD) && s->use[i % LORA_SITES];
+        if (there && ad->at[i].rank > ad->widest) ad->widest = ad->at[i].rank;
+    }
+}
+
+enum status adapter_new(struct model *m, const struct adapter_spec *s, struct adapter **out, struct err *e) {
     const int64_t places = m->cfg.L + 1;
+    TRY(check_site(&(struct lora_site){s->rank, s->alpha}, e));
+    for (int64_t i = 0; s->at && i < places * LORA_SITES; i++) TRY(check_site(&s->at[i], e));
     struct adapter *ad = xcalloc(1, sizeof *ad);
     *ad = (struct adapter){.rank = s->rank, .alpha = s->alpha, .rslora = s->rslora};
-    ad->scale = s->rslora ? s->alpha / sqrtf((float)s->rank) : s->alpha / (float)s->rank;
+    set_sites(m, s, ad);
     for (int i = 0; i < LORA_SITES; i++) ad->use[i] = s->use[i];
     ad->layer = xcalloc((size_t)places, sizeof *ad->layer);
     ad->param = xcalloc(2 * LORA_SITES * (size_t)places, sizeof *ad->param);
@@ -140,6 +193,7 @@ void adapter_free(struct model *m, struct adapter *ad) {
     give_memory(m, ad);
     rest_free(ad->resting);
     free(ad->layer);
+    free(ad->at);
     free(ad->param);
     json_decref(ad->peft);
     arena_free(&ad->names);
@@ -162,14 +216,14 @@ static void pack(struct model *m, struct adapter *ad, struct weight *const *w, i
 }
 
 static void pack_all(struct model *m, struct adapter *ad) {
-    enum { OF_LAYER = LORA_INPUTS + (int)LORA_SITES, AT_ONCE = 64 };
+    enum { OF_LAYER = 2 * (int)LORA_SITES, AT_ONCE = 64 };
     struct weight *w[AT_ONCE];
     int n = 0;
     ad->bytes = ad->n_w * (int64_t)sizeof(float);
     for (int i = 0; i <= m->cfg.L; i++) {
         struct lora *l = &ad->layer[i];
-        for (int g = 0; g < LORA_INPUTS; g++)
-            if (l->a[g].w) w[n++] = &l->a[g];
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->group[s].a.w) w[n++] = &l->group[s].a;
         for (int s = 0; s < LORA_SITES; s++)
             if (l->b[s].w) w[n++] = &l->b[s];
         if (n + OF_LAYER <= AT_ONCE) continue;
@@ -228,7 +282,7 @@ static void put(struct model *m, int index, struct adapter *ad) {
     if (!ad) return;
     ad->used = m->passes;
     m->n_heads += has_head(ad);
-    if (ad->rank > m->widest) m->widest = ad->rank;
+    if (ad->widest > m->widest) m->widest = ad->widest;
 }
 
 /* Takes one out of the table, and returns it. */
@@ -239,7 +293,7 @@ static struct adapter *take(struct model *m, int index) {
     m->n_heads -= has_head(ad);
     m->widest = 0;
     for (int i = 0; i < m->n_adapters; i++)
-        if (m->adapter[i] && m->adapter[i]->rank > m->widest) m->widest = m->adapter[i]->rank;
+        if (m->adapter[i] && m->adapter[i]->widest > m->widest) m->widest = m->adapter[i]->widest;
     m->ts.T = -1; /* the last batch may have gone through it */
     return ad;
 }
@@ -345,7 +399,7 @@ enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t see
 enum status model_adapter_copy(struct model *m, int from, int *index, struct err *e) {
     struct adapter *of, *ad;
     TRY(adapter_awake(m, from, &of, e));
-    struct adapter_spec spec = {.rank = of->rank, .alpha = of->alpha, .rslora = of->rslora};
+    struct adapter_spec spec = {.rank = of->rank, .alpha = of->alpha, .at = of->at, .rslora = of->rslora};
     for (int i = 0; i < LORA_SITES; i++) spec.use[i] = of->use[i];
     TRY(adapter_new(m, &spec, &ad, e));
     ASSERT(ad->n_w == of->n_w);

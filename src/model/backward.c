@@ -80,7 +80,7 @@ static void layer_backward(struct model *m, int i, const struct layer_acts *a, s
 static void head_backward16(struct model *m, const struct train_batch *b, const float *g) {
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
-    const int64_t D = m->cfg.D, V = m->cfg.V, run = head_run(m), R = has_head(w->of) ? w->of->rank : 0;
+    const int64_t D = m->cfg.D, V = m->cfg.V, run = head_run(m), R = head_rank(m, w->of);
     struct tensor hn = act_full(m, w->hn, w->T, D);
     for (int64_t i = 0; i < b->N; i += run) {
         const int64_t end = i64_min(i + run, b->N), rows = end - i;

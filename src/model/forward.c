@@ -5,8 +5,8 @@
 
 #include "model/internal.h"
 
-/* cos and sin of pos * theta^(-2j/K). The product is rounded to f32 first, as the Hugging Face code that trained these
- * models does. */
+/* cos and sin of a position times a frequency. The product is rounded to f32 first, as the Hugging Face code that
+ * trained these models does. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     if (n <= m->n_pos) return ST_OK;
     n = i64_min(m->cfg.max_positions, i64_max(n, 2 * m->n_pos));
@@ -14,14 +14,15 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     m->n_pos = 0; /* until the new tables are there */
     TRY(space_grow(m, &m->rope, &m->rope_floats, 2 * size, "the rotary tables", e));
     CLEANUP_FREE float *host = xmalloc((size_t)(2 * size) * sizeof(float));
-    for (int64_t j = 0; j < half; j++) {
-        const float inv = 1.0f / (float)pow((double)m->cfg.rope_theta, (double)((float)(2 * j) / (float)m->cfg.K));
+    CLEANUP_FREE float *inv = xmalloc((size_t)half * sizeof *inv);
+    rope_frequencies(&m->cfg.rope, m->cfg.K, inv);
+    const float longer = (float)m->cfg.rope.attention_factor;
+    for (int64_t j = 0; j < half; j++)
         for (int64_t t = 0; t < n; t++) {
-            const float angle = (float)t * inv;
-            host[t * half + j] = (float)cos((double)angle);
-            host[size + t * half + j] = (float)sin((double)angle);
+            const float angle = (float)t * inv[j];
+            host[t * half + j] = (float)cos((double)angle) * longer;
+            host[size + t * half + j] = (float)sin((double)angle) * longer;
         }
-    }
     m->be->mem_put(m->be, m->rope, host, (size_t)(2 * size) * sizeof(float));
     m->cos_t = m->rope;
     m->sin_t = m->rope + size;
@@ -84,9 +85,10 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
         if (x_out && lora_alone(m, &p->lora, T, i, LORA_OF_H2) && be->lora_swiglu) {
             const struct lora *lora = &p->lora.run[0].adapter->layer[i];
             struct lora_site_args site[LORA_SITES_MAX];
-            const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-            be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n,
-                            again);
+            int groups;
+            const struct lora_group *g = lora_groups(lora, LORA_OF_H2, &groups);
+            const int n = lora_sites(m, lora, g, LORA_OF_H2, gu, site);
+            be->lora_swiglu(be, act, gu, lora_xa(m, lora, g, LORA_OF_H2, xa_of(p, a, LORA_OF_H2), T), site, n, again);
         } else {
             lora_forward(m, &p->lora, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
             if (!x_out) return;
@@ -183,8 +185,8 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
                                               .gu = carve_act(m, s, T * 2 * F)};
         const struct lora *keep = w->backward && !w->full ? &w->of->layer[i] : NULL;
         for (int g = 0; keep && g < LORA_OF_HN; g++) /* the last one is not recomputed with its layer: never shared */
-            if (keep->a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
-                w->layer[i].xa[g] = carve_act(m, s, T * keep->a[g].N);
+            if (keep->groups[g] > 0 && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
+                w->layer[i].xa[g] = carve_act(m, s, lora_xa_elements(keep, (enum lora_input)g, T));
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -193,7 +195,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * F);
     /* An adapter's head sees chunks of wanted rows, of which there may be more than rows. */
-    w->p.xa = carve_act(m, s, (m->n_heads > 0 ? i64_max(T, i64_min(N, w->chunk)) : T) * lora_cols(m));
+    w->p.xa = carve_act(m, s, xa_room(m, m->n_heads > 0 ? i64_max(T, i64_min(N, w->chunk)) : T));
     w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
     const bool in16 = w->backward && head_in_16(m);
@@ -201,7 +203,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->dhn = NULL;
     w->dl = w->hs = w->head_xa = w->head_dt = w->head_xs = NULL;
     if (!w->backward) return;
-    const int64_t run = i64_min(N, head_run(m)), R = has_head(w->of) ? w->of->rank : 0;
+    const int64_t run = i64_min(N, head_run(m)), R = head_rank(m, w->of);
     if (!head_trained(m) || in16) w->dhn = carve(s, N * D);
     if (in16) w->dl = carve_act(m, s, (w->keep_logits ? N : run) * c->V);
     if (in16 && head_trained(m)) w->hs = carve_act(m, s, run * D);
@@ -416,7 +418,7 @@ static void hand_out(struct model *m, int64_t i, int64_t n, const float *logits,
 /* n elements of an array of [N,R] that the head of an adapter keeps, from wanted row i on; without one, scratch. */
 static void *head_kept(const struct model *m, void *kept, int64_t i) {
     const struct train_space *w = &m->ts;
-    return kept ? (char *)kept + (size_t)(i * w->of->rank) * dtype_bytes(m->act) : w->p.xa;
+    return kept ? (char *)kept + (size_t)(i * head_rank(m, w->of)) * dtype_bytes(m->act) : w->p.xa;
 }
 
 void *model_head_xa(const struct model *m, int64_t i) { return head_kept(m, m->ts.head_xa, i); }

@@ -15,24 +15,39 @@
 /* A site of LoRA is a module: a value of enum arch_module below this. */
 enum { LORA_SITES = N_LORA_SITES };
 
-/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. The sites that read the same rows x have their A one under the other,
- * as one matrix: x is read once for all of them. */
+/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. */
 enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_OF_HN, LORA_INPUTS };
 /* q k v; o; gate up; down; head */
+/* Sites that read the same rows x and have one rank and one scale. Their A lie one under the other, as one matrix: x is
+ * read once for all of them. */
+struct lora_group {
+    struct weight a; /* [R * sites, in] */
+    int rank;
+    float scale;
+    unsigned sites; /* bit s: site s */
+};
 struct lora {
-    struct weight a[LORA_INPUTS]; /* [R * sites that there are, in]; absent when w is NULL */
-    struct weight b[LORA_SITES];  /* [out,R]; absent when w is NULL */
+    /* Those of an input are groups[input] from group[lora_first[input]] on; mostly there is one, or none. */
+    struct lora_group group[LORA_SITES];
+    int groups[LORA_INPUTS];
+    struct weight b[LORA_SITES]; /* [out,R]; absent when w is NULL */
 };
 /* The sites of an input: [lora_first[i], lora_first[i+1]). */
 extern const int lora_first[LORA_INPUTS + 1];
 
+struct lora_site {
+    int rank;
+    float alpha;
+};
 struct adapter {
     struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else */
     float *w, *g;       /* slabs of n_w floats: weights, NULL at rest; and gradients where it is prepared */
     int64_t n_w;
     struct resting *resting; /* NULL: it is awake */
-    int rank;
-    float alpha, scale;
+    int rank;                /* of a site without one of its own, as alpha */
+    float alpha;
+    struct lora_site *at; /* [(L + 1) * LORA_SITES], by layer and site */
+    int widest;           /* the largest rank of a site */
     bool rslora, use[LORA_SITES];
     int32_t stamp;       /* > 0; of these weights: no others of the model have or had it */
     int64_t used, bytes; /* as in struct adapter_info */
@@ -63,7 +78,7 @@ struct layer {
 struct layer_acts {
     float *x_in, *qkv, *stats, *x_mid;
     void *o, *gu;         /* of type model.act, as h, qk and a below */
-    void *xa[LORA_OF_HN]; /* scale * x A^T, [T, rows of A], of activations' type; NULL: not kept */
+    void *xa[LORA_OF_HN]; /* scale * x A^T as lora_xa says, of activations' type; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -73,7 +88,7 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
-    void *xa;              /* scratch for any input of LoRA, lora_cols() wide; of activations' type */
+    void *xa;              /* scratch for any input of LoRA, xa_room() elements of activations' type */
     struct lora_runs lora; /* of the T rows. Room for one a sequence */
     struct lora_runs head; /* of the rows whose logits are made, as far as their adapters act on the head */
 };
@@ -183,7 +198,7 @@ struct model {
 };
 
 /* config.c */
-enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
+enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
 /* Layer i. x_out NULL: up to the gate and up projection, which is all that backward needs. */
 void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out);
@@ -223,17 +238,24 @@ void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora
                 void *xa);
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
                   struct tensor x, void *xa);
-/* Whether one adapter, which has something at this input, serves all T rows, and the backend has ops for it. */
+/* Whether one adapter, which has one group at this input, serves all T rows, and the backend has ops for it. */
 bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input);
 /* Whether no row has anything at this input. */
 bool lora_none(const struct lora_runs *l, int layer, enum lora_input input);
-/* The sites of an input, whose outputs are columns of y; returns their number. */
-int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
-               struct lora_site_args site[LORA_SITES_MAX]);
+/* The groups of an input; *n is their number. */
+const struct lora_group *lora_groups(const struct lora *l, enum lora_input input, int *n);
+/* The sites of a group, whose outputs are among the columns of y; returns their number. */
+int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+               struct tensor y, struct lora_site_args site[LORA_SITES_MAX]);
+/* What groups before g, in an array of an input, leave to it: [rows, rows of its A]. */
+struct tensor lora_xa(const struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+                      void *xa, int64_t rows);
+/* Elements of an xa of an input. */
+int64_t lora_xa_elements(const struct lora *l, enum lora_input input, int64_t rows);
 /* The gradients, of rows of a batch that is trained on. Each does nothing where its adapter has nothing at the input,
  * and gives no gradient of weights that are not trained.
  * Of the B, given dy, the gradient of what the sites wrote side by side, and xa = scale x A^T (NULL: not those); and
- * dt = scale dy B, at x A^T, [T, rows of A] of activations' type (NULL: not that). */
+ * dt = scale dy B, at x A^T, laid out as xa (NULL: not that). */
 void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt);
 /* Of A. */
 void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tensor x, void *dt);
@@ -244,6 +266,7 @@ void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx
 struct adapter_spec {
     int rank;
     float alpha;
+    const struct lora_site *at; /* as in struct adapter; NULL: every site has this rank and alpha */
     bool rslora, use[LORA_SITES];
 };
 /* An adapter of zeros that is in no table yet. */
@@ -265,9 +288,18 @@ enum status adapter_awake(const struct model *m, int index, struct adapter **out
 enum status adapter_use(const struct model *m, int index, struct err *e) MUST_USE;
 /* 0 for the base. */
 int32_t adapter_stamp(const struct model *m, int index);
-/* Most columns that an xa has, of any adapter. */
-static inline int64_t lora_cols(const struct model *m) { return 3 * (int64_t)m->widest; }
+/* Groups begin at multiples of so many elements. */
+enum { LORA_ALIGN = 32 };
+/* Elements for an xa of any input of any adapter. */
+static inline int64_t xa_room(const struct model *m, int64_t rows) {
+    return m->widest > 0 ? 3 * ((int64_t)m->widest * rows + LORA_ALIGN) : 0;
+}
 static inline bool has_head(const struct adapter *ad) { return ad && ad->use[MODULE_HEAD]; }
+
+/* The rank of an adapter's part of the head; 0: it has none. */
+static inline int64_t head_rank(const struct model *m, const struct adapter *ad) {
+    return has_head(ad) ? ad->at[m->cfg.L * LORA_SITES + MODULE_HEAD].rank : 0;
+}
 
 /* Gradient beside a parameter of the base or of LoRA, for the last batch; NULL when that part is not trained. */
 static inline float *grad_of(const struct model *m, const float *w) {

@@ -262,7 +262,7 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     w->p.h = carve_act(m, s, i64_max(T, n_last) * D);
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * c->F);
-    w->p.xa = carve_act(m, s, T * lora_cols(m));
+    w->p.xa = carve_act(m, s, xa_room(m, T));
 }
 
 /* What a step is to leave: the logits of every sequence in host memory, or what `want` says of each. */

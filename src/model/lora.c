@@ -35,76 +35,110 @@ struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, 
 /* Whether the backend has ops for it. */
 static bool lora_fused(const struct model *m) { return m->be->lora_down && m->act == DT_BF16; }
 
-bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input) {
-    return l->n == 1 && l->run[0].n == T && l->run[0].adapter->layer[layer].a[input].w && lora_fused(m);
+/* ---- groups -------------------------------------------------------------------------------------------------------*/
+
+const struct lora_group *lora_groups(const struct lora *l, enum lora_input input, int *n) {
+    *n = l->groups[input];
+    return &l->group[lora_first[input]];
 }
 
-bool lora_none(const struct lora_runs *l, int layer, enum lora_input input) {
-    for (int i = 0; i < l->n; i++)
-        if (l->run[i].adapter->layer[layer].a[input].w) return false;
-    return true;
+static int64_t group_elements(const struct lora_group *g, int64_t rows) {
+    return (rows * g->a.N + LORA_ALIGN - 1) / LORA_ALIGN * LORA_ALIGN;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------*/
-
-static void lora_down(struct model *m, const struct lora_rows *r, int layer, enum lora_input input, struct tensor x,
-                      void *xa) {
-    const struct weight *a = &r->adapter->layer[layer].a[input];
-    if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, act_full(m, xa, r->n, a->N), r->adapter->scale);
+int64_t lora_xa_elements(const struct lora *l, enum lora_input input, int64_t rows) {
+    int n;
+    int64_t all = 0;
+    const struct lora_group *g = lora_groups(l, input, &n);
+    for (int i = 0; i < n; i++) all += group_elements(&g[i], rows);
+    return all;
 }
 
-int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
-               struct lora_site_args site[LORA_SITES_MAX]) {
+struct tensor lora_xa(const struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+                      void *xa, int64_t rows) {
+    int n;
+    int64_t before = 0;
+    for (const struct lora_group *q = lora_groups(l, input, &n); q < g; q++) before += group_elements(q, rows);
+    return act_full(m, (char *)xa + (size_t)before * dtype_bytes(m->act), rows, g->a.N);
+}
+
+int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+               struct tensor y, struct lora_site_args site[LORA_SITES_MAX]) {
     int n = 0;
     int64_t col = 0;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         int64_t in, out;
         lora_site_dims(&m->cfg, s, &in, &out);
-        if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
+        if (g->sites >> s & 1) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
     return n;
 }
 
-/* The rows of one adapter; x and y are those rows. */
-static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, enum lora_input input, struct tensor y,
-                         struct tensor x, void *xa) {
-    const struct lora *l = &ad->layer[layer];
-    const struct weight *a = &l->a[input];
-    if (!a->w) return;
-    struct backend *be = m->be;
-    struct tensor t = act_full(m, xa, x.rows, a->N);
-    if (lora_fused(m)) {
-        struct lora_site_args site[LORA_SITES_MAX];
-        be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
-        return;
-    }
-    be->linear(be, t, x, a, NULL, false);
-    be->axpby(be, t, ad->scale, t, 0);
-    int64_t row = 0, col = 0; /* of A and of y */
-    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
-        int64_t in, out;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        if (l->b[s].w) {
-            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, ad->rank), &l->b[s], NULL, true);
-            row += ad->rank;
-        }
-        col += out;
-    }
+bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input) {
+    return l->n == 1 && l->run[0].n == T && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_fused(m);
 }
 
-/* The backend knows one xa at a time (tensor/backend.h): with several adapters each goes both ways before the next. */
+bool lora_none(const struct lora_runs *l, int layer, enum lora_input input) {
+    for (int i = 0; i < l->n; i++)
+        if (l->run[i].adapter->layer[layer].groups[input] > 0) return false;
+    return true;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------*/
+
+/* t = scale x A^T */
+static void group_down(struct model *m, const struct lora_group *g, struct tensor x, struct tensor t) {
+    if (lora_fused(m)) {
+        m->be->lora_down(m->be, x, &g->a, t, g->scale);
+        return;
+    }
+    m->be->linear(m->be, t, x, &g->a, NULL, false);
+    m->be->axpby(m->be, t, g->scale, t, 0);
+}
+
+/* y += t B^T of each site */
+static void group_up(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+                     struct tensor y, struct tensor t) {
+    struct lora_site_args site[LORA_SITES_MAX];
+    const int n = lora_sites(m, l, g, input, y, site);
+    if (lora_fused(m)) {
+        m->be->lora_up(m->be, t, site, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        m->be->linear(m->be, site[i].y, tensor_cols(t, i * g->rank, g->rank), site[i].b, NULL, true);
+}
+
+/* Whether lora_begin has gone down already. */
+static bool goes_first(const struct model *m, const struct lora_runs *l, int layer, enum lora_input input) {
+    return l->n == 1 && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_fused(m);
+}
+
+/* The backend knows one xa at a time (tensor/backend.h): with several adapters or groups each goes both ways before the
+ * next. */
 void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor x,
                 void *xa) {
-    if (l->n == 1 && lora_fused(m)) lora_down(m, &l->run[0], layer, input, x, xa);
+    if (!goes_first(m, l, layer, input)) return;
+    const struct lora_rows *r = &l->run[0];
+    const struct lora *of = &r->adapter->layer[layer];
+    int n;
+    const struct lora_group *g = lora_groups(of, input, &n);
+    group_down(m, g, tensor_rows(x, r->row, r->n), lora_xa(m, of, g, input, xa, r->n));
 }
 
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
                   struct tensor x, void *xa) {
     for (int i = 0; i < l->n; i++) {
         const struct lora_rows *r = &l->run[i];
-        if (l->n > 1 && lora_fused(m)) lora_down(m, r, layer, input, x, xa);
-        lora_of_rows(m, r->adapter, layer, input, tensor_rows(y, r->row, r->n), tensor_rows(x, r->row, r->n), xa);
+        const struct lora *of = &r->adapter->layer[layer];
+        int n;
+        const struct lora_group *g = lora_groups(of, input, &n);
+        for (int k = 0; k < n; k++) {
+            struct tensor t = lora_xa(m, of, &g[k], input, xa, r->n);
+            if (!goes_first(m, l, layer, input)) group_down(m, &g[k], tensor_rows(x, r->row, r->n), t);
+            group_up(m, of, &g[k], input, tensor_rows(y, r->row, r->n), t);
+        }
     }
 }
 
@@ -114,47 +148,58 @@ void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lo
 /* What the batch's adapter has there, or NULL. */
 static const struct lora *trained_at(const struct model *m, int layer, enum lora_input input) {
     const struct adapter *ad = m->ts.of;
-    return ad && ad->layer[layer].a[input].w ? &ad->layer[layer] : NULL;
+    return ad && ad->layer[layer].groups[input] > 0 ? &ad->layer[layer] : NULL;
+}
+
+static void group_backward(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+                           struct tensor dy, void *xa, void *dt) {
+    struct backend *be = m->be;
+    struct lora_site_args site[LORA_SITES_MAX];
+    const bool at_once = be->lora_dt && m->act == DT_BF16;
+    const int n = lora_sites(m, l, g, input, dy, site);
+    struct tensor x = lora_xa(m, l, g, input, xa, dy.rows), t = lora_xa(m, l, g, input, dt, dy.rows);
+    for (int i = 0; i < n; i++) {
+        float *const db = lora_grad_of(m, site[i].b->w);
+        const int64_t col = i * g->rank;
+        /* dB = dy^T (scale x A^T) */
+        if (xa && db) be->linear_dw(be, db, site[i].y, tensor_cols(x, col, g->rank), m->act);
+        if (dt && at_once)
+            be->lora_dt(be, tensor_cols(t, col, g->rank), site[i].y, site[i].b, g->scale);
+        else if (dt)
+            be->linear_dx(be, tensor_cols(t, col, g->rank), site[i].y, site[i].b, false);
+    }
+    if (dt && !at_once) be->axpby(be, t, g->scale, t, 0);
 }
 
 void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt) {
     const struct lora *l = trained_at(m, layer, input);
+    int n;
     if (!l) return;
-    struct backend *be = m->be;
-    const int64_t R = m->ts.of->rank, cols = l->a[input].N;
-    const float scale = m->ts.of->scale;
-    const bool at_once = be->lora_dt && m->act == DT_BF16;
-    struct tensor t = act_full(m, dt, dy.rows, cols), x = act_full(m, xa, dy.rows, cols);
-    int64_t row = 0, col = 0; /* of A and of dy */
-    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
-        int64_t in, out;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        struct tensor d = tensor_cols(dy, col, out);
-        col += out;
-        if (!l->b[s].w) continue;
-        float *const db = lora_grad_of(m, l->b[s].w);
-        if (xa && db) be->linear_dw(be, db, d, tensor_cols(x, row, R), m->act); /* dB = dy^T (scale x A^T) */
-        if (dt && at_once)
-            be->lora_dt(be, tensor_cols(t, row, R), d, &l->b[s], scale);
-        else if (dt)
-            be->linear_dx(be, tensor_cols(t, row, R), d, &l->b[s], false);
-        row += R;
-    }
-    if (dt && !at_once) be->axpby(be, t, scale, t, 0);
+    const struct lora_group *g = lora_groups(l, input, &n);
+    for (int k = 0; k < n; k++) group_backward(m, l, &g[k], input, dy, xa, dt);
 }
 
 void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tensor x, void *dt) {
     const struct lora *l = trained_at(m, layer, input);
-    float *const da = l ? lora_grad_of(m, l->a[input].w) : NULL;
-    if (da) m->be->linear_dw(m->be, da, act_full(m, dt, x.rows, l->a[input].N), x, m->act);
+    int n;
+    if (!l) return;
+    const struct lora_group *g = lora_groups(l, input, &n);
+    for (int k = 0; k < n; k++) {
+        float *const da = lora_grad_of(m, g[k].a.w);
+        if (da) m->be->linear_dw(m->be, da, lora_xa(m, l, &g[k], input, dt, x.rows), x, m->act);
+    }
 }
 
-/* In bfloat16 the thin product comes first: it then writes dx without reading it, and the wide one has time to. */
+/* In bfloat16 the thin products come first: the first then writes dx without reading it, and the wide one has time to.
+ */
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt) {
     const struct lora *l = trained_at(m, layer, input);
     const bool first = l && m->act == DT_BF16;
-    if (first) m->be->linear_dx(m->be, dx, act_full(m, dt, dx.rows, l->a[input].N), &l->a[input], false);
-    m->be->linear_dx(m->be, dx, dy, w, first);
-    if (l && !first) m->be->linear_dx(m->be, dx, act_full(m, dt, dx.rows, l->a[input].N), &l->a[input], true);
+    int n = 0;
+    const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;
+    if (!first) m->be->linear_dx(m->be, dx, dy, w, false);
+    for (int k = 0; k < n; k++)
+        m->be->linear_dx(m->be, dx, lora_xa(m, l, &g[k], input, dt, dx.rows), &g[k].a, !first || k > 0);
+    if (first) m->be->linear_dx(m->be, dx, dy, w, true);
 }

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "model/adapter.h"
+#include "model/rope.h"
 #include "tensor/ops.h"
 
 struct backend; /* tensor/backend.h */
@@ -17,7 +18,8 @@ struct model_config {
     bool tied;                   /* true: the head is the embedding table */
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
     int32_t max_positions;
-    float rms_eps, rope_theta;
+    float rms_eps;
+    struct rope_config rope;
     int32_t eos[8];
     int n_eos;
 };

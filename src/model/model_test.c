@@ -173,7 +173,7 @@ static double o_forward(const struct oracle *o, const int32_t *ids, int n, const
                 if (c->arch->qk_norm && i < c->H) o_norm(o, z, z, NAME("self_attn.q_norm.weight"), K);
                 if (c->arch->qk_norm && i >= c->H) o_norm(o, z, z, NAME("self_attn.k_norm.weight"), K);
                 for (int j = 0; j < half; j++) {
-                    const double w = t * pow((double)c->rope_theta, -2.0 * j / K), p = z[j], r = z[j + half];
+                    const double w = t * pow(c->rope.theta, -2.0 * j / K), p = z[j], r = z[j + half];
                     z[j] = p * cos(w) - r * sin(w);
                     z[j + half] = r * cos(w) + p * sin(w);
                 }
@@ -641,7 +641,7 @@ static void test_bad_config(void **state) {
         enum status st;
         const char *says;
     } cases[] = {
-        {"Qwen3ForCausalLM", "LlamaForCausalLM", ST_UNSUPPORTED, "LlamaForCausalLM"},
+        {"Qwen3ForCausalLM", "GemmaForCausalLM", ST_UNSUPPORTED, "GemmaForCausalLM"},
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", ST_INVALID, "num_key_value_heads"},
         {"\"head_dim\":6", "\"head_dim\":5", ST_INVALID, "head_dim"},
         {"\"head_dim\":6,", "", ST_INVALID, "hidden_size (10)"},
@@ -650,10 +650,18 @@ static void test_bad_config(void **state) {
         {"\"hidden_size\":10,", "", ST_PARSE, "hidden_size"},
         {"\"eos_token_id\":[3,4]", "\"eos_token_id\":13", ST_INVALID, "eos_token_id"},
         {"\"rope_theta\":100.0", "\"rope_theta\":-1.0", ST_INVALID, "rope_theta"},
-        {"\"rope_theta\":100.0", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}", ST_UNSUPPORTED, "yarn"},
-        {"\"rope_theta\":100.0", "\"rope_parameters\":{\"rope_type\":\"llama3\"}", ST_UNSUPPORTED, "llama3"},
+        {"\"rope_theta\":100.0", "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}", ST_UNSUPPORTED, "dynamic"},
+        {"\"rope_theta\":100.0", "\"rope_parameters\":{\"rope_type\":\"llama3\"}", ST_PARSE, "rope_parameters: factor"},
         {"\"rope_theta\":100.0", "\"attention_bias\":true", ST_UNSUPPORTED, "attention_bias"},
         {"\"rope_theta\":100.0", "\"use_sliding_window\":true", ST_UNSUPPORTED, "use_sliding_window"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"attention_bias\":true,", ST_UNSUPPORTED,
+         "attention_bias: true"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"mlp_bias\":true,", ST_UNSUPPORTED, "mlp_bias: true"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"pretraining_tp\":2,", ST_UNSUPPORTED, "pretraining_tp: 2"},
+        {"Qwen3ForCausalLM\"],", "MistralForCausalLM\"],\"sliding_window\":64,", ST_UNSUPPORTED, "sliding_window: 64"},
+        {"Qwen3ForCausalLM\"],", "Qwen2ForCausalLM\"],\"attention_bias\":false,", ST_UNSUPPORTED,
+         "attention_bias: false"},
+        {"\"rope_theta\":100.0", "\"layer_types\":[\"sliding_attention\"]", ST_UNSUPPORTED, "layer_types[0]"},
         {"\"rope_theta\":100.0", "\"hidden_act\":\"gelu\"", ST_UNSUPPORTED, "gelu"},
         {"\"rms_norm_eps\":1e-5", "\"rms_norm_eps\":-1", ST_INVALID, "rms_norm_eps"},
     };

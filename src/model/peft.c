@@ -1,4 +1,6 @@
 /* Adapters as PEFT writes and reads them: a folder with adapter_config.json and adapter_model.safetensors. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +17,8 @@ static enum status refuse_unsupported(const json_t *j, const char *where, struct
         TRY(js_opt_bool(j, where, flags[i], &on, e));
         if (on) return FAIL(e, ST_UNSUPPORTED, "%s: %s: true is not supported", where, flags[i]);
     }
-    static const char *const empty[] = {"rank_pattern",        "alpha_pattern",     "modules_to_save",
-                                        "layers_to_transform", "target_parameters", "trainable_token_indices"};
+    static const char *const empty[] = {"modules_to_save", "layers_to_transform", "target_parameters",
+                                        "trainable_token_indices"};
     for (size_t i = 0; i < ARRAY_LEN(empty); i++) {
         const json_t *v = json_object_get(j, empty[i]);
         if (v && !json_is_null(v) && !(json_is_object(v) && json_object_size(v) == 0) &&
@@ -130,6 +132,99 @@ static enum status check_others(const struct model *m, const struct adapter *ad,
     return ST_OK;
 }
 
+/* ---- ranks and alphas of their own --------------------------------------------------------------------------------*/
+
+/* Whether a key of a pattern means a module: it is a regular expression for the end of its name, behind a dot or at the
+ * beginning. Patterns of PEFT are Python's; PCRE2 reads them alike. */
+static enum status key_means(const char *key, const char *module, bool *yes, struct err *e) {
+    CLEANUP_STR struct str pattern = STR_INIT;
+    int code;
+    PCRE2_SIZE at;
+    str_addf(&pattern, "(.*\\.)?(%s)$", key);
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)pattern.p, pattern.len, PCRE2_ANCHORED | PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+    if (!re) return FAIL(e, ST_INVALID, "\"%.100s\" is no regular expression", key);
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(re, NULL);
+    ASSERT(match);
+    code = pcre2_match(re, (PCRE2_SPTR)module, strlen(module), 0, 0, match, NULL);
+    *yes = code >= 0;
+    pcre2_match_data_free(match);
+    pcre2_code_free(re);
+    if (code >= 0 || code == PCRE2_ERROR_NOMATCH) return ST_OK;
+    return FAIL(e, ST_INVALID, "\"%.100s\" takes too long to match", key);
+}
+
+/* The value of the first key that means a module; NULL: none does. */
+static enum status pattern_of(const json_t *table, const char *module, const json_t **out, struct err *e) {
+    const char *key;
+    json_t *v;
+    *out = NULL;
+    json_object_foreach((json_t *)(uintptr_t)table, key, v) {
+        bool yes = false;
+        TRY(key_means(key, module, &yes, e));
+        if (!yes) continue;
+        *out = v;
+        return ST_OK;
+    }
+    return ST_OK;
+}
+
+static enum status site_from(const json_t *j, const char *module, struct lora_site *s, struct err *e) {
+    const json_t *rank, *alpha;
+    if (pattern_of(json_object_get(j, "rank_pattern"), module, &rank, e) != ST_OK) return err_note(e, "rank_pattern");
+    if (pattern_of(json_object_get(j, "alpha_pattern"), module, &alpha, e) != ST_OK)
+        return err_note(e, "alpha_pattern");
+    if (rank && (!json_is_integer(rank) || json_integer_value(rank) < 1 || json_integer_value(rank) > 4096))
+        return FAIL(e, ST_INVALID, "rank_pattern: %s: expected an integer in 1..4096", module);
+    if (alpha && !(json_is_number(alpha) && json_number_value(alpha) > 0))
+        return FAIL(e, ST_INVALID, "alpha_pattern: %s: expected a number > 0", module);
+    if (rank) s->rank = (int)json_integer_value(rank);
+    if (alpha) s->alpha = (float)json_number_value(alpha);
+    return ST_OK;
+}
+
+/* The rank and alpha of every site. */
+static enum status sites_from(const struct model *m, const json_t *j, struct lora_site *at, struct err *e) {
+    for (int i = 0; i <= m->cfg.L; i++)
+        for (int s = 0; s < LORA_SITES; s++) {
+            CLEANUP_STR struct str module = STR_INIT;
+            if ((i == m->cfg.L) != (s == MODULE_HEAD)) continue;
+            arch_tensor(m->cfg.arch, (enum arch_module)s, i, "", &module);
+            module.p[module.len - 1] = 0; /* without the dot */
+            TRY(site_from(j, module.p, &at[i * LORA_SITES + s], e));
+        }
+    return ST_OK;
+}
+
+static enum status check_pattern(const json_t *j, const char *where, const char *key, struct err *e) {
+    const json_t *v = json_object_get(j, key);
+    if (!v || json_is_null(v) || json_is_object(v)) return ST_OK;
+    return FAIL(e, ST_PARSE, "%s: %s: expected an object or null", where, key);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------*/
+
+/* r, lora_alpha and what changes them; *at is the caller's to free. */
+static enum status read_shape(const struct model *m, const json_t *j, const char *where, struct adapter_spec *spec,
+                              struct lora_site **at, struct err *e) {
+    int64_t rank = 0;
+    double alpha = 0;
+    TRY(js_get_i64(j, where, "r", &rank, e));
+    TRY(js_get_f64(j, where, "lora_alpha", &alpha, e));
+    TRY(js_opt_bool(j, where, "use_rslora", &spec->rslora, e));
+    TRY(check_pattern(j, where, "rank_pattern", e));
+    TRY(check_pattern(j, where, "alpha_pattern", e));
+    if (rank < 1 || rank > 4096)
+        return FAIL(e, ST_INVALID, "%s: r: expected 1..4096, got %lld", where, (long long)rank);
+    spec->rank = (int)rank;
+    spec->alpha = (float)alpha;
+    const int n = (m->cfg.L + 1) * (int)LORA_SITES;
+    *at = xmalloc((size_t)n * sizeof **at);
+    for (int i = 0; i < n; i++) (*at)[i] = (struct lora_site){spec->rank, spec->alpha};
+    spec->at = *at;
+    return sites_from(m, j, *at, e) == ST_OK ? ST_OK : err_note(e, "%s", where);
+}
+
 static enum status read_weights(struct model *m, const struct st_file *f, const json_t *j, const char *path,
                                 struct adapter *ad, struct err *e) {
     const enum status st = params_read(m, ad->param, ad->n_param, f, e);
@@ -144,16 +239,9 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
     CLEANUP_JSON json_t *j = NULL;
     TRY(js_load(path.p, 1 << 24, &j, e));
     TRY(refuse_unsupported(j, path.p, e));
-    int64_t rank = 0;
-    double alpha = 0;
     struct adapter_spec spec = {0};
-    TRY(js_get_i64(j, path.p, "r", &rank, e));
-    TRY(js_get_f64(j, path.p, "lora_alpha", &alpha, e));
-    TRY(js_opt_bool(j, path.p, "use_rslora", &spec.rslora, e));
-    if (rank < 1 || rank > 4096)
-        return FAIL(e, ST_INVALID, "%s: r: expected 1..4096, got %lld", path.p, (long long)rank);
-    spec.rank = (int)rank;
-    spec.alpha = (float)alpha;
+    CLEANUP_FREE struct lora_site *at = NULL;
+    TRY(read_shape(m, j, path.p, &spec, &at, e));
 
     str_clear(&path);
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);

@@ -42,6 +42,7 @@ struct policy_options {
     struct policy_lora lora;
     const char *style; /* a name of text/chat.h; NULL or "": the model's own */
     bool thinking;     /* of the model's own styles the one in which it thinks */
+    bool no_chat;      /* true: a model whose chat template is not known, or that has none, is opened all the same */
     /* The ids that the tokenizer lacks are left out, and token_bytes is set, in any case. */
     struct engine_options engine;
 };
@@ -51,7 +52,8 @@ struct policy {
     char *start;        /* of what it begins with, or NULL */
     bool start_adapter; /* true: that is an adapter */
     struct tokenizer *tok;
-    enum chat_style style;
+    enum chat_style style; /* N_CHAT_STYLES: none, and no_style says why */
+    char *no_style;        /* or NULL */
     struct pool *pool, *own_pool;
     struct backend *be;
     struct model *model;

@@ -6,14 +6,12 @@
 
 #include "policy/policy.h"
 #include "tensor/backend.h"
-#include "text/template.h"
 
 enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
 struct embedder {
     struct policy policy; /* It has no engine. */
     char *prefix;
-    struct ids before, after; /* What the tokenizer's template puts around a text. */
     int max_tokens;
 };
 
@@ -35,12 +33,14 @@ static void encode(struct embedder *em, const char *code, bool query, struct ids
     size_t n = strnlen(code, EMBEDDER_MAX_CHARS);
     while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* A character is not cut. */
     str_add(&s, code, n);
-    for (size_t i = 0; i < em->before.len; i++) ids_add(out, em->before.p[i]);
-    tokenizer_encode(em->policy.tok, str_c(&s), s.len, false, out);
-    const size_t most = (size_t)em->max_tokens - em->after.len;
-    if (out->len - first > most) out->len = first + most;
-    for (size_t i = 0; i < em->after.len; i++) ids_add(out, em->after.p[i]);
-    if (out->len == first) ids_add(out, 0); /* An empty text must have a vector, too. */
+    tokenizer_encode_whole(em->policy.tok, str_c(&s), s.len, false, out);
+    /* Qwen3-Embedding pools the token that ends a text: one that is too long keeps it. */
+    const struct ids *after = tokenizer_after(em->policy.tok);
+    if (out->len - first > (size_t)em->max_tokens) {
+        out->len = first + (size_t)em->max_tokens - after->len;
+        for (size_t i = 0; i < after->len; i++) ids_add(out, after->p[i]);
+    }
+    if (out->len == first) ids_add(out, 0); /* an empty text must have a vector, too */
 }
 
 /* Makes one pass over texts that are laid end to end. The last row of each is its embedding. */
@@ -87,8 +87,6 @@ static enum status embed(void *ctx, const char *const *codes, int n, bool query,
 static void close_embedder(void *ctx) {
     struct embedder *em = ctx;
     policy_close(&em->policy);
-    ids_free(&em->before);
-    ids_free(&em->after);
     free(em->prefix);
     free(em);
 }
@@ -97,11 +95,10 @@ static enum status open_parts(const struct embedder_options *o, struct embedder 
     const struct policy_options po = {.model = {"model", o->dir, NULL, HUB_MODEL},
                                       .device = o->device,
                                       .pool = o->pool,
+                                      .no_chat = true,
                                       .weights = {.dtype = o->dtype, .frozen = true}};
     TRY(policy_begin(&po, NULL, &em->policy, e));
     TRY(policy_load(&po, &em->policy, e));
-    /* Qwen3-Embedding ends its texts with a token of its template, and pools that one. */
-    TRY(template_read(o->dir, em->policy.tok, &em->before, &em->after, e));
     const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;

@@ -435,6 +435,11 @@ static bool take_template_kwargs(struct ask *a, const json_t *v, const char *nam
     bool on = false;
     const json_t *thinking = json_object_get(v, "enable_thinking");
     if (!json_is_object(v)) return wrong_type(v, name, "an object", e);
+    const char *date = json_string_value(json_object_get(v, "date_string"));
+    if (date && !strstr(CHAT_LLAMA_DATES, date))
+        return ask_fail(e, "unsupported_parameter", name,
+                        "chat_template_kwargs.date_string: the date in a prompt does not change here: leave it out, or "
+                        "put yours into the system message");
     if (!thinking || json_is_null(thinking)) return true;
     if (!ask_bool(thinking, "chat_template_kwargs.enable_thinking", &on, e)) return false;
     a->thinking = on ? ASK_THINK : ASK_THINK_NOT;
@@ -496,6 +501,7 @@ static const struct field fields[] = {
     CALL("messages", ASK_CHAT, take_messages),
     CALL("add_generation_prompt", ASK_CHAT, take_generation_prompt),
     BOOL_AT("continue_final_message", continue_final, ASK_CHAT),
+    BOOL_AT("add_special_tokens", special_tokens, ASK_COMPLETIONS),
     CALL("reasoning_effort", ASK_CHAT, take_effort),
     CALL("chat_template_kwargs", ASK_CHAT, take_template_kwargs),
     CALL("n", ALL, take_n),
@@ -563,7 +569,7 @@ static const struct field fields[] = {
     NEUTRAL("chat_template", ASK_CHAT, "[]", "templates are those of the server: see --renderer"),
     NEUTRAL("required_prefix_token_ids", BOTH, "[[]]", "use /inference/v1/generate"),
 
-    IGNORED("add_special_tokens", ALL), /* these tokenizers add none */
+    IGNORED("add_special_tokens", ASK_CHAT | ASK_GENERATE), /* a chat template has its own, ids are given */
     IGNORED("spaces_between_special_tokens", ALL),
     IGNORED("detokenize", ASK_GENERATE),
     IGNORED("output_kind", ASK_GENERATE),
@@ -707,6 +713,7 @@ bool ask_parse(enum ask_api api, const char *text, size_t bytes, const struct as
     CLEANUP_JSON json_t *o = NULL;
     *a = (struct ask){.api = api,
                       .generation_prompt = true,
+                      .special_tokens = true,
                       .thinking = ASK_THINK_DEFAULT,
                       .n = 1,
                       .max_tokens = -1,

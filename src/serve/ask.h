@@ -55,7 +55,8 @@ struct ask { /* owns what it points to */
     struct chat_message *message;
     int n_messages;
     enum chat_end end;
-    int thinking; /* ASK_THINK_... */
+    bool special_tokens; /* true: what the tokenizer puts around a text, such as beginning-of-text, is put there */
+    int thinking;        /* ASK_THINK_... */
 
     int n, max_tokens; /* max_tokens -1: not given */
     struct ask_texts stop, bad_words;

@@ -5,7 +5,6 @@
 
 #include "io/json.h"
 #include "serve/generation.h"
-#include "text/template.h"
 
 enum { ROWS_AT_ONCE = 1024, MAX_PENDING = 256 };
 
@@ -61,14 +60,11 @@ static bool parse_format(const json_t *o, struct embedding *m, struct ask_error 
 }
 
 /* The tokens of one text, with what the model's tokenizer puts around it. */
-static bool add_text(struct embedding *m, struct tokenizer *t, const struct ask_prompt *q, const struct ids *before,
-                     const struct ids *after, struct ask_error *e) {
+static bool add_text(struct embedding *m, struct tokenizer *t, const struct ask_prompt *q, struct ask_error *e) {
     const struct serve *s = m->s;
     struct ids v = {0};
     if (q->is_text) {
-        for (size_t i = 0; i < before->len; i++) ids_add(&v, before->p[i]);
-        tokenizer_encode(t, q->text.p, q->text.n, true, &v);
-        for (size_t i = 0; i < after->len; i++) ids_add(&v, after->p[i]);
+        tokenizer_encode_whole(t, q->text.p, q->text.n, true, &v);
     } else {
         for (int i = 0; i < q->n_ids; i++) ids_add(&v, q->ids[i]);
     }
@@ -86,22 +82,16 @@ static bool add_text(struct embedding *m, struct tokenizer *t, const struct ask_
 static bool parse(struct embedding *m, struct tokenizer *t, const struct str *body, struct ask_error *e) {
     CLEANUP_JSON json_t *o = NULL;
     struct ask_prompt *text;
-    struct ids before = {0}, after = {0};
-    struct err ignored;
-    const struct policy *p = model_thread_policy(m->s->thread);
     if (!ask_object(str_c(body), body->len, &o, e) || !parse_format(o, m, e)) return false;
     const char *model = json_string_value(json_object_get(o, "model"));
     m->model = xstrdup(model ? model : "");
     if (!ask_prompts(&m->mem, json_object_get(o, "input"), "input", &m->s->limits, &text, &m->n, e)) return false;
-    if (template_read(p->folder, t, &before, &after, &ignored) != ST_OK) before.len = after.len = 0;
     m->start = xcalloc((size_t)m->n + 1, sizeof *m->start);
     bool fine = true;
     for (int i = 0; i < m->n && fine; i++) {
-        fine = add_text(m, t, &text[i], &before, &after, e);
+        fine = add_text(m, t, &text[i], e);
         m->start[i + 1] = (int64_t)m->ids.len;
     }
-    ids_free(&before);
-    ids_free(&after);
     return fine;
 }
 

@@ -47,7 +47,12 @@ static void make_samples(struct generation *g) {
                                          .include_stop = a->include_stop,
                                          .skip_special = !a->keep_special};
     g->sample = xcalloc((size_t)g->n_samples, sizeof *g->sample);
-    for (int i = 0; i < g->n_samples; i++) detokenize_begin(&g->sample[i].text, &o);
+    const bool in_thought = g->think >= 0 && a->generation_prompt && !a->continue_final &&
+                            chat_opens_thought(model_thread_policy(g->s->thread)->style);
+    for (int i = 0; i < g->n_samples; i++) {
+        detokenize_begin(&g->sample[i].text, &o);
+        if (in_thought) g->sample[i].part = PART_REASONING;
+    }
 }
 
 static struct generation *make(struct serve *s, struct http_exchange *x) {

@@ -58,7 +58,8 @@ void generation_end(void *serve, struct http_exchange *x);
 /* Makes the token ids of all prompts, and of bad_words. False: e says what is wrong. */
 bool prompts_make(struct generation *g, struct tokenizer *t, struct ask_error *e) MUST_USE;
 /* Token ids of messages, as a chat would have them. */
-void prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out);
+bool prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out,
+                         struct ask_error *e);
 /* Submits prompt k. What the request points to is borrowed for the call. */
 enum status prompts_submit(struct generation *g, int k, int adapter, struct err *e) MUST_USE;
 

@@ -8,11 +8,17 @@
 
 /* ---- token ids ----------------------------------------------------------------------------------------------------*/
 
-void prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out) {
-    const enum chat_style own = model_thread_policy(s->thread)->style;
-    const enum chat_style style =
-        a->thinking == ASK_THINK_DEFAULT ? own : chat_style_thinking(own, a->thinking == ASK_THINK);
+bool prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out,
+                         struct ask_error *e) {
+    const struct policy *p = model_thread_policy(s->thread);
+    enum chat_style style = p->style;
+    struct err why = {0};
+    if (style == N_CHAT_STYLES) return ask_fail(e, NULL, "messages", "%s", p->no_style);
+    if (chat_check(style, a->message, (size_t)a->n_messages, &why) != ST_OK)
+        return ask_fail(e, NULL, "messages", "%s", why.msg);
+    if (a->thinking != ASK_THINK_DEFAULT) style = chat_style_thinking(style, a->thinking == ASK_THINK);
     chat_encode(t, style, a->message, (size_t)a->n_messages, a->end, out);
+    return true;
 }
 
 static bool too_long(const struct serve *s, const struct ask *a, int64_t n, struct ask_error *e) {
@@ -43,12 +49,12 @@ static bool check_length(const struct serve *s, const struct ask *a, const struc
     return true;
 }
 
-static void add_prompt(struct tokenizer *t, const struct ask_prompt *q, struct ids *out) {
+static void add_prompt(struct tokenizer *t, const struct ask_prompt *q, bool whole, struct ids *out) {
     if (q->is_end) {
         const int32_t end = tokenizer_id(t, "<|endoftext|>");
         if (end >= 0) ids_add(out, end);
     } else if (q->is_text) {
-        tokenizer_encode(t, q->text.p, q->text.n, true, out);
+        (whole ? tokenizer_encode_whole : tokenizer_encode)(t, q->text.p, q->text.n, true, out);
     } else {
         for (int i = 0; i < q->n_ids; i++) ids_add(out, q->ids[i]);
     }
@@ -91,10 +97,10 @@ bool prompts_make(struct generation *g, struct tokenizer *t, struct ask_error *e
     const struct serve *s = g->s;
     for (int k = 0; k < g->n_prompts; k++) {
         struct ids *v = &g->prompt[k];
-        if (a->api == ASK_CHAT)
-            prompts_of_messages(s, t, a, v);
-        else
-            add_prompt(t, &a->prompt[k], v);
+        if (a->api != ASK_CHAT)
+            add_prompt(t, &a->prompt[k], a->special_tokens, v);
+        else if (!prompts_of_messages(s, t, a, v, e))
+            return false;
         truncate_prompt(s, a, v);
         if (!check_length(s, a, v, e)) return false;
     }

@@ -206,7 +206,7 @@ static void become_ready(struct serve *s) {
     const struct model_config *c = model_cfg(p->model);
     s->max_len = c->max_positions;
     if (s->o->max_len > 0 && s->o->max_len < s->max_len) s->max_len = s->o->max_len;
-    s->stops = answer_stops(p->tok, c, true);
+    s->stops = answer_stops(p->tok, p->style, c, true);
     s->limits = (struct ask_limits){.vocab = tokenizer_vocab(p->tok),
                                     .max_n = s->o->max_n,
                                     .max_prompts = s->o->max_prompts,

@@ -52,18 +52,18 @@ static bool tokenize(struct serve *s, struct tokenizer *t, const struct work *w,
     CLEANUP_JSON json_t *o = NULL;
     struct ask_text text = {0};
     struct ids ids = {0};
-    bool texts = false, fine = true;
+    bool texts = false, whole = true, fine = true;
     if (!ask_object(str_c(&w->body), w->body.len, &o, e) || !member(o, "return_token_strs", &texts, e) ||
         !member(o, "with_pieces", &texts, e))
         return false;
     if (json_object_get(o, "messages")) { /* a body of a chat: its prompt */
         struct ask a;
         fine = ask_parse(ASK_CHAT, str_c(&w->body), w->body.len, &s->limits, &a, e);
-        if (fine) prompts_of_messages(s, t, &a, &ids);
+        fine = fine && prompts_of_messages(s, t, &a, &ids, e);
         ask_free(&a);
     } else {
-        fine = text_of(o, &text, e);
-        if (fine) tokenizer_encode(t, text.p, text.n, true, &ids);
+        fine = text_of(o, &text, e) && member(o, "add_special_tokens", &whole, e);
+        if (fine) (whole ? tokenizer_encode_whole : tokenizer_encode)(t, text.p, text.n, true, &ids);
     }
     if (fine) put_tokens(s, reply, &ids, texts);
     ids_free(&ids);

@@ -95,14 +95,34 @@ static void each_style(void **state) {
 #define STRIPPED "<|im_start|>assistant\nA<|im_end|>\n"
 #define TURN(text) "<|im_start|>user\n" text "<|im_end|>\n"
 #define NOW "<|im_start|>assistant\n"
+#define BASE "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+#define MATH "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+#define BEGIN "<|begin_of_text|>"
+#define LLAMA(role, text) "<|start_header_id|>" role "<|end_header_id|>\n\n" text "<|eot_id|>"
+#define ANSWER "<|start_header_id|>assistant<|end_header_id|>\n\n"
+#define DATES LLAMA("system", "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n")
+#define SENTENCE "<｜begin▁of▁sentence｜>"
     static const struct {
         const char *name, *first, *second;
     } golden[N_CHAT_STYLES] = {
         [CHAT_QWEN25] = {"qwen2.5", SYSTEM25 TURN("U") NOW, SYSTEM25 TURN("U") OLD TURN("V") NOW},
+        [CHAT_QWEN25_BASE] = {"qwen2.5_base", BASE TURN("U") NOW, BASE TURN("U") OLD TURN("V") NOW},
+        [CHAT_QWEN25_MATH] = {"qwen2.5_math", MATH TURN("U") NOW, MATH TURN("U") OLD TURN("V") NOW},
         [CHAT_QWEN3] = {"qwen3", TURN("U") NOW, TURN("U") STRIPPED TURN("V") NOW},
         [CHAT_QWEN3_NOTHINK] = {"qwen3_disable_thinking", TURN("U") NOW "<think>\n\n</think>\n\n",
                                 TURN("U") STRIPPED TURN("V") NOW "<think>\n\n</think>\n\n"},
         [CHAT_QWEN3_INSTRUCT] = {"qwen3_instruct", TURN("U") NOW, TURN("U") OLD TURN("V") NOW},
+        [CHAT_QWEN3_THINKING] = {"qwen3_thinking", TURN("U") NOW "<think>\n",
+                                 TURN("U") STRIPPED TURN("V") NOW "<think>\n"},
+        [CHAT_LLAMA3] = {"llama3", BEGIN LLAMA("user", "U") ANSWER,
+                         BEGIN LLAMA("user", "U") LLAMA("assistant", "<think>\nt\n</think>\n\nA") LLAMA("user", "V")
+                             ANSWER},
+        [CHAT_LLAMA31] = {"llama3.1", BEGIN DATES LLAMA("user", "U") ANSWER,
+                          BEGIN DATES LLAMA("user", "U") LLAMA("assistant", "<think>\nt\n</think>\n\nA")
+                              LLAMA("user", "V") ANSWER},
+        [CHAT_DEEPSEEK_R1] =
+            {"deepseek_r1", SENTENCE "<｜User｜>U<｜Assistant｜><think>\n",
+             SENTENCE "<｜User｜>U<｜Assistant｜>\n\nA<｜end▁of▁sentence｜><｜User｜>V<｜Assistant｜><think>\n"},
     };
     const struct chat_message talk[] = {{.role = "user", .content = "U"},
                                         {.role = "assistant", .content = "<think>\nt\n</think>\n\nA"},
@@ -124,9 +144,11 @@ static void style_names(void **state) {
         assert_int_equal(s, i);
     }
     assert_int_equal(chat_style_parse("llama", &s, &e), ST_CONFIG);
-    assert_string_equal(e.msg,
-                        "chat style \"llama\": expected qwen2.5, qwen3, qwen3_disable_thinking or qwen3_instruct");
-    assert_string_equal(CHAT_STYLE_NAMES, "qwen2.5, qwen3, qwen3_disable_thinking, qwen3_instruct");
+    assert_string_equal(e.msg, "chat style \"llama\": expected " CHAT_STYLE_EXPECTED);
+    assert_true(str_has_suffix(CHAT_STYLE_EXPECTED, "llama3, llama3.1 or deepseek_r1"));
+    assert_true(
+        str_has_prefix(CHAT_STYLE_NAMES, "qwen2.5, qwen2.5_base, qwen2.5_math, qwen3, qwen3_disable_thinking, "));
+    assert_string_equal(chat_style_name(N_CHAT_STYLES), "none");
 }
 
 static void styles_of_families(void **state) {
@@ -141,6 +163,10 @@ static void styles_of_families(void **state) {
         {NULL, "qwen3", true, CHAT_QWEN3},
         {NULL, "qwen3", false, CHAT_QWEN3_NOTHINK},
         {"", "qwen3", true, CHAT_QWEN3},
+        {"", "qwen3_instruct", true, CHAT_QWEN3_INSTRUCT},
+        {"", "qwen3_thinking", false, CHAT_QWEN3_THINKING}, /* it cannot do without */
+        {NULL, "llama3.1", false, CHAT_LLAMA31},
+        {NULL, "deepseek_r1", false, CHAT_DEEPSEEK_R1},
         {"qwen3_instruct", "qwen3", true, CHAT_QWEN3_INSTRUCT},
         {"qwen2.5", "qwen3", false, CHAT_QWEN25}, /* another family's, when it is asked for */
     };
@@ -154,6 +180,9 @@ static void styles_of_families(void **state) {
     struct err e = {0};
     assert_int_equal(chat_style_choose("llama", "qwen3", false, &s, &e), ST_CONFIG);
     assert_non_null(strstr(e.msg, "\"llama\""));
+    assert_int_equal(chat_style_choose("", NULL, false, &s, &e), ST_CONFIG);
+    assert_int_equal(chat_style_choose(NULL, "none", false, &s, &e), ST_CONFIG);
+    assert_non_null(strstr(e.msg, "expected one of the styles qwen2.5, qwen2.5_base,"));
 }
 
 /* Whether a document holds a text. */
@@ -238,7 +267,36 @@ static void thinking_can_be_switched(void **state) {
     for (int on = 0; on < 2; on++) { /* these have no such switch */
         assert_int_equal(chat_style_thinking(CHAT_QWEN25, on), CHAT_QWEN25);
         assert_int_equal(chat_style_thinking(CHAT_QWEN3_INSTRUCT, on), CHAT_QWEN3_INSTRUCT);
+        assert_int_equal(chat_style_thinking(CHAT_QWEN3_THINKING, on), CHAT_QWEN3_THINKING);
+        assert_int_equal(chat_style_thinking(CHAT_LLAMA31, on), CHAT_LLAMA31);
+        assert_int_equal(chat_style_thinking(CHAT_DEEPSEEK_R1, on), CHAT_DEEPSEEK_R1);
     }
+}
+
+static void thoughts_that_the_prompt_opens(void **state) {
+    (void)state;
+    const struct chat_message m = {.role = "user", .content = "U"};
+    for (int i = 0; i < N_CHAT_STYLES; i++) {
+        CLEANUP_STR struct str s = STR_INIT;
+        chat_render((enum chat_style)i, &m, 1, CHAT_GENERATE, &s);
+        assert_int_equal(chat_opens_thought((enum chat_style)i), str_has_suffix(s.p, "<think>\n"));
+    }
+    assert_false(chat_opens_thought(N_CHAT_STYLES));
+}
+
+/* Conversations that a template cannot render. */
+static void calls_are_checked(void **state) {
+    (void)state;
+    const struct chat_call calls[] = {{"a", "{}"}, {"b", "{}"}};
+    struct chat_message m[] = {{.role = "user", .content = ""}, {.role = "assistant", .content = "", .calls = calls}};
+    for (int style = 0; style < N_CHAT_STYLES; style++)
+        for (int n = 0; n <= 2; n++) {
+            struct err e = {0};
+            const int most = style == CHAT_LLAMA31 ? 1 : style == CHAT_LLAMA3 || style == CHAT_DEEPSEEK_R1 ? 0 : 2;
+            m[1].n_calls = n;
+            assert_int_equal(chat_check((enum chat_style)style, m, 2, &e), n <= most ? ST_OK : ST_UNSUPPORTED);
+            if (n > most) assert_non_null(strstr(e.msg, "messages[1]"));
+        }
 }
 
 /* A tokenizer of the 256 bytes and five added tokens. */
@@ -319,6 +377,8 @@ int main(void) {
         cmocka_unit_test(contents_stay_text),
         cmocka_unit_test(as_transformers_renders),
         cmocka_unit_test(thinking_can_be_switched),
+        cmocka_unit_test(thoughts_that_the_prompt_opens),
+        cmocka_unit_test(calls_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,15 @@ else
 fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
+if [ -n "${KERNELRL_TESTDATA:-}" ]; then
+    llama3() {
+        KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/llama3" --device cuda "$@"
+    }
+    check "Llama 3 in f32" llama3
+    check "Llama 3 in bf16" llama3 --dtype bf16
+else
+    skip "Llama 3 on the device" "KERNELRL_TESTDATA is not set"
+fi
 queue=$BUILD/test/engine/queue_test
 check "the queue's test builds" make --no-print-directory BUILD="$BUILD" "$queue"
 for type in f32 bf16; do

@@ -22,7 +22,7 @@
 
 enum { ROW_MAX_BYTES = 4 << 20 };
 
-void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, struct ids *out) {
+void sft_encode_completion(struct tokenizer *t, enum chat_style style, const char *text, size_t n, struct ids *out) {
     static const char *const marks[] = {"<think>", "</think>"};
     size_t begin = 0;
     for (size_t i = 0; i < n; i++) {
@@ -39,7 +39,7 @@ void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, stru
         }
     }
     tokenizer_encode(t, text + begin, n - begin, false, out);
-    const int32_t end = chat_end_of_turn(t);
+    const int32_t end = chat_end_of_turn(style, t);
     if (end >= 0) ids_add(out, end);
 }
 
@@ -113,7 +113,7 @@ static enum status read_row(const json_t *row, const char *where, struct tokeniz
     }
     struct ids p = {0}, c = {0};
     chat_encode(tok, style, messages, n, CHAT_GENERATE, &p);
-    sft_encode_completion(tok, completion, strlen(completion), &c);
+    sft_encode_completion(tok, style, completion, strlen(completion), &c);
     if (p.len > 0 && c.len > 0 && (int64_t)(p.len + c.len) <= max_length)
         add_row(d, &p, &c);
     else

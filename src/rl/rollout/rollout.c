@@ -251,7 +251,7 @@ static struct journal_place place_of(const struct rollout_params *p, const struc
 /* Samples the groups from `begin` on, which have their prompts. */
 static enum status play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
                         int first_task, struct rollout_times *times, struct err *e) {
-    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
+    const struct stop_set stops = answer_stops(a->tok, a->style, model_cfg(a->model), false);
     const int n_req = r->n - begin;
     struct turn t = {.a = a, .p = p, .r = r};
     for (int i = begin; i < r->n; i++) t.total += r->group[i].n;
