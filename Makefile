@@ -18,7 +18,7 @@ LIBS    := -lmicrohttpd -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd 
 SRC     := $(shell find src -name '*.c' -o -name '*.cu')
 MAIN    := src/cli/main.c
 RUNNER  := src/verify/jail/runner.c
-LIB_SRC := $(filter-out %_test.c src/cuda/% src/dist/mpi/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
+LIB_SRC := $(filter-out %_test.c src/cuda/% src/dist/mpi/% src/verify/nats/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(filter %_test.c,$(SRC))
 TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
@@ -50,9 +50,12 @@ MPI_LIB := $(foreach m,openmpi mpich,$(if $(shell command -v mpicc.$m),$(BUILD)/
 NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
+# Verifier hosts behind a queue (docs/farm.md): a plugin where there is NATS's client library (libnats-dev).
+NATS_LIB := $(if $(wildcard /usr/include/nats/nats.h),$(BUILD)/libkernelrl_nats.so)
+
 .DEFAULT_GOAL := build
 .PHONY: build all bundle wheel deb image install uninstall cuda setup demo test test-clients test-faults test-packages test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
-build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
+build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(NATS_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
 $(BUILD)/libkernelrl.a: $(LIB_OBJ)
@@ -103,6 +106,13 @@ $(BUILD)/libkernelrl_%.so: src/dist/mpi/plugin.c src/dist/comm.h $(MPI_BASE)
 	@echo "  MPI $@" && mpicc.$* $(BASEFLAGS) -Wno-stringop-overflow -fPIC -shared -Wl,-z,defs -o $@ $< $(MPI_BASE)
 $(BUILD)/mpi/%.o: src/base/%.c
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
+# A worker of the pool's tests that judges nothing.
+$(BUILD)/test/pool/%: tests/pool/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+
+$(BUILD)/libkernelrl_nats.so: src/verify/nats/nats.c src/base/err.c src/base/base.c
+	@mkdir -p $(@D) && echo "  LD $@" && $(CC) $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS)) -fPIC -MMD -MP -shared -o $@ $^ -lnats
 
 # A program of somebody else, built against the library (tests/e2e/library.sh).
 $(BUILD)/test/library/%: tests/library/%.c $(BUILD)/libkernelrl.a

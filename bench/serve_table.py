@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""bench/serve_table.py [WORD...]: what is demanded of `kernelrl serve` with the embedded model on two cores, and what is
-seen: a table, a row a demand. With words only rows whose names have one of them. `make all` builds what it needs. Rates
+"""bench/serve_table.py [WORD...]: what is demanded of `kernelrl serve` with the embedded model on two cores, and what
+is seen: a table, a row a demand. With words only rows whose names have one of them. `make all` builds what it needs.
+Rates
 of the engine and of the server are taken in turns, so that a busy machine does not decide; latencies need an idle one.
 All rows take some 20 minutes."""
 
@@ -650,7 +651,7 @@ def adapters():
 def main():
     words = sys.argv[1:]
     missed = 0
-    print(f"| what | demanded | seen | |\n|---|---|---|---|", flush=True)
+    print("| what | demanded | seen | |\n|---|---|---|---|", flush=True)
     for name, demanded, fn in rows:
         if words and not any(w in name or w == fn.__name__ for w in words):
             continue

@@ -73,7 +73,7 @@ struct job {
 /* n_parts prompts with n samples each, which report `top` log-probabilities beside their own. */
 struct job *job_new(struct model_thread *t, int n_parts, int n, int top);
 /* Submits one part; r has no sink, and what it points to is copied. Errors as engine_submit. */
-enum status job_submit(struct job *j, int part, const struct request *r, struct err *e) MUST_USE;
+enum status model_job_submit(struct job *j, int part, const struct request *r, struct err *e) MUST_USE;
 /* Nobody waits for it any more: what runs of it is cancelled, and news() is never called again. */
 void job_drop(struct job *j);
 /* Cancels what runs; news() tells when it has ended. */

@@ -162,5 +162,5 @@ enum status prompts_submit(struct generation *g, int k, int adapter, struct err 
                    .bad_words = g->bad_words,
                    .n_bad_words = g->n_bad_words},
     };
-    return job_submit(g->job, k, &r, e);
+    return model_job_submit(g->job, k, &r, e);
 }

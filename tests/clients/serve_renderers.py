@@ -1,5 +1,5 @@
-"""The client of renderers against a server: `serve_renderers.py URL KEY MODEL`, where MODEL is the served folder. Prints
-TAP."""
+"""The client of renderers against a server: `serve_renderers.py URL KEY MODEL`, where MODEL is the served folder.
+Prints TAP."""
 
 import asyncio
 import json

@@ -68,7 +68,7 @@ same_run() { # NAME RUN: all but times, and who did what
     diff <(zstdcat "$a/traces.jsonl.zst") <(zstdcat "$b/traces.jsonl.zst") || return 1
     diff <(plain "$a") <(plain "$b")
 }
-plain() { sed -E 's/"(time\/[a-z_]+|ranks\/size|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+plain() { sed -E 's/"((time|verify)\/[^"]+|ranks\/size|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
 train() { # RUN RANKS MPI KEY=VALUE...
     local dir=$tmp/runs/$1 ranks=$2 mpi=$3
     shift 3

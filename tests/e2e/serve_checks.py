@@ -85,11 +85,13 @@ def completion():
     assert c["index"] == 0 and c["finish_reason"] == "length" and c["stop_reason"] is None
     assert len(c["token_ids"]) == 12 == o["usage"]["completion_tokens"]
     assert o["usage"]["prompt_tokens"] == len(c["prompt_token_ids"]) == o["usage"]["total_tokens"] - 12
-    l = c["logprobs"]
-    assert all(len(l[k]) == 12 for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset"))
-    assert "".join(l["tokens"]) == c["text"]
+    found = c["logprobs"]
+    assert all(len(found[k]) == 12 for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset"))
+    assert "".join(found["tokens"]) == c["text"]
     at = 0
-    for token, value, top, offset in zip(l["tokens"], l["token_logprobs"], l["top_logprobs"], l["text_offset"]):
+    for token, value, top, offset in zip(
+        found["tokens"], found["token_logprobs"], found["top_logprobs"], found["text_offset"]
+    ):
         assert offset == at and value <= 0 and top[token] == value and 3 <= len(top) <= 4
         at += len(token)
     ids = S.post("/v1/completions", {**BASE, "prompt": c["prompt_token_ids"], "return_token_ids": True})
@@ -178,9 +180,11 @@ def generate():
 def echo():
     ids = S.post("/tokenize", {"prompt": TEXT})["tokens"]
     body = {"prompt": [ids], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-    l = S.post("/v1/completions", body)["choices"][0]["logprobs"]
-    assert len(l["tokens"]) == len(ids) + 1 and l["token_logprobs"][0] is None and l["top_logprobs"][0] is None
-    assert l["text_offset"][0] == 0 and "".join(l["tokens"][:-1]) == TEXT
+    found = S.post("/v1/completions", body)["choices"][0]["logprobs"]
+    assert (
+        len(found["tokens"]) == len(ids) + 1 and found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
+    )
+    assert found["text_offset"][0] == 0 and "".join(found["tokens"][:-1]) == TEXT
     # What was sampled has, as a prompt, the log-probabilities that it was sampled with: the same text of each number.
     drawn = S.post("/v1/completions", {**BASE, "logprobs": 1, "max_tokens": 30, "return_token_ids": True})["choices"][0]
     body = {**body, "prompt": [ids + drawn["token_ids"]]}
@@ -559,7 +563,7 @@ def embeddings():
 
 def metrics():
     text = S.get("/metrics")[2].decode()
-    types = {l.split()[2]: l.split()[3] for l in text.splitlines() if l.startswith("# TYPE")}
+    types = {line.split()[2]: line.split()[3] for line in text.splitlines() if line.startswith("# TYPE")}
     for line in text.splitlines():
         if not line.startswith("#"):
             name = line.split("{")[0].split()[0]
@@ -589,10 +593,10 @@ def metrics():
     assert S.get("/version")[0] == 200 and json.loads(S.get("/get_world_size")[2]) == {"world_size": 1}
     info = json.loads(S.get("/server_info?config_format=json")[2])["vllm_config"]["model_config"]
     assert info["max_model_len"] == 8192 and info["logprobs_mode"] == "raw_logprobs"
-    lines = [json.loads(l) for l in S.log.splitlines() if l.startswith("{")]
-    done = [l for l in lines if l["path"] == "/v1/completions" and l["status"] == 200]
+    lines = [json.loads(line) for line in S.log.splitlines() if line.startswith("{")]
+    done = [line for line in lines if line["path"] == "/v1/completions" and line["status"] == 200]
     assert done[-1]["completion_tokens"] == 12 and done[-1]["model"] == MODEL and done[-1]["ms"] > 0
-    assert not [l for l in lines if l["path"] == "/health" and l["status"] == 200]
+    assert not [line for line in lines if line["path"] == "/health" and line["status"] == 200]
     status, head, _ = S.raw("POST", "/v1/completions", BASE, {"X-Request-Id": "my-own"})
     assert status == 200 and head["x-request-id"] == "my-own"
 
@@ -620,14 +624,14 @@ def leavers():
                 # decoding
                 c = s.send("/v1/completions", {**long, "stream": stream})
                 s.wait_metric("kernelrl_sequences_running", 1)
-                kept = leave(c, how)
+                leave(c, how)
                 s.wait_metric("kernelrl_sequences_running", 0)
                 # queued, behind two that run
                 runs = [s.send("/v1/completions", {**long, "stream": True}) for _ in range(2)]
                 s.wait_metric("kernelrl_sequences_running", 2)
                 c2 = s.send("/v1/completions", {**long, "stream": stream})
                 s.wait_metric("kernelrl_requests_waiting", 1)
-                kept2 = leave(c2, how)
+                leave(c2, how)
                 s.wait_metric("kernelrl_requests_waiting", 0)
                 assert s.metric("kernelrl_sequences_running") == 2
                 for r in runs:

@@ -128,7 +128,9 @@ class Server:
 
     def metric(self, name):
         text = self.get("/metrics")[2].decode()
-        values = [float(l.split()[-1]) for l in text.splitlines() if l.startswith(name) and l[len(name)] in " {"]
+        values = [
+            float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and line[len(name)] in " {"
+        ]
         assert values, name
         return sum(values)
 

@@ -6,12 +6,17 @@
 #include "rl/learn/update.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
+#include "verify/host_lease.h"
+#include "verify/pool/pool.h"
 
 struct session {
     struct pool *pool;
     struct policy policy;
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
-    struct verifier *verifier;
+    struct judge_owner verdicts;
+    struct host_lease own_gpu; /* the model's GPU, which is no place to measure */
+    struct judge judge;        /* that of `verdicts` */
+    struct verifier *verifier; /* knows the prototypes of problems: that of `verdicts`, or one that can judge nothing */
     struct verify_identity verify_identity; /* of its verdicts, for the journal */
     struct problem_set problems, generated;
     struct lease *lease;   /* NULL: verdicts are not given while the model works */

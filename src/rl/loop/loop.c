@@ -328,6 +328,8 @@ static enum status one_step(struct training *t, struct err *e) {
     times.train_s = clock_now_s() - t2;
     times.total_s = clock_now_s() - t0;
     times.judging = judging_stats(t->s.actor.judging);
+    times.has_pool = t->s.verdicts.pool != NULL;
+    if (times.has_pool) times.pool = verify_pool_stats(t->s.verdicts.pool);
     times.quiet_s += lease_quiet_s(t->s.lease);
     times.planned_bytes = t->s.planned_bytes;
     times.peak_bytes = t->s.policy.be->mem_peak ? t->s.policy.be->mem_peak(t->s.policy.be) : 0;
@@ -336,6 +338,7 @@ static enum status one_step(struct training *t, struct err *e) {
     st = write_step(t, r, constant, &u, &times, e);
     if (st == ST_OK) pipeline_pop(&t->ahead);
 out:
+    free(times.pool.host);
     /* What a step that failed has sampled comes again, should the run go on from in front of it. */
     while (st != ST_OK && t->ahead.n > 0 && t->ahead.batch[t->ahead.n - 1]->sampled_in == t->step)
         pipeline_drop_last(&t->ahead);
@@ -446,7 +449,7 @@ static enum status resume(struct training *t, struct err *e) {
     TRY(run_truncate(t->run, t->step, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
-    TRY(journal_open(path.p, t->s.verify_identity, t->step, t->s.verifier, &t->journal, e));
+    TRY(journal_open(path.p, t->s.verify_identity, t->step, &t->s.judge, &t->journal, e));
     session_judging(&t->s, t->journal, t->s.actor.cancel);
     return c.found ? load_ahead(t, c.path, e) : ST_OK;
 }
