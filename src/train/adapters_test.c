@@ -265,7 +265,7 @@ static void schedules_give_the_bits_of_each_alone(void **state) {
         if (cpu) run_schedule("f32", k);
         run_schedule("bf16", k);
     }
-    assert_true(by_engine > 0);
+    assert_true(!cpu || by_engine > 0); /* one schedule of another device may do without */
 }
 
 /* ---- what goes wrong ----------------------------------------------------------------------------------------------*/

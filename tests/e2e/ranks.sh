@@ -74,7 +74,7 @@ train() { # RUN RANKS MPI KEY=VALUE...
     shift 3
     [ -z "$mpi" ] || { mkdir -p "$dir" && cp "$tmp/runs/$first/verdicts.jsonl" "$dir/"; } || return 1
     set -- "$KRL" train model_name=models/tiny threads=1 level=1 end_problem=12 batch_size=2 group_size=4 max_tokens=200 \
-        max_steps=2 train_tokens=700 num_correct_trials=2 reward_speed_weight=0.3 log_path="$dir" "$@"
+        max_steps=2 train_tokens=700 num_correct_trials=2 reward_speed_weight=0.3 peer_timeout=120 log_path="$dir" "$@"
     case $mpi in
     "") "$@" ;;
     *) run "$ranks" "$@" ;;
