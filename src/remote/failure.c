@@ -58,8 +58,8 @@ static void say_status(const struct remote_options *o, const struct call *c, con
     }
 }
 
-static struct failure of_status(const struct remote_options *o, const struct call *c) {
-    struct failure f = {.kind = FAILURE_FINAL};
+static struct remote_failure of_status(const struct remote_options *o, const struct call *c) {
+    struct remote_failure f = {.kind = FAILURE_FINAL};
     struct remote_error said;
     remote_error_parse(str_c(&c->body), c->body.len, &said);
     hide_key(o, said.message);
@@ -74,8 +74,8 @@ static struct failure of_status(const struct remote_options *o, const struct cal
     return f;
 }
 
-static struct failure of_connection(const struct remote_options *o, const struct call *c) {
-    struct failure f = {.kind = FAILURE_PASSING};
+static struct remote_failure of_connection(const struct remote_options *o, const struct call *c) {
+    struct remote_failure f = {.kind = FAILURE_PASSING};
     switch (c->code) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
@@ -103,8 +103,8 @@ static struct failure of_connection(const struct remote_options *o, const struct
     return f;
 }
 
-struct failure failure_of(const struct remote_options *o, const struct call *c, struct remote_reply *out) {
-    struct failure f = {.kind = FAILURE_NONE};
+struct remote_failure failure_of(const struct remote_options *o, const struct call *c, struct remote_reply *out) {
+    struct remote_failure f = {.kind = FAILURE_NONE};
     struct err why = {0};
     if (c->code != CURLE_OK) return of_connection(o, c);
     if (c->status != 200) return of_status(o, c);

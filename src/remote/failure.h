@@ -17,12 +17,12 @@ enum failure_kind {
 /* Fields that a request can do without. */
 enum failure_drop { DROP_NOTHING, DROP_SEED, DROP_MAX_TOKENS /* max_completion_tokens instead */, DROP_MIN_P };
 
-struct failure {
+struct remote_failure {
     enum failure_kind kind;
     enum failure_drop drop;
     struct err err; /* what to say if it stays so */
 };
 /* Reads what came of an ended call. FAILURE_NONE: the answer is in *out. */
-struct failure failure_of(const struct remote_options *o, const struct call *c, struct remote_reply *out);
+struct remote_failure failure_of(const struct remote_options *o, const struct call *c, struct remote_reply *out);
 
 #endif

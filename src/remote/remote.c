@@ -201,7 +201,7 @@ static enum status keep(struct run *x, int i, const struct remote_reply *reply, 
 }
 
 /* Whether a task that failed so may be tried again. */
-static bool may_go_on(const struct run *x, struct task *t, const struct failure *f) {
+static bool may_go_on(const struct run *x, struct task *t, const struct remote_failure *f) {
     const int few = x->r->o.tries < FEW_TRIES ? x->r->o.tries : FEW_TRIES;
     t->unheard += f->kind == FAILURE_UNHEARD;
     t->nonsense += f->kind == FAILURE_NONSENSE;
@@ -211,7 +211,7 @@ static bool may_go_on(const struct run *x, struct task *t, const struct failure 
     return t->nonsense < few;
 }
 
-static enum status again(struct run *x, int i, const struct call *c, const struct failure *f, struct err *e) {
+static enum status again(struct run *x, int i, const struct call *c, const struct remote_failure *f, struct err *e) {
     struct task *t = &x->task[i];
     struct remote *r = x->r;
     t->state = TASK_WAITS;
@@ -262,7 +262,7 @@ static enum status take(struct run *x, struct err *e) {
         x->task_of[slot] = -1;
         x->active--;
         r->reached |= c->status > 0;
-        const struct failure f = failure_of(&r->o, c, &reply);
+        const struct remote_failure f = failure_of(&r->o, c, &reply);
         if (f.kind == FAILURE_NONE)
             TRY(keep(x, i, &reply, e));
         else

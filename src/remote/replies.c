@@ -10,25 +10,25 @@
 
 enum { LINE_MAX_BYTES = 80 << 20, FIRST_SLOTS = 256 };
 
-struct kept {
+struct kept_reply {
     struct digest request; /* "": an empty slot */
     struct remote_reply reply;
 };
 struct replies {
-    struct arena arena; /* texts */
-    struct kept *slot;  /* [cap], a power of two; open addressing */
+    struct arena arena;      /* texts */
+    struct kept_reply *slot; /* [cap], a power of two; open addressing */
     size_t n, cap;
     struct jsonl_writer *file;
 };
 
-static struct kept *slot_of(const struct replies *r, const struct digest *request) {
+static struct kept_reply *slot_of(const struct replies *r, const struct digest *request) {
     size_t i = hash_bytes(request->hex, sizeof request->hex, 0) & (r->cap - 1);
     while (*r->slot[i].request.hex && !digest_equal(&r->slot[i].request, request)) i = (i + 1) & (r->cap - 1);
     return &r->slot[i];
 }
 
 static void grow(struct replies *r) {
-    struct kept *old = r->slot;
+    struct kept_reply *old = r->slot;
     const size_t n = r->cap;
     r->cap = n ? 2 * n : FIRST_SLOTS;
     r->slot = xcalloc(r->cap, sizeof *r->slot);
@@ -39,7 +39,7 @@ static void grow(struct replies *r) {
 
 static void remember(struct replies *r, const struct digest *request, const struct remote_reply *reply) {
     if (2 * (r->n + 1) > r->cap) grow(r);
-    struct kept *k = slot_of(r, request);
+    struct kept_reply *k = slot_of(r, request);
     r->n += !*k->request.hex;
     k->request = *request;
     k->reply = *reply;
@@ -106,7 +106,7 @@ void replies_close(struct replies *r) {
 }
 
 bool replies_find(const struct replies *r, const struct digest *request, struct remote_reply *out) {
-    const struct kept *k = slot_of(r, request);
+    const struct kept_reply *k = slot_of(r, request);
     if (!*k->request.hex) return false;
     *out = k->reply;
     out->text = xstrdup(k->reply.text);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for an OpenAI-compatible server, scripted: tests/remote/server.py [--answers FILE] [--log FILE] [--key KEY]
+"""A stand-in for an OpenAI-compatible server: tests/remote/server.py [--answers FILE] [--log FILE] [--key KEY]
 
 It prints its port and serves until its standard input ends. The name of the model is the script: steps with commas
 between, of which the k-th request that is alike (but for its seed) gets the k-th, and all further ones the last:

@@ -132,6 +132,30 @@ static enum status open_raicl(const struct train_options *o, const volatile bool
     return raicl_open(&ro, &s->actor.raicl, e);
 }
 
+static enum status open_model(struct train_options *o, bool training, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    struct policy_options po = policy_of(o, s->pool);
+    TRY(policy_begin(&po, cancel, &s->policy, e));
+    if (s->policy.start_adapter && o->lora_rank == 0)
+        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it",
+                    s->policy.start);
+    s->policy.be->fast = o->numerics == NUMERICS_FAST;
+    if (training) TRY(plan_memory(s, o, e));
+    po = policy_of(o, s->pool); /* with what the plan has chosen */
+    TRY(policy_load(&po, &s->policy, e));
+    if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
+    TRY(policy_engine(&po, &s->policy, e));
+    show_policy(s);
+    return ST_OK;
+}
+
+/* Whether verdicts are given while answers are sampled. A server on this machine would disturb what is timed. */
+static bool in_background(const struct train_options *o, const struct session *s) {
+    if (o->overlap != OVERLAP_AUTO) return o->overlap == OVERLAP_ON;
+    if (s->texts) return texts_is_elsewhere(s->texts);
+    return strcmp(o->device, "cpu") != 0 || o->max_staleness > 0;
+}
+
 static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
                                 struct session *s, struct err *e) {
     struct train_options mine = *given;
@@ -139,20 +163,14 @@ static enum status open_session(const struct train_options *given, bool training
     *s = (struct session){0};
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
     s->pool = pool_create((int)o->threads);
-    struct policy_options po = policy_of(o, s->pool);
-    TRY(policy_begin(&po, cancel, &s->policy, e));
-    if (s->policy.start_adapter && o->lora_rank == 0)
-        return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it",
-                    s->policy.start);
-    s->policy.be->fast = o->numerics == NUMERICS_FAST;
-    if (training) TRY(plan_memory(s, &mine, e));
-    po = policy_of(o, s->pool); /* with what the plan has chosen */
-    TRY(policy_load(&po, &s->policy, e));
-    if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
-    TRY(policy_engine(&po, &s->policy, e));
-    s->background = o->overlap == OVERLAP_ON ||
-                    (o->overlap == OVERLAP_AUTO && (strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
-    if (s->background) s->lease = lease_create();
+    if (o->sampler.kind == SAMPLER_OPENAI) {
+        TRY(texts_open(&o->sampler, o->model_name, cancel, &s->texts, e));
+        s->actor.texts = texts_actor(s->texts);
+    } else {
+        TRY(open_model(&mine, training, cancel, s, e));
+    }
+    s->background = in_background(o, s);
+    if (s->background && !s->texts) s->lease = lease_create();
     const struct verify_options vo = session_verify_options(o, s->lease);
     const bool on_cpu = vo.device ? strcmp(vo.device, "cpu") == 0 : backend_info(vo.backend)->on_cpu;
     s->gather_s = on_cpu ? 0 : 1;
@@ -160,7 +178,6 @@ static enum status open_session(const struct train_options *given, bool training
     s->verify_identity = verify_identity_hash(&vo);
     session_judging(s, NULL, cancel);
     TRY(session_prompts(o, s, e));
-    show_policy(s);
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
     s->actor.cancel = cancel;
@@ -216,6 +233,7 @@ void session_close(struct session *s) {
     judging_free(s->actor.judging);
     raicl_close(s->actor.raicl);
     verifier_close(s->verifier);
+    texts_close(s->texts);
     if (s->reference.model != s->policy.model) model_free(s->reference.model);
     policy_close(&s->policy);
     pool_destroy(s->pool);

@@ -1,5 +1,6 @@
 #include "rl/options/options.h"
 
+#include "rl/options/sampler_keys.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
@@ -45,6 +46,7 @@ static const struct config_key train_keys[] = {
                "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
                "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
     REVISION_KEY(T),
+    SAMPLER_KEYS(T, sampler),
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
                    "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
                    "The optimizer starts fresh."),
@@ -371,6 +373,8 @@ static const struct config_key train_keys[] = {
 static const struct config_topic train_topics[] = {
     {"algorithm", "Method"},
     {"model_name", "Model"},
+    {"sampler", "Another server"},
+    {"load_checkpoint_path", "Model"},
     {"log_path", "Run directory, length and evaluation"},
     {"device", "Device and memory"},
     {"lora_rank", "Model"},
