@@ -59,6 +59,15 @@ check "turns, which show the verdict of the one before" "${eval[@]}" model_name=
     mode=multi_turn max_turns=2 num_samples=2 early_stop_on_correct=true full_feedback=true
 check "a second turn has the attempt in its prompt" grep -q 'Attempt 1:.*expected .;. before' "$tmp/plain.log"
 
+check "one request at a time, of a model that thinks little" "${eval[@]}" model_name=thinks,slow:0.05 output_path="$tmp/o.json" \
+    sampler_concurrency=1 reasoning_effort=low end_problem=1
+check "is what the server saw" python3 - "$tmp/plain.log" <<'PY'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+rows = [r for r in rows if r["body"]["model"].startswith("thinks")]
+assert len(rows) == 4 and all(r["flying"] == 1 and r["body"]["reasoning_effort"] == "low" for r in rows), rows
+PY
+
 check "generate" "$KRL" generate sampler=openai base_url="$plain" model_name=ok "${common[@]}" num_samples=2 \
     run_name=g runs_dir="$tmp" log_prompt=true
 check "writes KernelBench's layout" test -s "$tmp/g/level_1_problem_1_sample_1_kernel.c"

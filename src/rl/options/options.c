@@ -113,7 +113,9 @@ static const struct config_key train_keys[] = {
         T, "advantage", advantage.kind, ADVANTAGE_LIST, "center",
         "Advantage: score minus the group's mean, that over the standard deviation (GRPO), minus the mean of the "
         "others (RLOO), the score itself (none), minus the batch's mean, that over its deviation (REINFORCE++), minus "
-        "a running mean (ema), over the group's mean (maxrl); or a weight for likelihood training: exp((score - mean) "
+        "a running mean (ema), over the group's mean (maxrl); for who wants one good answer: weights that grow "
+        "exponentially with the score (entropic), what an answer adds to the best of advantage_k (max_k); or a weight "
+        "for likelihood training: exp((score - mean) "
         "/ reward_temperature), or 1 for the keep_best best over keep_threshold (best)."),
     KEY_FLOAT_AT(T, "negative_advantage_scale", advantage.negative_scale, "1", "[0,1]",
                  "Factor on advantages below zero. 1: policy gradient; 0: learns from a group's better answers alone."),
@@ -121,6 +123,11 @@ static const struct config_key train_keys[] = {
                  "advantage: ema: how much of the running mean a step keeps."),
     KEY_FLOAT_AT(T, "reward_temperature", advantage.temperature, "1", "(0,)",
                  "advantage: exponential: the score difference that weighs e times."),
+    KEY_FLOAT_AT(
+        T, "entropic_beta", advantage.entropic_beta, "0", "[0,)",
+        "advantage: entropic: the score difference that weighs e times is 1 over this. 0: for each group so that its "
+        "weights are ln 2 from equal ones."),
+    KEY_INT_AT(T, "advantage_k", advantage.max_k, "4", "[2,1024]", "advantage: max_k: of how many the best counts."),
     KEY_INT_AT(T, "keep_best", advantage.keep, "3", "[1,1024]",
                "advantage: best: answers of a group that are trained on, at most."),
     KEY_FLOAT_AT(T, "keep_threshold", advantage.threshold, "0.5", "(,)", "advantage: best: scores must be over this."),

@@ -83,7 +83,7 @@ static void build_prompt(const struct actor *a, const struct problem *p, const s
 
 /* Fills out, where there is a tokenizer, and returns how many tokens the messages have; without one a guess: four bytes
  * make a token. */
-static int64_t encode(const struct actor *a, const struct chat_message messages[2], struct ids *out) {
+int64_t rollout_encode(const struct actor *a, const struct chat_message messages[2], struct ids *out) {
     out->len = 0;
     if (!a->tok) return (int64_t)(strlen(messages[0].content) + strlen(messages[1].content)) / 4;
     chat_encode(a->tok, a->style, messages, 2, true, out);
@@ -110,7 +110,7 @@ static enum status make_messages(const struct actor *a, const struct problem *p,
     do {
         arena_reset(arena);
         build_prompt(a, p, spec, examples, &show, arena, messages);
-        len = encode(a, messages, out);
+        len = rollout_encode(a, messages, out);
     } while (len > max_len && show_less(&show));
     if (len <= max_len) return ST_OK;
     return FAIL(e, ST_INVALID, "the prompt has %lld tokens, %lld are allowed (prompt_max_tokens, max_tokens)",
@@ -206,8 +206,16 @@ void rollout_read_file(const char *source, struct episode *ep) {
     ep->kernel_chars = utf8_chars(source, strlen(source));
 }
 
-/* The episode's text becomes its own. */
-static struct parsed read_text(const struct actor *a, char *text, size_t n, struct episode *ep) {
+/* The episode's text becomes its own; it begins with `begun`, which may be NULL. */
+static struct parsed read_text(const struct actor *a, const char *begun, char *text, size_t n, struct episode *ep) {
+    if (begun) {
+        struct str whole = STR_INIT;
+        str_adds(&whole, begun);
+        str_add(&whole, text, n);
+        free(text);
+        n = whole.len;
+        text = str_steal(&whole);
+    }
     const struct parsed p = rollout_read(a->backend, text, n, ep);
     if (p.summary.p)
         ep->summary = xstrndup(p.summary.p, p.summary.n);
@@ -217,14 +225,16 @@ static struct parsed read_text(const struct actor *a, char *text, size_t n, stru
     return p;
 }
 
-void rollout_decode(const struct actor *a, struct episode *ep) {
+static void decode(const struct actor *a, const char *begun, struct episode *ep) {
     struct str text = STR_INIT;
     answer_text(a->tok, &ep->sample, NULL, true, &text);
     const size_t n = text.len;
-    const struct parsed p = read_text(a, str_steal(&text), n, ep);
+    const struct parsed p = read_text(a, begun, str_steal(&text), n, ep);
     ep->tokens = ep->sample.n;
-    if (p.answer > 0) ep->plan_tokens = tokens_in(a, &ep->sample, p.answer);
+    if (p.answer > 0 && !begun) ep->plan_tokens = tokens_in(a, &ep->sample, p.answer);
 }
+
+void rollout_decode(const struct actor *a, struct episode *ep) { decode(a, NULL, ep); }
 
 /* A turn while it is sampled: finished samples go to their episodes, and with those to the judge. */
 struct turn {
@@ -235,7 +245,7 @@ struct turn {
     struct text_answer *texts; /* [total], of an actor that answers in text */
     struct episode **ep;       /* [total], beside them */
     struct journal_place *at;
-    const struct problem **problem;
+    const struct sample_group **group;
     int total, taken;
 };
 
@@ -247,14 +257,15 @@ static void take_sample(struct turn *t, int i) {
     struct episode *ep = t->ep[i];
     if (t->texts) {
         ep->tokens = t->texts[i].tokens;
-        (void)read_text(t->a, t->texts[i].text, strlen(t->texts[i].text), ep);
+        (void)read_text(t->a, t->group[i]->begun, t->texts[i].text, strlen(t->texts[i].text), ep);
         t->texts[i].text = NULL;
     } else {
         ep->sample = t->samples[i];
         t->samples[i] = (struct sample){0};
-        rollout_decode(t->a, ep);
+        decode(t->a, t->group[i]->begun, ep);
     }
-    judging_add(t->a->judging, &t->r->verdicts, t->problem[i], ep->kernel, &t->at[i], &ep->verdict);
+    if (t->a->judging)
+        judging_add(t->a->judging, &t->r->verdicts, t->group[i]->problem, ep->kernel, &t->at[i], &ep->verdict);
     t->taken++;
 }
 
@@ -361,12 +372,12 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
     if (t.total == 0) return ST_OK;
     t.ep = xcalloc((size_t)t.total, sizeof *t.ep);
     t.at = xcalloc((size_t)t.total, sizeof *t.at);
-    t.problem = xcalloc((size_t)t.total, sizeof *t.problem);
+    t.group = xcalloc((size_t)t.total, sizeof *t.group);
     for (int i = begin, k = 0; i < r->n; i++) {
         struct sample_group *g = &r->group[i];
         for (int j = 0; j < g->n; j++, k++) {
             t.ep[k] = &g->ep[j];
-            t.problem[k] = g->problem;
+            t.group[k] = g;
             t.at[k] = place_of(p, g, g->task - first_task, j);
         }
     }
@@ -374,8 +385,14 @@ static enum status play(const struct actor *a, const struct rollout_params *p, s
         a->texts.fn ? play_texts(&t, begin, first_task, times, e) : play_tokens(&t, begin, first_task, times, e);
     free(t.ep);
     free(t.at);
-    free(t.problem);
+    free(t.group);
     return st;
+}
+
+enum status rollout_play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
+                         struct err *e) {
+    r->judging = a->judging;
+    return play(a, p, r, begin, p->first_task, NULL, e);
 }
 
 /* ---- tasks and turns ----------------------------------------------------------------------------------------------*/
@@ -636,6 +653,7 @@ void groups_free(struct sample_group *groups, int n) {
         ids_free(&groups[i].prompt);
         free(groups[i].message[0]);
         free(groups[i].message[1]);
+        free(groups[i].begun);
         groups[i] = (struct sample_group){0};
     }
 }

@@ -54,7 +54,7 @@ struct actor {
     enum chat_style style;
     bool think;
     struct actor_options o;      /* of all prompts and all sampling */
-    struct judging *judging;     /* gives verdicts */
+    struct judging *judging;     /* gives verdicts; NULL: nobody does */
     struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
     /* Prompts. */
@@ -90,6 +90,7 @@ struct sample_group { /* samples of one prompt: all first turns of a task, or on
     const struct problem *problem;
     struct ids prompt;
     char *message[2];   /* of an actor that answers in text: system and user; else NULL */
+    char *begun;        /* how its answers begin: the end of the prompt. NULL: they begin with their samples */
     struct episode *ep; /* [n] */
     int n;
     int task;         /* number of its problem in the rollout */
@@ -147,6 +148,11 @@ enum status rollout_score(const struct actor *a, const struct rollout_params *p,
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
                         const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
                         struct err *e) MUST_USE;
+/* Samples the groups from `begin` on, which the caller has added with their prompts (rollout_add_group, and message or
+ * begun where they have any), as first turns of the tasks p->first_task, p->first_task + 1, ...: group i has stream
+ * p->stream + task - p->first_task. Their verdicts are asked for, if the actor has a judge, and not waited for. */
+enum status rollout_play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
+                         struct err *e) MUST_USE;
 /* A rollout of one call of rollout_sample (its first_task 0) as it was, from its groups alone: their problems, prompts
  * and samples are there, everything else is made again and the verdicts are asked for, in the places that they had in
  * the step. ST_PARSE: the groups do not make up trajectories; where: what to name then. */
@@ -166,6 +172,8 @@ enum status rollout_answers(const struct actor *a, const struct problem *problem
                             char **out, struct str *prompt, struct err *e) MUST_USE;
 /* What the sample says: text, kernel, thought. The actor's backend decides which fences count. */
 void rollout_decode(const struct actor *a, struct episode *ep);
+/* How many tokens the messages have, into `out` where the actor has a tokenizer; else a guess. */
+int64_t rollout_encode(const struct actor *a, const struct chat_message messages[2], struct ids *out);
 /* What a text of n bytes says, into an episode that is zero: format_ok, thought_chars, and the kernel (the caller's to
  * free) with its length. Views of the result point into the text. */
 struct parsed rollout_read(const struct backend_info *backend, const char *text, size_t n, struct episode *ep);
