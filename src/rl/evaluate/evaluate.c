@@ -50,30 +50,21 @@ static const struct config_key generate_keys[] = {
 };
 #undef T
 
-/* keys, then those of train, whose values are a member of ours. */
-static void join(struct config_schema *schema, struct config_key *all, const struct config_key *keys, size_t n) {
-    memcpy(all, keys, n * sizeof *all);
-    memcpy(all + n, train_schema.key, train_schema.count * sizeof *all);
-    for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offsetof(struct eval_options, train);
-    *schema = train_schema;
-    schema->key = all;
-    schema->count = n + train_schema.count;
-    schema->values_bytes = sizeof(struct eval_options);
-}
-
 enum { KEYS_MAX = 400 };
 const struct config_schema *eval_schema(void) {
     static struct config_key all[KEYS_MAX];
     static struct config_schema schema;
-    ASSERT(ARRAY_LEN(eval_keys) + train_schema.count <= KEYS_MAX);
-    if (!schema.count) join(&schema, all, eval_keys, ARRAY_LEN(eval_keys));
+    if (!schema.count)
+        train_schema_with(eval_keys, ARRAY_LEN(eval_keys), offsetof(struct eval_options, train),
+                          sizeof(struct eval_options), all, KEYS_MAX, &schema);
     return &schema;
 }
 const struct config_schema *generate_schema(void) {
     static struct config_key all[KEYS_MAX];
     static struct config_schema schema;
-    ASSERT(ARRAY_LEN(generate_keys) + train_schema.count <= KEYS_MAX);
-    if (!schema.count) join(&schema, all, generate_keys, ARRAY_LEN(generate_keys));
+    if (!schema.count)
+        train_schema_with(generate_keys, ARRAY_LEN(generate_keys), offsetof(struct eval_options, train),
+                          sizeof(struct eval_options), all, KEYS_MAX, &schema);
     return &schema;
 }
 

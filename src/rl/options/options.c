@@ -1,5 +1,7 @@
 #include "rl/options/options.h"
 
+#include <string.h>
+
 #include "rl/options/sampler_keys.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
@@ -414,6 +416,18 @@ const struct config_schema train_schema = {.key = train_keys,
                                            .alias_count = TRAIN_ALIASES,
                                            .topic = train_topics,
                                            .topic_count = ARRAY_LEN(train_topics)};
+
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out) {
+    ASSERT(n + train_schema.count <= most);
+    memcpy(all, keys, n * sizeof *all);
+    memcpy(all + n, train_keys, train_schema.count * sizeof *all);
+    for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offset;
+    *out = train_schema;
+    out->key = all;
+    out->count = n + train_schema.count;
+    out->values_bytes = values_bytes;
+}
 
 int train_options_turns(const T *o) { return o->mode == MODE_MULTI_TURN ? o->rollout.max_turns : 1; }
 #undef T

@@ -186,6 +186,11 @@ extern const char *const dtype_names[];
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
 
+/* A schema of n keys and, behind them, those of train, whose values are a member of theirs at `offset`. all[most] holds
+ * the rows. */
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out);
+
 /* After all values are set: presets give values to keys that have none (algorithm, dataset_builder.reward_preset), then
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
