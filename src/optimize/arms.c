@@ -8,7 +8,7 @@
 
 void arms_free(struct arms *a) { plans_free(&a->plans); }
 
-double arm_pay_off(const struct candidate *c, double best_speed) {
+double arm_pay_off(const struct search_candidate *c, double best_speed) {
     const struct verdict *v = candidate_verdict(c);
     if (c->correct) {
         const double share = best_speed > 0 ? candidate_speed(c) / best_speed : 1;
@@ -19,13 +19,13 @@ double arm_pay_off(const struct candidate *c, double best_speed) {
     return (outcome_stage(v->outcome) >= STAGE_COMPILE ? 0.02 : 0) + 0.08 * tests;
 }
 
-void arms_count(const struct task *t, struct arms *out) {
+void arms_count(const struct search_task *t, struct arms *out) {
     const struct population *p = &t->found;
     const int best = population_best(p);
     const double speed = best >= 0 ? candidate_speed(&p->c[best]) : 0;
     *out = (struct arms){0};
     for (int i = 0; i < p->n; i++) {
-        const struct candidate *c = &p->c[i];
+        const struct search_candidate *c = &p->c[i];
         /* An answer that was there already brings nothing new. */
         const double pays = c->same_as >= 0 ? 0 : arm_pay_off(c, speed);
         bandit_pay(&out->arm[c->arm], pays);
@@ -35,7 +35,8 @@ void arms_count(const struct task *t, struct arms *out) {
 
 /* ---- choosing -----------------------------------------------------------------------------------------------------*/
 
-static bool draw_plan(const struct arms *a, const struct task *t, int island, struct arm_choice *out, struct rng *r) {
+static bool draw_plan(const struct arms *a, const struct search_task *t, int island, struct arm_choice *out,
+                      struct rng *r) {
     struct str plan = STR_INIT;
     const int elite = population_draw_elite(&t->found, island, -1, r);
     const bool changes = rng_next_f64(r) < CHANGE_SHARE;
@@ -54,7 +55,7 @@ static bool draw_plan(const struct arms *a, const struct task *t, int island, st
 }
 
 /* Fills in what the arm shows; false: there is nothing that it could show. */
-static bool fill_in(const struct arms *a, const struct task *t, bool has_examples, struct arm_choice *out,
+static bool fill_in(const struct arms *a, const struct search_task *t, bool has_examples, struct arm_choice *out,
                     struct rng *r) {
     const int island = out->island;
     switch (out->arm) {
@@ -83,7 +84,7 @@ static bool is_wanted(enum arm arm, const struct search_options *o) {
     }
 }
 
-struct arm_choice arms_choose(const struct arms *a, const struct task *t, const struct search_options *o,
+struct arm_choice arms_choose(const struct arms *a, const struct search_task *t, const struct search_options *o,
                               bool has_examples, struct rng *r) {
     bool tried[N_ARMS] = {false};
     /* Of several islands one has its turn; now and then its parents come from all of them. */

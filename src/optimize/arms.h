@@ -13,10 +13,10 @@ struct arms {
 };
 void arms_free(struct arms *a);
 /* What the candidates of a task say. */
-void arms_count(const struct task *t, struct arms *out);
+void arms_count(const struct search_task *t, struct arms *out);
 /* What an answer pays, in [0, 1]: little for what does not work, and by how far it came; for what works a quarter, and
  * the rest by the square of its speed over the best one's: the search is for the best. */
-double arm_pay_off(const struct candidate *c, double best_speed);
+double arm_pay_off(const struct search_candidate *c, double best_speed);
 
 /* A prompt to be made. */
 struct arm_choice {
@@ -25,7 +25,7 @@ struct arm_choice {
     char *plan; /* ARM_PLAN; its own */
 };
 /* The next prompt of a task. has_examples: there are solved problems to show. */
-struct arm_choice arms_choose(const struct arms *a, const struct task *t, const struct search_options *o,
+struct arm_choice arms_choose(const struct arms *a, const struct search_task *t, const struct search_options *o,
                               bool has_examples, struct rng *r);
 
 #endif

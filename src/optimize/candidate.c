@@ -14,25 +14,25 @@ static const char *const texts[] = {
 const char *arm_name(enum arm a) { return names[a]; }
 const char *arm_text(enum arm a) { return texts[a]; }
 
-void candidate_free(struct candidate *c) {
+void candidate_free(struct search_candidate *c) {
     free(c->kernel);
     free(c->plan);
     free(c->verdict);
-    *c = (struct candidate){0};
+    *c = (struct search_candidate){0};
 }
 
-void candidate_add_verdict(struct candidate *c, const struct verdict *v) {
+void candidate_add_verdict(struct search_candidate *c, const struct verdict *v) {
     c->verdict = xrealloc(c->verdict, (size_t)(c->n_verdicts + 1) * sizeof *c->verdict);
     c->verdict[c->n_verdicts++] = *v;
 }
 
-void candidate_judged(struct candidate *c, const double *weights, int n_shapes) {
+void candidate_judged(struct search_candidate *c, const double *weights, int n_shapes) {
     c->correct = c->n_verdicts == n_shapes && c->verdict[n_shapes - 1].outcome == OUTCOME_CORRECT;
     c->judged = 1;
     if (c->correct) candidate_measure(c, c->verdict, weights, n_shapes);
 }
 
-void candidate_judged_again(struct candidate *c, const struct verdict *v, const double *weights, int n_shapes) {
+void candidate_judged_again(struct search_candidate *c, const struct verdict *v, const double *weights, int n_shapes) {
     c->judged++;
     for (int s = 0; s < n_shapes; s++) {
         if (v[s].outcome == OUTCOME_CORRECT || outcome_class(v[s].outcome) == 'I') continue;
@@ -44,13 +44,13 @@ void candidate_judged_again(struct candidate *c, const struct verdict *v, const 
     candidate_measure(c, v, weights, n_shapes);
 }
 
-const struct verdict *candidate_verdict(const struct candidate *c) {
+const struct verdict *candidate_verdict(const struct search_candidate *c) {
     if (c->n_verdicts == 0) return NULL;
     const struct verdict *last = &c->verdict[c->n_verdicts - 1];
     return last->outcome != OUTCOME_CORRECT ? last : &c->verdict[0];
 }
 
-void candidate_measure(struct candidate *c, const struct verdict *v, const double *weights, int n_shapes) {
+void candidate_measure(struct search_candidate *c, const struct verdict *v, const double *weights, int n_shapes) {
     double sum = 0, half = 0;
     for (int s = 0; s < n_shapes; s++) {
         if (v[s].outcome != OUTCOME_CORRECT || !(v[s].speedup > 0)) return;
@@ -64,7 +64,7 @@ void candidate_measure(struct candidate *c, const struct verdict *v, const doubl
 
 /* ---- on disk ------------------------------------------------------------------------------------------------------*/
 
-void candidate_put(const struct candidate *c, const char *task, struct str *out) {
+void candidate_put(const struct search_candidate *c, const char *task, struct str *out) {
     const struct bounds b = estimate_bounds(&c->estimate);
     js_begin(out, NULL, '{');
     js_put_str(out, "task", task);
@@ -108,7 +108,7 @@ static enum status get_int(const json_t *row, const char *where, const char *key
     return ST_OK;
 }
 
-static enum status get_places(const json_t *row, const char *where, struct candidate *c, struct err *e) {
+static enum status get_places(const json_t *row, const char *where, struct search_candidate *c, struct err *e) {
     json_t *parents;
     const char *arm;
     TRY(get_int(row, where, "id", &c->id, e));
@@ -135,7 +135,7 @@ static enum status get_places(const json_t *row, const char *where, struct candi
     return ST_OK;
 }
 
-static enum status get_verdicts(const json_t *row, const char *where, struct candidate *c, struct err *e) {
+static enum status get_verdicts(const json_t *row, const char *where, struct search_candidate *c, struct err *e) {
     json_t *all;
     TRY(js_get_array(row, where, "verdicts", &all, e));
     if (json_array_size(all) > SHAPES_MAX) return FAIL(e, ST_PARSE, "%s: verdicts: too many", where);
@@ -148,9 +148,9 @@ static enum status get_verdicts(const json_t *row, const char *where, struct can
 }
 
 enum status candidate_get(const json_t *row, const char *where, const double *weights, int n_shapes,
-                          struct candidate *c, struct err *e) {
+                          struct search_candidate *c, struct err *e) {
     const char *kernel = NULL, *plan = NULL, *normal = NULL;
-    *c = (struct candidate){.same_as = -1};
+    *c = (struct search_candidate){.same_as = -1};
     TRY(get_places(row, where, c, e));
     TRY(get_verdicts(row, where, c, e));
     TRY(js_get_bool(row, where, "format_ok", &c->format_ok, e));

@@ -22,7 +22,7 @@ const char *arm_text(enum arm a);
 
 enum { PARENTS_MAX = 2, SHAPES_MAX = 16 };
 
-struct candidate {
+struct search_candidate {
     int id;                  /* in its task, from 0: its place in the population */
     int wave, group, sample; /* the group of its wave that it is of, and its place there */
     enum arm arm;
@@ -41,26 +41,26 @@ struct candidate {
     int64_t spent;            /* verdicts of its task up to this one, itself included */
     double at_s;              /* seconds of the search when its wave had ended */
 };
-void candidate_free(struct candidate *c);
+void candidate_free(struct search_candidate *c);
 
 /* The next shape's verdict. */
-void candidate_add_verdict(struct candidate *c, const struct verdict *v);
+void candidate_add_verdict(struct search_candidate *c, const struct verdict *v);
 /* All shapes have verdicts, or one has failed: sets correct, and takes the measurement. */
-void candidate_judged(struct candidate *c, const double *weights, int n_shapes);
+void candidate_judged(struct search_candidate *c, const double *weights, int n_shapes);
 /* It was judged again on all shapes. Who fails then is not correct any more, and v's failure is its first verdict;
  * missing verdicts change nothing. */
-void candidate_judged_again(struct candidate *c, const struct verdict *v, const double *weights, int n_shapes);
+void candidate_judged_again(struct search_candidate *c, const struct verdict *v, const double *weights, int n_shapes);
 /* The verdict that says most: the first that failed, else that of the first shape. NULL: there is none. */
-const struct verdict *candidate_verdict(const struct candidate *c);
+const struct verdict *candidate_verdict(const struct search_candidate *c);
 /* Takes a measurement of all shapes, weights[] adding up to 1, into the estimate. Nothing happens unless all are
  * correct and timed. */
-void candidate_measure(struct candidate *c, const struct verdict *v, const double *weights, int n_shapes);
+void candidate_measure(struct search_candidate *c, const struct verdict *v, const double *weights, int n_shapes);
 
 /* Appends one JSON object and a newline. task: the key of its problem. */
-void candidate_put(const struct candidate *c, const char *task, struct str *out);
+void candidate_put(const struct search_candidate *c, const char *task, struct str *out);
 /* Reads it back; what follows from its verdicts (correct, estimate) is made again. The candidate is the caller's to
  * free after an error, too. ST_PARSE, the message beginning with where. */
 enum status candidate_get(const json_t *row, const char *where, const double *weights, int n_shapes,
-                          struct candidate *out, struct err *e) MUST_USE;
+                          struct search_candidate *out, struct err *e) MUST_USE;
 
 #endif

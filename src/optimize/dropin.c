@@ -45,8 +45,8 @@ static void put_args(const struct spec *s, bool on_cpu, struct str *out) {
 }
 
 /* Units and arguments of all shapes, and how a unit is compiled. */
-static enum status put_native(const struct task *t, const struct candidate *best, bool on_cpu, struct verifier *v,
-                              struct str *out, struct err *e) {
+static enum status put_native(const struct search_task *t, const struct search_candidate *best, bool on_cpu,
+                              struct verifier *v, struct str *out, struct err *e) {
     str_adds(out, "UNITS = [\n");
     for (int k = 0; k < t->n_shapes; k++) {
         CLEANUP_STR struct str unit = STR_INIT;
@@ -73,7 +73,7 @@ static enum status put_native(const struct task *t, const struct candidate *best
     return ST_OK;
 }
 
-enum status dropin_write(const char *dir, const struct task *t, const struct candidate *best,
+enum status dropin_write(const char *dir, const struct search_task *t, const struct search_candidate *best,
                          const struct backend_info *backend, const char *device, struct verifier *v,
                          const char *summary, struct err *e) {
     CLEANUP_STR struct str py = STR_INIT;

@@ -7,7 +7,7 @@
 
 /* Writes the files of a task into DIR. device: what it was timed on. v: who knows the prototypes; may be NULL with a
  * backend of modules. summary: a line on top of best.py. */
-enum status dropin_write(const char *dir, const struct task *t, const struct candidate *best,
+enum status dropin_write(const char *dir, const struct search_task *t, const struct search_candidate *best,
                          const struct backend_info *backend, const char *device, struct verifier *v,
                          const char *summary, struct err *e) MUST_USE;
 /* The name of the file with the answer as it was judged: "best.c". Of a backend of modules that is "best_answer.py". */

@@ -9,7 +9,7 @@
 #include "rl/learn/session.h"
 
 struct learner;
-struct search {
+struct answer_search {
     const struct optimize_options *o;
     struct train_options train; /* what the session was opened with */
     struct tasks *tasks;
@@ -27,7 +27,7 @@ struct search {
 
 /* An answer of a wave, and where it is sampled. */
 struct wave_answer {
-    struct candidate c;
+    struct search_candidate c;
     int task;
     const struct sample_group *group;
     struct episode *ep;
@@ -44,31 +44,31 @@ struct wave {
 enum { WAVE_SHARES = 64 };
 
 /* ---- wave.c: sampling ---- */
-enum status wave_sample(struct search *s, struct wave *w, struct err *e) MUST_USE;
+enum status wave_sample(struct answer_search *s, struct wave *w, struct err *e) MUST_USE;
 void wave_free(struct wave *w);
 
 /* ---- verdicts.c: judging and racing ---- */
-enum status wave_judge(struct search *s, struct wave *w, struct err *e) MUST_USE;
+enum status wave_judge(struct answer_search *s, struct wave *w, struct err *e) MUST_USE;
 /* Takes the answers into the tasks' populations. */
-void wave_take(struct search *s, struct wave *w);
+void wave_take(struct answer_search *s, struct wave *w);
 /* Measures again who may win; a line for each measurement is appended to `lines`. */
-enum status wave_race(struct search *s, const struct wave *w, struct str *lines, struct err *e) MUST_USE;
+enum status wave_race(struct answer_search *s, const struct wave *w, struct str *lines, struct err *e) MUST_USE;
 
 /* ---- record.c: on disk ---- */
 /* Reads what is there, but no wave from `most` on, which is removed: it will happen again. */
-enum status record_open(struct search *s, int most, struct err *e) MUST_USE;
+enum status record_open(struct answer_search *s, int most, struct err *e) MUST_USE;
 /* The wave's lines and, behind them, that it has happened. */
-enum status record_wave(struct search *s, const struct str *lines, struct err *e) MUST_USE;
-void record_put_again(const struct task *t, const struct candidate *c, int wave, const struct verdict *v,
+enum status record_wave(struct answer_search *s, const struct str *lines, struct err *e) MUST_USE;
+void record_put_again(const struct search_task *t, const struct search_candidate *c, int wave, const struct verdict *v,
                       struct str *out);
 
 /* ---- learn.c: between waves ---- */
 /* Begins with the weights in DIR/policy, if there are any. *waves: how many waves these have learned from. */
-enum status learner_open(struct search *s, struct learner **out, int *waves, struct err *e) MUST_USE;
+enum status learner_open(struct answer_search *s, struct learner **out, int *waves, struct err *e) MUST_USE;
 void learner_close(struct learner *l); /* NULL is fine */
 /* One update from the answers of a wave. */
-enum status learner_wave(struct search *s, struct learner *l, struct wave *w, struct err *e) MUST_USE;
+enum status learner_wave(struct answer_search *s, struct learner *l, struct wave *w, struct err *e) MUST_USE;
 /* Writes the weights, which have learned from all waves on record. */
-enum status learner_save(struct search *s, struct learner *l, struct err *e) MUST_USE;
+enum status learner_save(struct answer_search *s, struct learner *l, struct err *e) MUST_USE;
 
 #endif

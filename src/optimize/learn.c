@@ -18,10 +18,10 @@ struct learner {
     double baseline; /* running mean of the rewards; NaN before the first wave */
 };
 
-static bool is_adapter(const struct search *s) { return s->train.lora_rank > 0; }
+static bool is_adapter(const struct answer_search *s) { return s->train.lora_rank > 0; }
 
 /* The weights of the waves before, if they were saved. */
-static enum status load(struct search *s, struct learner *l, int *waves, struct err *e) {
+static enum status load(struct answer_search *s, struct learner *l, int *waves, struct err *e) {
     CLEANUP_FREE char *dir = fs_join(s->dir, "policy"), *state = fs_join(dir, "state.json");
     int64_t step = 0;
     *waves = 0;
@@ -32,7 +32,7 @@ static enum status load(struct search *s, struct learner *l, int *waves, struct 
     return ST_OK;
 }
 
-enum status learner_open(struct search *s, struct learner **out, int *waves, struct err *e) {
+enum status learner_open(struct answer_search *s, struct learner **out, int *waves, struct err *e) {
     struct learner *l = xcalloc(1, sizeof *l);
     struct model *m = s->session.policy.model;
     enum status st;
@@ -60,7 +60,7 @@ void learner_close(struct learner *l) {
 }
 
 /* Advantages of a wave's answers, each against those to the same problem, whatever its prompt was. */
-static void assign_advantages(struct search *s, struct learner *l, struct wave *w) {
+static void assign_advantages(struct answer_search *s, struct learner *l, struct wave *w) {
     const struct train_options *o = &s->train;
     const bool idle_tokens_count = o->update.loss.kl_coef > 0 || o->update.loss.entropy_coef > 0;
     struct advantage_sample *all = xcalloc((size_t)w->n + 1, sizeof *all);
@@ -77,7 +77,7 @@ static void assign_advantages(struct search *s, struct learner *l, struct wave *
     free(all);
 }
 
-enum status learner_wave(struct search *s, struct learner *l, struct wave *w, struct err *e) {
+enum status learner_wave(struct answer_search *s, struct learner *l, struct wave *w, struct err *e) {
     struct update_stats u = {0};
     assign_advantages(s, l, w);
     TRY(update_policy(l->trainer, &s->session.reference, &s->train, NULL, w->r.group, w->r.n, &l->opt_step, &u, e));
@@ -85,7 +85,7 @@ enum status learner_wave(struct search *s, struct learner *l, struct wave *w, st
     return ST_OK;
 }
 
-enum status learner_save(struct search *s, struct learner *l, struct err *e) {
+enum status learner_save(struct answer_search *s, struct learner *l, struct err *e) {
     CLEANUP_FREE char *dir = fs_join(s->dir, "policy");
     return checkpoint_replace(dir, s->state.waves, l->opt_step, NULL, s->session.policy.model, is_adapter(s), "f32",
                               l->trainer->opt, s->session.policy.folder, e);

@@ -56,7 +56,7 @@ static enum status write_text(const char *dir, const char *name, const char *tex
 }
 
 /* The problem as it was judged, shape by shape. */
-static enum status write_problem(const struct task *t, const char *dir, struct err *e) {
+static enum status write_problem(const struct search_task *t, const char *dir, struct err *e) {
     TRY(write_text(dir, "problem.py", t->shape[0].code, e));
     for (int k = 1; k < t->n_shapes; k++) {
         char name[40];
@@ -81,7 +81,7 @@ static enum status write_all(const struct report *r, struct optimized *out, stru
     for (int i = 0; i < r->tasks->n; i++) any |= r->proof[i].winner >= 0;
     enum status st = any ? open_prototypes(r->o, &v, e) : ST_OK;
     for (int i = 0; st == ST_OK && i < r->tasks->n; i++) {
-        const struct task *t = &r->tasks->items[i];
+        const struct search_task *t = &r->tasks->items[i];
         CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
         report_folder(r, i, &dir);
         report_line(r, i, &line);
@@ -115,7 +115,7 @@ static void say_what_is_ahead(const struct optimize_options *o, const struct tas
 
 static enum status search_and_prove(const struct optimize_options *o, struct tasks *t, const char *source,
                                     const volatile bool *cancel, struct optimized *out, struct err *e) {
-    struct search *s = NULL;
+    struct answer_search *s = NULL;
     struct proof *proofs = xcalloc((size_t)t->n + 1, sizeof *proofs);
     struct proof_environment where;
     enum status st = search_open(o, t, o->output_path, cancel, &s, e);

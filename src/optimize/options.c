@@ -51,7 +51,7 @@ static const struct config_key keys[] = {
     KEY_INT_AT(T, "proof_finalists", proof.finalists, "4", "[1,16]",
                "Answers that are measured again before the winner is chosen."),
     KEY_FLOAT_AT(T, "proof_budget_s", proof.seconds, "0", "[0,)",
-                 "Seconds that the proof may take. 0: a tenth of the budget, at least 60."),
+                 "Seconds that the proof may take. 0: a tenth of the budget, at least 120."),
     KEY_BOOL_AT(T, "proof_compile", proof.compile, "true", "Measure torch.compile, too, where PyTorch is 2 or newer."),
 };
 #undef T
@@ -68,15 +68,19 @@ const struct config_schema *optimize_schema(void) {
 
 /* What a search wants of the keys of train, unless it is told otherwise: a score that speed is a part of, and an
  * objective for the best answer. */
-static const char *const presets[] = {
-    "reward_speed_weight=0.5", "speed_reward=log",   "speed_max_reward=10",  "reward_compile_weight=0.1",
-    "reward_format_weight=0",  "advantage=entropic", "kl_penalty_coef=0.01", NULL};
+static const char *const presets[] = {"speed_reward=log",
+                                      "speed_max_reward=10",
+                                      "reward_compile_weight=0.1",
+                                      "reward_format_weight=0",
+                                      "advantage=entropic",
+                                      "kl_penalty_coef=0.01",
+                                      NULL};
 
 enum status optimize_options_finish(struct config *c, struct optimize_options *o, struct err *e) {
     for (int i = 0; presets[i]; i++) TRY(config_preset(c, "optimize", presets[i], e));
     /* A first measurement is short; who may win is measured again. */
     if (o->search.racing) TRY(config_preset(c, "search.racing", "num_perf_trials=30", e));
-    if (!o->train.verify.measure) TRY(config_preset(c, "measure_performance", "reward_speed_weight=0", e));
+    if (o->train.verify.measure) TRY(config_preset(c, "optimize", "reward_speed_weight=0.5", e));
     if (o->train.sampler.kind == SAMPLER_ENGINE && o->train.sampler.server_type < 0 && o->learn)
         TRY(config_preset(c, "train", "mask_truncated=true", e));
     TRY(train_options_finish(c, &o->train, e));

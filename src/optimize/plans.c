@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct part { /* of a plan, trimmed */
+struct plan_part { /* of a plan, trimmed */
     const char *p;
     size_t n;
 };
 
 /* Splits at commas; returns the number of parts, or 0 when they are too many or one is empty. */
-static int split(const char *plan, struct part out[PLAN_PLACES]) {
+static int split(const char *plan, struct plan_part out[PLAN_PLACES]) {
     int n = 0;
     for (const char *p = plan;; p++) {
         const char *end = p + strcspn(p, ",");
@@ -18,7 +18,7 @@ static int split(const char *plan, struct part out[PLAN_PLACES]) {
         while (a < b && isspace((unsigned char)*a)) a++;
         while (b > a && isspace((unsigned char)b[-1])) b--;
         if (a == b || n == PLAN_PLACES) return 0;
-        out[n++] = (struct part){a, (size_t)(b - a)};
+        out[n++] = (struct plan_part){a, (size_t)(b - a)};
         if (!*end) return n;
         p = end;
     }
@@ -30,7 +30,7 @@ void plans_free(struct plans *p) {
     *p = (struct plans){0};
 }
 
-static struct plan_choice *choice_of(struct plans *p, int place, const struct part *part) {
+static struct plan_choice *choice_of(struct plans *p, int place, const struct plan_part *part) {
     int n = p->place[place].n;
     struct plan_choice *c = p->place[place].choice;
     for (int k = 0; k < n; k++)
@@ -42,7 +42,7 @@ static struct plan_choice *choice_of(struct plans *p, int place, const struct pa
 }
 
 void plans_note(struct plans *p, const char *plan, double pay_off) {
-    struct part part[PLAN_PLACES];
+    struct plan_part part[PLAN_PLACES];
     const int n = plan ? split(plan, part) : 0;
     if (n == 0 || (p->n_places > 0 && n != p->n_places)) return;
     p->n_places = n;
@@ -71,7 +71,7 @@ bool plans_draw(const struct plans *p, struct rng *r, struct str *out) {
 }
 
 bool plans_change(const struct plans *p, const char *plan, struct rng *r, struct str *out) {
-    struct part part[PLAN_PLACES];
+    struct plan_part part[PLAN_PLACES];
     int others = 0;
     if (split(plan, part) != p->n_places || p->n_places == 0) return false;
     for (int i = 0; i < p->n_places; i++) others += p->place[i].n - 1;

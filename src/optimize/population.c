@@ -11,23 +11,23 @@ void population_free(struct population *p) {
     *p = (struct population){0};
 }
 
-struct candidate *population_add(struct population *p, const struct candidate *c) {
+struct search_candidate *population_add(struct population *p, const struct search_candidate *c) {
     if (p->n == p->cap) p->c = xrealloc(p->c, (size_t)(p->cap = p->cap ? 2 * p->cap : 64) * sizeof *p->c);
     p->c[p->n] = *c;
     p->c[p->n].id = p->n;
     return &p->c[p->n++];
 }
 
-int population_same(const struct population *p, const struct candidate *c, int before) {
+int population_same(const struct population *p, const struct search_candidate *c, int before) {
     for (int i = 0; c->kernel && i < before; i++) {
-        const struct candidate *other = &p->c[i];
+        const struct search_candidate *other = &p->c[i];
         if (!other->kernel || other->same_as >= 0) continue;
         if (p->novelty ? digest_equal(&other->normal, &c->normal) : strcmp(other->kernel, c->kernel) == 0) return i;
     }
     return -1;
 }
 
-double candidate_speed(const struct candidate *c) {
+double candidate_speed(const struct search_candidate *c) {
     if (!c->correct) return 0;
     return c->estimate.n > 0 ? estimate_bounds(&c->estimate).ratio : 1e-9;
 }
@@ -44,11 +44,11 @@ int population_best(const struct population *p) {
     return best;
 }
 
-static bool is_of(const struct candidate *c, int island) {
+static bool is_of(const struct search_candidate *c, int island) {
     return c->same_as < 0 && (island == ANY_ISLAND || c->island == island);
 }
 
-static bool same_plan(const struct candidate *a, const struct candidate *b) {
+static bool same_plan(const struct search_candidate *a, const struct search_candidate *b) {
     return a->plan && b->plan ? strcmp(a->plan, b->plan) == 0 : a->plan == b->plan;
 }
 
@@ -69,11 +69,11 @@ int population_elites(const struct population *p, int island, int *out, int most
     CLEANUP_FREE double *value = xcalloc((size_t)most + 1, sizeof *value);
     int n = 0;
     for (int i = 0; i < p->n; i++) {
-        const struct candidate *c = &p->c[i];
+        const struct search_candidate *c = &p->c[i];
         bool is_elite = is_of(c, island) && c->correct;
         const double speed = candidate_speed(c);
         for (int k = 0; k < p->n && is_elite; k++) {
-            const struct candidate *o = &p->c[k];
+            const struct search_candidate *o = &p->c[k];
             if (k == i || !o->correct || !is_of(o, island) || !same_plan(o, c)) continue;
             const double its = candidate_speed(o);
             is_elite = its < speed || (its == speed && k > i);
@@ -100,7 +100,7 @@ int population_draw_elite(const struct population *p, int island, int not_this, 
 }
 
 /* How far a failed answer came: stages, and the share of the tests. What tried to cheat is not shown to anybody. */
-static double came_so_far(const struct candidate *c) {
+static double came_so_far(const struct search_candidate *c) {
     const struct verdict *v = candidate_verdict(c);
     if (!v || c->correct || !c->kernel) return -1;
     const char class = outcome_class(v->outcome);

@@ -8,18 +8,18 @@
 #include "optimize/candidate.h"
 
 struct population { /* zero at first */
-    struct candidate *c;
+    struct search_candidate *c;
     int n, cap;
     bool novelty; /* true: equal normal forms count as equal answers; else equal sources do */
 };
 void population_free(struct population *p);
 /* Takes the candidate over, whose id becomes its place. */
-struct candidate *population_add(struct population *p, const struct candidate *c);
+struct search_candidate *population_add(struct population *p, const struct search_candidate *c);
 /* The first of those in front of `before` that counts as the same answer; -1: none does. */
-int population_same(const struct population *p, const struct candidate *c, int before);
+int population_same(const struct population *p, const struct search_candidate *c, int before);
 
 /* The mean of the ratio; 0 for a candidate that is not correct, 1e-9 for a correct one that was not timed. */
-double candidate_speed(const struct candidate *c);
+double candidate_speed(const struct search_candidate *c);
 /* The fastest correct candidate, the first of equals; -1: none is correct. */
 int population_best(const struct population *p);
 

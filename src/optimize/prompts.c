@@ -12,8 +12,8 @@
 static const char *comment_of(const struct actor *a) { return a->backend && a->backend->is_module ? "#" : "//"; }
 
 /* The result of an attempt. Its speed is that of all its measurements. */
-static enum status say_result(const struct actor *a, const struct task *t, const struct candidate *c, bool full,
-                              struct str *out, struct err *e) {
+static enum status say_result(const struct actor *a, const struct search_task *t, const struct search_candidate *c,
+                              bool full, struct str *out, struct err *e) {
     struct verdict v = *candidate_verdict(c);
     if (c->estimate.n > 0) v.speedup = estimate_bounds(&c->estimate).ratio;
     if (!full) {
@@ -66,7 +66,7 @@ static void say_failures(const struct population *p, struct str *out) {
 }
 
 /* What a full prompt has behind the parts of version 1. */
-static void say_more(const struct actor *a, const struct task *t, const struct arm_choice *c, struct str *out) {
+static void say_more(const struct actor *a, const struct search_task *t, const struct arm_choice *c, struct str *out) {
     const char *mark = comment_of(a);
     if (t->n_shapes > 1) {
         str_adds(out, "\n\nThe answer must be right, and is timed, with the inputs of all of these:");
@@ -90,14 +90,14 @@ static void say_more(const struct actor *a, const struct task *t, const struct a
 
 /* ---- making -------------------------------------------------------------------------------------------------------*/
 
-static enum status find_examples(const struct actor *a, const struct task *t, const struct prompt_example **out, int *n,
-                                 struct err *e) {
+static enum status find_examples(const struct actor *a, const struct search_task *t, const struct prompt_example **out,
+                                 int *n, struct err *e) {
     if (a->raicl) return raicl_examples(a->raicl, &t->shape[0], out, n, e);
     *n = prompt_examples(a->backend ? a->backend->name : "c", 1, out);
     return ST_OK;
 }
 
-static enum status make(const struct actor *a, const struct task *t, const struct arm_choice *c, bool full,
+static enum status make(const struct actor *a, const struct search_task *t, const struct arm_choice *c, bool full,
                         struct arena *arena, struct prompt_made *out, struct err *e) {
     struct prompt_attempt attempts[PARENTS_MAX];
     struct prompt_input in = {
@@ -106,7 +106,7 @@ static enum status make(const struct actor *a, const struct task *t, const struc
     if (!a->backend || !a->backend->is_module) TRY(verifier_spec(a->verifier, &t->shape[0], &in.spec, e));
     if (c->arm == ARM_EXAMPLES) TRY(find_examples(a, t, &in.examples, &in.n_examples, e));
     for (int i = 0; c->arm != ARM_PLAN && i < c->n_parents; i++) {
-        const struct candidate *p = &t->found.c[c->parent[i]];
+        const struct search_candidate *p = &t->found.c[c->parent[i]];
         CLEANUP_STR struct str result = STR_INIT;
         TRY(say_result(a, t, p, full, &result, e));
         attempts[in.n_attempts++] =
@@ -127,8 +127,8 @@ static enum status make(const struct actor *a, const struct task *t, const struc
     return ST_OK;
 }
 
-enum status prompts_make(const struct actor *a, const struct task *t, struct arm_choice *c, bool full, int max_tokens,
-                         struct arena *arena, struct prompt_made *out, struct err *e) {
+enum status prompts_make(const struct actor *a, const struct search_task *t, struct arm_choice *c, bool full,
+                         int max_tokens, struct arena *arena, struct prompt_made *out, struct err *e) {
     int64_t longest = a->o.prompt_tokens > 0 ? a->o.prompt_tokens : INT64_MAX;
     if (!a->texts.fn) longest = i64_min(longest, (int64_t)model_cfg(a->model)->max_positions - max_tokens);
     for (;;) {

@@ -13,7 +13,7 @@ struct prompt_made {
 /* full: the messages say what is known of time, limits, loops and failures, and ask for a plan; else they have the
  * formats of version 1, which models were trained on. max_tokens: of the answer; what does not fit is left out. The
  * choice is changed to ARM_PLAIN where what it shows does not fit. ST_INVALID: the problem alone does not fit. */
-enum status prompts_make(const struct actor *a, const struct task *t, struct arm_choice *c, bool full, int max_tokens,
-                         struct arena *arena, struct prompt_made *out, struct err *e) MUST_USE;
+enum status prompts_make(const struct actor *a, const struct search_task *t, struct arm_choice *c, bool full,
+                         int max_tokens, struct arena *arena, struct prompt_made *out, struct err *e) MUST_USE;
 
 #endif

@@ -17,7 +17,7 @@ enum { LINE_MAX_BYTES = 16 << 20, FINALISTS_MAX = 16, LEAST_TRIALS = 10 };
 static const char *const modes[PROOF_MODES] = {"default", "max-autotune"};
 
 double proof_seconds(const struct optimize_options *o) {
-    return o->proof.seconds > 0 ? o->proof.seconds : fmax(60, 0.1 * o->budget_s);
+    return o->proof.seconds > 0 ? o->proof.seconds : fmax(120, 0.1 * o->budget_s);
 }
 
 /* A measurement of one answer to one shape in one process. */
@@ -126,14 +126,14 @@ static struct verify_options judged_so(const struct optimize_options *o) {
     return v;
 }
 
-struct wanted { /* what a process is to measure; arrays as long as n */
+struct proof_wanted { /* what a process is to measure; arrays as long as n */
     struct verify_item *item;
     struct proof_row *row;
     size_t n, cap;
     struct arena arena; /* of sources */
 };
-static void want(struct wanted *w, const struct proving *x, int process, int task, int id, const char *source) {
-    const struct task *t = &x->tasks->items[task];
+static void want(struct proof_wanted *w, const struct proving *x, int process, int task, int id, const char *source) {
+    const struct search_task *t = &x->tasks->items[task];
     for (int k = 0; k < t->n_shapes; k++) {
         if (find(x, process, task, id, k)) continue;
         if (w->n == w->cap) {
@@ -146,7 +146,7 @@ static void want(struct wanted *w, const struct proving *x, int process, int tas
     }
 }
 
-static enum status keep(struct proving *x, struct wanted *w, size_t from, size_t to, struct err *e) {
+static enum status keep(struct proving *x, struct proof_wanted *w, size_t from, size_t to, struct err *e) {
     CLEANUP_STR struct str lines = STR_INIT;
     for (size_t i = from; i < to; i++) {
         w->row[i].verdict = w->item[i].verdict;
@@ -158,7 +158,7 @@ static enum status keep(struct proving *x, struct wanted *w, size_t from, size_t
 }
 
 /* Measures what is wanted in a fresh verifier, the answers to one problem together. Frees w. */
-static enum status measure(struct proving *x, struct wanted *w, const struct verify_options *vo, struct err *e) {
+static enum status measure(struct proving *x, struct proof_wanted *w, const struct verify_options *vo, struct err *e) {
     struct verifier *v = NULL;
     enum status st = w->n > 0 ? verifier_open(vo, &v, e) : ST_OK;
     if (v) {
@@ -188,8 +188,8 @@ static enum status measure(struct proving *x, struct wanted *w, const struct ver
 /* The measurement of a candidate in a process, over all shapes, into an estimate. False: it was not judged there, it
  * failed, or it was not timed; *failed: it is wrong. */
 static bool take(const struct proving *x, int process, int task, int id, struct estimate *out, bool *failed) {
-    const struct task *t = &x->tasks->items[task];
-    struct candidate c = {.correct = true};
+    const struct search_task *t = &x->tasks->items[task];
+    struct search_candidate c = {.correct = true};
     struct verdict v[SHAPES_MAX];
     for (int k = 0; k < t->n_shapes; k++) {
         const struct verdict *found = find(x, process, task, id, k);
@@ -225,7 +225,7 @@ static void find_finalists(struct proving *x, int task) {
         int next = -1;
         double best = 0;
         for (int i = 0; i < p->n; i++) {
-            const struct candidate *c = &p->c[i];
+            const struct search_candidate *c = &p->c[i];
             if (taken[i] || !c->correct || c->same_as >= 0) continue;
             /* The lower end: who was measured once had luck. */
             const double value = c->estimate.n > 0 ? estimate_bounds(&c->estimate).low : 1e-9;
@@ -266,7 +266,7 @@ static void choose(struct proving *x, int task) {
 
 static enum status choosing_process(struct proving *x, struct err *e) {
     const struct verify_options vo = judged_so(x->o);
-    struct wanted w = {0};
+    struct proof_wanted w = {0};
     for (int t = 0; t < x->tasks->n; t++)
         for (int i = 0; i < x->n_finalists[t]; i++) {
             const int id = x->finalist[t][i];
@@ -277,7 +277,7 @@ static enum status choosing_process(struct proving *x, struct err *e) {
 
 static enum status reporting_process(struct proving *x, int process, struct err *e) {
     const struct verify_options vo = judged_so(x->o);
-    struct wanted w = {0};
+    struct proof_wanted w = {0};
     for (int t = 0; t < x->tasks->n; t++) {
         const int ids[] = {x->winner[t], x->runner_up[t]};
         for (int i = 0; i < 2; i++)
@@ -303,7 +303,7 @@ static char *compiled_answer(struct arena *a, const struct problem *p, const cha
 /* torch.compile's code as answers, in one process of its own for all tasks and both modes. */
 static enum status compile_process(struct proving *x, struct err *e) {
     struct verify_options vo = judged_so(x->o);
-    struct wanted w = {0};
+    struct proof_wanted w = {0};
     if (!backend_info(vo.backend)->is_module) vo.backend = vo.backend == BACKEND_c ? BACKEND_torch_cpu : BACKEND_cuda;
     vo.allow_library = true;
     vo.lint_strict = false;
@@ -362,7 +362,7 @@ static double middle(double *v, int n) {
 
 /* Ratios shape by shape, and against the runner-up where both were measured in one process. */
 static void read_details(const struct proving *x, int task, struct proof *out) {
-    const struct task *t = &x->tasks->items[task];
+    const struct search_task *t = &x->tasks->items[task];
     const int most = x->o->proof.processes;
     CLEANUP_FREE double *eager = xcalloc((size_t)most + 1, sizeof *eager),
                         *kernel = xcalloc((size_t)most + 1, sizeof *kernel);

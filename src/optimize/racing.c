@@ -1,7 +1,7 @@
 #include "optimize/racing.h"
 
 /* Whether a candidate was timed, and its interval reaches that of the leader. */
-static bool may_win(const struct candidate *c, const struct bounds *lead) {
+static bool may_win(const struct search_candidate *c, const struct bounds *lead) {
     return c->same_as < 0 && c->correct && c->estimate.n > 0 && estimate_bounds(&c->estimate).high >= lead->low;
 }
 
@@ -16,7 +16,7 @@ int race_next(const struct population *p, int *out) {
     for (int k = 0; k < (n + 1) / 2 && k < RACE_MOST; k++) { /* the better half, the best first */
         int next = -1;
         for (int i = 0; i < p->n; i++) {
-            const struct candidate *c = &p->c[i];
+            const struct search_candidate *c = &p->c[i];
             if (taken[i] || !may_win(c, &lead)) continue;
             if (next < 0 || candidate_speed(c) > candidate_speed(&p->c[next])) next = i;
         }

@@ -12,12 +12,12 @@ enum { LINE_MAX_BYTES = 64 << 20, VERSION = 1 };
 
 /* ---- waves.jsonl --------------------------------------------------------------------------------------------------*/
 
-static void put_header(const struct search *s, struct str *out) {
+static void put_header(const struct answer_search *s, struct str *out) {
     js_begin(out, NULL, '{');
     js_put_i64(out, "version", VERSION);
     js_begin(out, "tasks", '[');
     for (int i = 0; i < s->tasks->n; i++) {
-        const struct task *t = &s->tasks->items[i];
+        const struct search_task *t = &s->tasks->items[i];
         js_begin(out, NULL, '{');
         js_put_str(out, "task", t->key);
         js_begin(out, "shapes", '[');
@@ -31,7 +31,8 @@ static void put_header(const struct search *s, struct str *out) {
     str_addc(out, '\n');
 }
 
-static enum status check_header(const struct search *s, const char *line, size_t n, const char *path, struct err *e) {
+static enum status check_header(const struct answer_search *s, const char *line, size_t n, const char *path,
+                                struct err *e) {
     CLEANUP_STR struct str mine = STR_INIT;
     CLEANUP_JSON json_t *row = NULL;
     int64_t version;
@@ -48,7 +49,7 @@ static enum status check_header(const struct search *s, const char *line, size_t
         path, s->dir);
 }
 
-static enum status read_wave(struct search *s, const json_t *row, const char *where, struct err *e) {
+static enum status read_wave(struct answer_search *s, const json_t *row, const char *where, struct err *e) {
     struct search_state *x = &s->state;
     int64_t wave;
     TRY(js_get_i64(row, where, "wave", &wave, e));
@@ -64,7 +65,7 @@ static enum status read_wave(struct search *s, const json_t *row, const char *wh
 
 /* Reads the waves that have happened, but none from `most` on. *keep: the bytes that the others and the header take; 0:
  * there is no header yet. */
-static enum status read_waves(struct search *s, const char *path, int most, int64_t *keep, struct err *e) {
+static enum status read_waves(struct answer_search *s, const char *path, int most, int64_t *keep, struct err *e) {
     struct jsonl_reader *r = NULL;
     enum status st = ST_OK;
     *keep = 0;
@@ -96,7 +97,7 @@ static enum status read_waves(struct search *s, const char *path, int most, int6
 
 /* ---- candidates.jsonl ---------------------------------------------------------------------------------------------*/
 
-void record_put_again(const struct task *t, const struct candidate *c, int wave, const struct verdict *v,
+void record_put_again(const struct search_task *t, const struct search_candidate *c, int wave, const struct verdict *v,
                       struct str *out) {
     js_begin(out, NULL, '{');
     js_put_str(out, "task", t->key);
@@ -109,7 +110,7 @@ void record_put_again(const struct task *t, const struct candidate *c, int wave,
     str_addc(out, '\n');
 }
 
-static struct task *task_of(const struct search *s, const json_t *row, const char *where, struct err *e) {
+static struct search_task *task_of(const struct answer_search *s, const json_t *row, const char *where, struct err *e) {
     const char *key;
     if (js_get_str(row, where, "task", &key, e) != ST_OK) return NULL;
     for (int i = 0; i < s->tasks->n; i++)
@@ -118,7 +119,7 @@ static struct task *task_of(const struct search *s, const json_t *row, const cha
     return NULL;
 }
 
-static enum status read_again(struct task *t, const json_t *row, const char *where, struct err *e) {
+static enum status read_again(struct search_task *t, const json_t *row, const char *where, struct err *e) {
     struct verdict v[SHAPES_MAX];
     int64_t id;
     json_t *all;
@@ -132,8 +133,8 @@ static enum status read_again(struct task *t, const json_t *row, const char *whe
     return ST_OK;
 }
 
-static enum status read_candidate(struct task *t, const json_t *row, const char *where, struct err *e) {
-    struct candidate c;
+static enum status read_candidate(struct search_task *t, const json_t *row, const char *where, struct err *e) {
+    struct search_candidate c;
     enum status st = candidate_get(row, where, t->weight, t->n_shapes, &c, e);
     if (st == ST_OK && c.id != t->found.n)
         st = FAIL(e, ST_PARSE, "%s: id: expected %d, got %d", where, t->found.n, c.id);
@@ -152,16 +153,16 @@ struct wave_edge {
     int wave; /* that the task's last lines were of; -1: none yet */
     double before;
 };
-static void end_wave(struct task *t, struct wave_edge *x) {
+static void end_wave(struct search_task *t, struct wave_edge *x) {
     const int best = population_best(&t->found);
     if (x->wave < 0) return;
     share_note(t, x->before, best < 0 ? 0 : candidate_speed(&t->found.c[best]));
     t->waves++;
 }
 
-static enum status read_line(struct search *s, const json_t *row, const char *where, struct wave_edge *edge,
+static enum status read_line(struct answer_search *s, const json_t *row, const char *where, struct wave_edge *edge,
                              struct err *e) {
-    struct task *t = task_of(s, row, where, e);
+    struct search_task *t = task_of(s, row, where, e);
     int64_t wave;
     if (!t) return ST_PARSE;
     TRY(js_get_i64(row, where, "wave", &wave, e));
@@ -176,7 +177,7 @@ static enum status read_line(struct search *s, const json_t *row, const char *wh
 }
 
 /* Reads the lines of waves that have happened; *keep: the bytes that they take. */
-static enum status read_candidates(struct search *s, const char *path, int64_t *keep, struct err *e) {
+static enum status read_candidates(struct answer_search *s, const char *path, int64_t *keep, struct err *e) {
     struct jsonl_reader *r = NULL;
     enum status st = ST_OK;
     *keep = 0;
@@ -207,7 +208,7 @@ static enum status read_candidates(struct search *s, const char *path, int64_t *
 
 /* ---- both ---------------------------------------------------------------------------------------------------------*/
 
-enum status record_open(struct search *s, int most, struct err *e) {
+enum status record_open(struct answer_search *s, int most, struct err *e) {
     CLEANUP_FREE char *waves = fs_join(s->dir, "waves.jsonl"), *candidates = fs_join(s->dir, "candidates.jsonl");
     CLEANUP_STR struct str header = STR_INIT;
     int64_t keep_waves, keep;
@@ -222,7 +223,7 @@ enum status record_open(struct search *s, int most, struct err *e) {
     return jsonl_append(s->waves, header.p, header.len, e);
 }
 
-enum status record_wave(struct search *s, const struct str *lines, struct err *e) {
+enum status record_wave(struct answer_search *s, const struct str *lines, struct err *e) {
     struct search_state *x = &s->state;
     CLEANUP_STR struct str line = STR_INIT;
     const double now = clock_now_s();

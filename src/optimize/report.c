@@ -24,7 +24,7 @@ static const struct backend_info *backend_of(const struct report *r) {
 }
 
 void report_line(const struct report *r, int task, struct str *out) {
-    const struct task *t = &r->tasks->items[task];
+    const struct search_task *t = &r->tasks->items[task];
     const struct proof *p = &r->proof[task];
     str_addf(out, "%s: ", t->key);
     if (t->trouble)
@@ -59,7 +59,7 @@ static void put_bounds(struct str *out, const char *key, const struct bounds *b)
     js_end(out, '}');
 }
 
-static void put_shapes(const struct task *t, const struct proof *p, struct str *out) {
+static void put_shapes(const struct search_task *t, const struct proof *p, struct str *out) {
     js_begin(out, "shapes", '[');
     for (int k = 0; k < t->n_shapes; k++) {
         js_begin(out, NULL, '{');
@@ -100,7 +100,7 @@ static void put_environment(const struct report *r, struct str *out) {
 }
 
 static void put_task(const struct report *r, int task, struct str *out) {
-    const struct task *t = &r->tasks->items[task];
+    const struct search_task *t = &r->tasks->items[task];
     const struct proof *p = &r->proof[task];
     CLEANUP_STR struct str command = STR_INIT;
     js_put_str(out, "task", t->key);
@@ -146,7 +146,7 @@ static void md_compiled(const struct proof *p, struct str *md) {
 }
 
 static void md_proof(const struct report *r, int task, struct str *md) {
-    const struct task *t = &r->tasks->items[task];
+    const struct search_task *t = &r->tasks->items[task];
     const struct proof *p = &r->proof[task];
     if (p->winner < 0 || !p->timed) return;
     str_addf(md,
@@ -177,7 +177,7 @@ static void md_lineage(const struct report *r, int task, struct str *md) {
         "\n## Where the winner comes from\n\n| answer | came from | prompt | speed when found | verdicts by then |\n"
         "|---:|---|---|---:|---:|\n");
     for (int steps = 0; id >= 0 && steps < 50; steps++) {
-        const struct candidate *c = &p->c[id];
+        const struct search_candidate *c = &p->c[id];
         str_addf(md, "| %d | ", id);
         for (int i = 0; i < c->n_parents; i++) str_addf(md, "%s%d", i ? ", " : "", c->parent[i]);
         str_addf(md, "%s | %s | ", c->n_parents ? "" : "nobody", arm_text(c->arm));
@@ -189,7 +189,7 @@ static void md_lineage(const struct report *r, int task, struct str *md) {
 }
 
 static void md_task(const struct report *r, int task, struct str *md) {
-    const struct task *t = &r->tasks->items[task];
+    const struct search_task *t = &r->tasks->items[task];
     CLEANUP_STR struct str line = STR_INIT, command = STR_INIT;
     report_line(r, task, &line);
     str_addf(md, "# %s\n\n%s.\n\n%lld verdicts of %lld answers; the whole search: %lld verdicts in %.0f s.\n", t->key,
@@ -210,7 +210,7 @@ static void md_task(const struct report *r, int task, struct str *md) {
 /* ---- HTML ---------------------------------------------------------------------------------------------------------*/
 
 /* Best so far against verdicts and against seconds; what was not timed is left out. */
-static void html_charts(const struct task *t, struct str *out) {
+static void html_charts(const struct search_task *t, struct str *out) {
     const struct population *p = &t->found;
     double *x = xcalloc((size_t)p->n + 1, sizeof *x), *s = xcalloc((size_t)p->n + 1, sizeof *s),
            *y = xcalloc((size_t)p->n + 1, sizeof *y);
@@ -236,7 +236,7 @@ static void html_charts(const struct task *t, struct str *out) {
     free(y);
 }
 
-static void html_arms(const struct task *t, struct str *out) {
+static void html_arms(const struct search_task *t, struct str *out) {
     static const char *const columns[] = {"prompt", "answers", "new", "correct", "best", "mean pay-off"};
     struct arms arms;
     arms_count(t, &arms);
@@ -246,7 +246,7 @@ static void html_arms(const struct task *t, struct str *out) {
         int n = 0, fresh = 0, correct = 0;
         double best = 0;
         for (int i = 0; i < t->found.n; i++) {
-            const struct candidate *c = &t->found.c[i];
+            const struct search_candidate *c = &t->found.c[i];
             if ((int)c->arm != k) continue;
             n++;
             fresh += c->same_as < 0;
@@ -267,7 +267,7 @@ static void html_arms(const struct task *t, struct str *out) {
     arms_free(&arms);
 }
 
-static void html_row(const struct candidate *c, bool is_winner, struct str *out) {
+static void html_row(const struct search_candidate *c, bool is_winner, struct str *out) {
     const struct verdict *v = candidate_verdict(c);
     CLEANUP_STR struct str parents = STR_INIT;
     for (int i = 0; i < c->n_parents; i++) str_addf(&parents, "%s%d", i ? ", " : "", c->parent[i]);
@@ -316,7 +316,7 @@ static void html_answers(const struct report *r, int task, struct str *out) {
 }
 
 static void html_task(const struct report *r, int task, struct str *out) {
-    const struct task *t = &r->tasks->items[task];
+    const struct search_task *t = &r->tasks->items[task];
     CLEANUP_STR struct str line = STR_INIT, title = STR_INIT, limits = STR_INIT;
     str_addf(&title, "kernelrl optimize: %s", t->key);
     page_begin(out, title.p);
@@ -405,7 +405,7 @@ static void md_all(const struct report *r, const struct totals *x, struct str *m
              score_geomean(x->all, x->n), exp(x->log_sum / n), exp(x->log_or_eager / n));
     str_adds(md, "| problem | verdicts | speed | interval | |\n|---|---:|---:|---|---|\n");
     for (int i = 0; i < r->tasks->n; i++) {
-        const struct task *t = &r->tasks->items[i];
+        const struct search_task *t = &r->tasks->items[i];
         const struct proof *p = &r->proof[i];
         str_addf(md, "| %s | %lld | ", t->key, (long long)t->spent);
         if (p->timed)
@@ -426,7 +426,7 @@ static void html_all(const struct report *r, const struct totals *x, struct str 
     str_adds(out, "</p>\n");
     page_table_begin(out, columns, ARRAY_LEN(columns));
     for (int i = 0; i < r->tasks->n; i++) {
-        const struct task *t = &r->tasks->items[i];
+        const struct search_task *t = &r->tasks->items[i];
         CLEANUP_STR struct str line = STR_INIT;
         report_line(r, i, &line);
         page_row_begin(out, r->proof[i].faster ? "best" : r->proof[i].winner >= 0 ? "good" : "bad");

@@ -17,7 +17,7 @@
 /* ---- opening ------------------------------------------------------------------------------------------------------*/
 
 /* The problems themselves: who fails has no answer, and nobody works on it. One alone is the user's, and an error. */
-static enum status check_problems(struct search *s, struct err *e) {
+static enum status check_problems(struct answer_search *s, struct err *e) {
     if (s->session.actor.backend->is_module) return ST_OK; /* they are known when the first answers are judged */
     for (int i = 0; i < s->tasks->n; i++)
         for (int k = 0; k < s->tasks->items[i].n_shapes; k++) {
@@ -35,11 +35,11 @@ static enum status check_problems(struct search *s, struct err *e) {
 }
 
 /* What bounds the problems, where prompts are to say so. A problem that it cannot be found for has a prompt without. */
-static void find_limits(struct search *s) {
+static void find_limits(struct answer_search *s) {
     char hardware[160], device[40];
     search_hardware(s, hardware, sizeof hardware, device, sizeof device);
     for (int i = 0; i < s->tasks->n && s->full_prompts; i++) {
-        struct task *t = &s->tasks->items[i];
+        struct search_task *t = &s->tasks->items[i];
         struct err why;
         if (t->trouble) continue;
         if (limits_find(t->shape[0].code, device, &t->limits, &why) != ST_OK)
@@ -47,7 +47,7 @@ static void find_limits(struct search *s) {
     }
 }
 
-static enum status open_records(struct search *s, struct err *e) {
+static enum status open_records(struct answer_search *s, struct err *e) {
     CLEANUP_FREE char *journal = fs_join(s->dir, "verdicts.jsonl");
     int learned = INT32_MAX;
     if (s->o->learn) TRY(learner_open(s, &s->learner, &learned, e));
@@ -66,11 +66,11 @@ static bool begins_with_adapter(const struct optimize_options *o) {
 }
 
 enum status search_open(const struct optimize_options *o, struct tasks *t, const char *dir, const volatile bool *cancel,
-                        struct search **out, struct err *e) {
+                        struct answer_search **out, struct err *e) {
     CLEANUP_FREE char *replies = fs_join(dir, "replies.jsonl");
-    struct search *s = xcalloc(1, sizeof *s);
+    struct answer_search *s = xcalloc(1, sizeof *s);
     enum status st;
-    *s = (struct search){.o = o, .train = o->train, .tasks = t, .dir = dir, .cancel = cancel, .stop = cancel};
+    *s = (struct answer_search){.o = o, .train = o->train, .tasks = t, .dir = dir, .cancel = cancel, .stop = cancel};
     s->since_s = clock_now_s();
     s->train.overlap = OVERLAP_OFF; /* a wave is sampled, then judged */
     s->train.sampler.replies = replies;
@@ -93,7 +93,7 @@ enum status search_open(const struct optimize_options *o, struct tasks *t, const
     return st;
 }
 
-void search_close(struct search *s) {
+void search_close(struct answer_search *s) {
     if (!s) return;
     learner_close(s->learner);
     journal_close(s->journal);
@@ -103,25 +103,26 @@ void search_close(struct search *s) {
     free(s);
 }
 
-struct search_state search_state(const struct search *s) {
+struct search_state search_state(const struct answer_search *s) {
     struct search_state x = s->state;
     if (s->session.texts) x.usage = texts_usage(s->session.texts);
     return x;
 }
 
-void search_hardware(const struct search *s, char *hardware, size_t hardware_size, char *device, size_t device_size) {
+void search_hardware(const struct answer_search *s, char *hardware, size_t hardware_size, char *device,
+                     size_t device_size) {
     verifier_hardware(s->session.verifier, hardware, hardware_size, device, device_size);
 }
 
 /* ---- waves --------------------------------------------------------------------------------------------------------*/
 
-static void say_wave(const struct search *s, const struct wave *w) {
+static void say_wave(const struct answer_search *s, const struct wave *w) {
     CLEANUP_STR struct str line = STR_INIT;
     const struct search_state *x = &s->state;
     str_addf(&line, "wave %d: %lld verdicts of %lld answers, %.0f s", x->waves, (long long)x->spent,
              (long long)x->sampled, x->elapsed_s);
     for (int i = 0; i < w->n_shares; i++) {
-        const struct task *t = &s->tasks->items[w->share[i].task];
+        const struct search_task *t = &s->tasks->items[w->share[i].task];
         const int best = population_best(&t->found);
         str_addf(&line, "%s%s ", i ? ", " : "; ", t->key);
         if (best < 0)
@@ -135,7 +136,7 @@ static void say_wave(const struct search *s, const struct wave *w) {
     log_info("%s", line.p);
 }
 
-static enum status one_wave(struct search *s, struct wave *w, struct err *e) {
+static enum status one_wave(struct answer_search *s, struct wave *w, struct err *e) {
     CLEANUP_STR struct str races = STR_INIT, lines = STR_INIT;
     CLEANUP_FREE int *first = xcalloc((size_t)s->tasks->n + 1, sizeof *first);
     for (int i = 0; i < s->tasks->n; i++) first[i] = s->tasks->items[i].found.n;
@@ -159,7 +160,7 @@ static enum status one_wave(struct search *s, struct wave *w, struct err *e) {
     return ST_OK;
 }
 
-static enum status waves(struct search *s, struct err *e) {
+static enum status waves(struct answer_search *s, struct err *e) {
     for (;;) {
         struct wave w = {0};
         const struct search_state *x = &s->state;
@@ -173,7 +174,7 @@ static enum status waves(struct search *s, struct err *e) {
     }
 }
 
-enum status search_run(struct search *s, struct err *e) {
+enum status search_run(struct answer_search *s, struct err *e) {
     struct deadline *d = NULL;
     if (s->o->budget_s > 0) {
         const double used_s = s->state.elapsed_s + clock_now_s() - s->since_s; /* opening counts, too */

@@ -8,14 +8,14 @@
 #include "optimize/task.h"
 #include "remote/remote.h"
 
-struct search;
+struct answer_search;
 /* Opens model (or server), verifier and the files in DIR, which exists, and reads what is there back into the tasks.
  * ST_INVALID: they are of another search (other problems or shapes). */
 enum status search_open(const struct optimize_options *o, struct tasks *t, const char *dir, const volatile bool *cancel,
-                        struct search **out, struct err *e) MUST_USE;
+                        struct answer_search **out, struct err *e) MUST_USE;
 /* Waves until the budget is spent. ST_CANCELLED when *cancel turned true; what has happened is on disk. */
-enum status search_run(struct search *s, struct err *e) MUST_USE;
-void search_close(struct search *s); /* NULL is fine */
+enum status search_run(struct answer_search *s, struct err *e) MUST_USE;
+void search_close(struct answer_search *s); /* NULL is fine */
 
 struct search_state {
     int waves;
@@ -23,8 +23,9 @@ struct search_state {
     int64_t spent, sampled, tokens, measured; /* measured: again, for the race */
     struct remote_usage usage;                /* of a server; zero without one */
 };
-struct search_state search_state(const struct search *s);
+struct search_state search_state(const struct answer_search *s);
 /* What answers run on, "cuda:0" or "cpu", and its name. */
-void search_hardware(const struct search *s, char *hardware, size_t hardware_size, char *device, size_t device_size);
+void search_hardware(const struct answer_search *s, char *hardware, size_t hardware_size, char *device,
+                     size_t device_size);
 
 #endif

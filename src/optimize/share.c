@@ -8,7 +8,7 @@
 enum { SAMPLES_A_VERDICT = 8, LEAST_ANSWERS = 4 };
 
 int64_t share_left(const struct optimize_options *o, const struct tasks *t, int task, int64_t spent_by_all) {
-    const struct task *x = &t->items[task];
+    const struct search_task *x = &t->items[task];
     if (x->trouble) return 0;
     if (o->verdicts == 0) return INT64_MAX;
     const int64_t each = (o->verdicts + t->n - 1) / t->n, all = o->verdicts - spent_by_all;
@@ -17,20 +17,20 @@ int64_t share_left(const struct optimize_options *o, const struct tasks *t, int 
     return i64_max(0, o->search.share == SHARE_EQUAL ? i64_min(each - x->spent, all) : all);
 }
 
-void share_note(struct task *t, double before, double after) {
+void share_note(struct search_task *t, double before, double after) {
     const double gain = after <= 0 ? 0 : before <= 0 ? FIRST_GAIN : log(fmax(1, after / before));
     t->gain = 0.5 * t->gain + 0.5 * gain;
 }
 
 /* Higher: earlier. An untried problem is hoped for most; one that was worked on long without gain least. */
-static double hope(const struct optimize_options *o, const struct task *t) {
+static double hope(const struct optimize_options *o, const struct search_task *t) {
     if (o->search.share == SHARE_EQUAL) return -(double)t->spent - 1e-3 * (double)t->sampled;
     if (t->waves == 0) return 2 * FIRST_GAIN;
     return t->gain + 0.3 / sqrt(1.0 + t->waves);
 }
 
 /* Answers to a task: as many as a wave has, less where little of the budget is left. Some will be known already. */
-static int answers_for(const struct optimize_options *o, const struct task *t, int64_t left,
+static int answers_for(const struct optimize_options *o, const struct search_task *t, int64_t left,
                        const struct share_state *s) {
     double n = o->search.wave_answers;
     if (left < INT64_MAX) {

@@ -19,6 +19,6 @@ int share_wave(const struct optimize_options *o, const struct tasks *t, const st
 /* How many more verdicts a task may have; INT64_MAX without a bound. */
 int64_t share_left(const struct optimize_options *o, const struct tasks *t, int task, int64_t spent_by_all);
 /* A wave has changed the speed of a task's best answer from `before` to `after` (0: none was correct). */
-void share_note(struct task *t, double before, double after);
+void share_note(struct search_task *t, double before, double after);
 
 #endif

@@ -29,7 +29,8 @@ static char *stem(struct arena *a, const char *path) {
     return arena_strndup(a, name, str_has_suffix(name, ".py") ? n - 3 : n);
 }
 
-static enum status read_shape(struct arena *a, const json_t *row, const char *where, struct task *t, struct err *e) {
+static enum status read_shape(struct arena *a, const json_t *row, const char *where, struct search_task *t,
+                              struct err *e) {
     const char *label, *code;
     const int s = t->n_shapes;
     TRY(js_get_str(row, where, "label", &label, e));
@@ -42,7 +43,8 @@ static enum status read_shape(struct arena *a, const json_t *row, const char *wh
     return ST_OK;
 }
 
-static enum status read_task(struct arena *a, const char *path, const struct str *text, struct task *t, struct err *e) {
+static enum status read_task(struct arena *a, const char *path, const struct str *text, struct search_task *t,
+                             struct err *e) {
     CLEANUP_JSON json_t *o = NULL;
     json_t *shapes;
     const char *module;
@@ -76,7 +78,7 @@ enum status task_of_file(const char *path, const char *module, struct tasks *out
 void tasks_of_problems(const struct problem *const *problems, int n, struct tasks *out) {
     *out = (struct tasks){.items = xcalloc((size_t)n + 1, sizeof *out->items), .n = n};
     for (int i = 0; i < n; i++) {
-        struct task *t = &out->items[i];
+        struct search_task *t = &out->items[i];
         struct problem p = *problems[i];
         p.key = arena_strdup(&out->arena, p.key);
         p.name = arena_strdup(&out->arena, p.name ? p.name : p.key);
@@ -85,7 +87,7 @@ void tasks_of_problems(const struct problem *const *problems, int n, struct task
         char *folder = arena_strdup(&out->arena, p.key);
         for (char *c = folder; *c; c++)
             if (!isalnum((unsigned char)*c) && !strchr("._-", *c)) *c = '_';
-        *t = (struct task){.key = p.key, .folder = folder, .module = "Model", .n_shapes = 1};
+        *t = (struct search_task){.key = p.key, .folder = folder, .module = "Model", .n_shapes = 1};
         t->shape[0] = p;
         t->label[0] = "";
         t->weight[0] = 1;

@@ -7,7 +7,7 @@
 #include "optimize/population.h"
 #include "problem/problem.h"
 
-struct task {
+struct search_task {
     const char *key;                  /* unique: the problem's */
     const char *folder;               /* of its output, below the search's own; "": that one */
     const char *module;               /* the class in the user's file that is made faster: "Model", "Block" */
@@ -27,7 +27,7 @@ struct task {
 struct tasks {
     struct arena arena; /* texts */
     struct problem_set set;
-    struct task *items;
+    struct search_task *items;
     int n;
 };
 void tasks_free(struct tasks *t);

@@ -9,12 +9,12 @@
 #include "rl/rollout/journal.h"
 
 /* Places in the journal: the wave is the step; a measurement for the race is a later turn. */
-static struct journal_place place(const struct search *s, int task, int shape, int number, int turn) {
+static struct journal_place place(const struct answer_search *s, int task, int shape, int number, int turn) {
     return (struct journal_place){
         .step = s->state.waves, .group = task * SHAPES_MAX + shape, .sample = number, .turn = turn};
 }
 
-static enum status judge(struct search *s, struct verify_item *items, const struct journal_place *at, size_t n,
+static enum status judge(struct answer_search *s, struct verify_item *items, const struct journal_place *at, size_t n,
                          struct err *e) {
     const struct verdict_source judge = judge_by(s->session.verifier);
     if (n == 0) return ST_OK;
@@ -24,7 +24,7 @@ static enum status judge(struct search *s, struct verify_item *items, const stru
 /* ---- a wave -------------------------------------------------------------------------------------------------------*/
 
 /* Whether an answer equals one of the same task in front of it in the wave; -1: none, else its place. */
-static int same_in_wave(const struct search *s, const struct wave *w, int i) {
+static int same_in_wave(const struct answer_search *s, const struct wave *w, int i) {
     struct population one = {.n = 1, .novelty = s->o->search.novelty};
     for (int k = 0; k < i; k++) {
         if (w->answer[k].task != w->answer[i].task || w->answer[k].dropped) continue;
@@ -35,7 +35,7 @@ static int same_in_wave(const struct search *s, const struct wave *w, int i) {
 }
 
 /* Decides who is known, gives the candidates their numbers, and counts what will be spent. */
-static void number_answers(struct search *s, struct wave *w) {
+static void number_answers(struct answer_search *s, struct wave *w) {
     CLEANUP_FREE int64_t *spent = xcalloc((size_t)s->tasks->n + 1, sizeof *spent);
     CLEANUP_FREE int *id = xcalloc((size_t)s->tasks->n + 1, sizeof *id);
     int64_t all = s->state.spent;
@@ -45,7 +45,7 @@ static void number_answers(struct search *s, struct wave *w) {
     }
     for (int i = 0; i < w->n; i++) {
         struct wave_answer *x = &w->answer[i];
-        struct task *t = &s->tasks->items[x->task];
+        struct search_task *t = &s->tasks->items[x->task];
         x->c.same_as = population_same(&t->found, &x->c, t->found.n);
         const int earlier = x->c.same_as < 0 ? same_in_wave(s, w, i) : -1;
         if (earlier >= 0) x->c.same_as = w->answer[earlier].c.id;
@@ -64,14 +64,14 @@ static void number_answers(struct search *s, struct wave *w) {
 }
 
 /* Judges one shape of all answers that are correct so far. */
-static enum status judge_shape(struct search *s, struct wave *w, int shape, struct err *e) {
+static enum status judge_shape(struct answer_search *s, struct wave *w, int shape, struct err *e) {
     struct verify_item *items = xcalloc((size_t)w->n + 1, sizeof *items);
     struct journal_place *at = xcalloc((size_t)w->n + 1, sizeof *at);
-    struct candidate **of = xcalloc((size_t)w->n + 1, sizeof *of);
+    struct search_candidate **of = xcalloc((size_t)w->n + 1, sizeof *of);
     size_t n = 0;
     for (int i = 0; i < w->n; i++) {
         struct wave_answer *x = &w->answer[i];
-        const struct task *t = &s->tasks->items[x->task];
+        const struct search_task *t = &s->tasks->items[x->task];
         if (x->dropped || x->c.same_as >= 0 || shape >= t->n_shapes || x->c.n_verdicts != shape) continue;
         if (shape > 0 && x->c.verdict[shape - 1].outcome != OUTCOME_CORRECT) continue;
         items[n] = (struct verify_item){.problem = &t->shape[shape], .source = x->c.kernel};
@@ -87,10 +87,10 @@ static enum status judge_shape(struct search *s, struct wave *w, int shape, stru
 }
 
 /* A known answer has the verdicts of the first one. */
-static void copy_verdicts(const struct search *s, struct wave *w, int i) {
+static void copy_verdicts(const struct answer_search *s, struct wave *w, int i) {
     struct wave_answer *x = &w->answer[i];
     const struct population *p = &s->tasks->items[x->task].found;
-    const struct candidate *first = x->c.same_as < p->n ? &p->c[x->c.same_as] : NULL;
+    const struct search_candidate *first = x->c.same_as < p->n ? &p->c[x->c.same_as] : NULL;
     for (int k = 0; k < i && !first; k++)
         if (w->answer[k].task == x->task && !w->answer[k].dropped && w->answer[k].c.id == x->c.same_as)
             first = &w->answer[k].c;
@@ -98,7 +98,7 @@ static void copy_verdicts(const struct search *s, struct wave *w, int i) {
     for (int k = 0; k < first->n_verdicts; k++) candidate_add_verdict(&x->c, &first->verdict[k]);
 }
 
-enum status wave_judge(struct search *s, struct wave *w, struct err *e) {
+enum status wave_judge(struct answer_search *s, struct wave *w, struct err *e) {
     int shapes = 0;
     number_answers(s, w);
     for (int i = 0; i < w->n_shares; i++) {
@@ -109,7 +109,7 @@ enum status wave_judge(struct search *s, struct wave *w, struct err *e) {
     const struct rollout_params p = session_rollout_params(&s->train);
     for (int i = 0; i < w->n; i++) {
         struct wave_answer *x = &w->answer[i];
-        const struct task *t = &s->tasks->items[x->task];
+        const struct search_task *t = &s->tasks->items[x->task];
         if (x->dropped) continue;
         if (x->c.same_as >= 0) copy_verdicts(s, w, i);
         candidate_judged(&x->c, t->weight, t->n_shapes);
@@ -126,10 +126,10 @@ enum status wave_judge(struct search *s, struct wave *w, struct err *e) {
     return ST_OK;
 }
 
-void wave_take(struct search *s, struct wave *w) {
+void wave_take(struct answer_search *s, struct wave *w) {
     for (int i = 0; i < w->n; i++) {
         struct wave_answer *x = &w->answer[i];
-        struct task *t = &s->tasks->items[x->task];
+        struct search_task *t = &s->tasks->items[x->task];
         if (x->dropped) continue;
         const int64_t costs = x->c.spent - t->spent;
         ASSERT(x->c.id == t->found.n);
@@ -139,11 +139,11 @@ void wave_take(struct search *s, struct wave *w) {
         s->state.spent += costs;
         s->state.sampled++;
         s->state.tokens += x->c.tokens;
-        x->c = (struct candidate){0}; /* it is the population's now */
+        x->c = (struct search_candidate){0}; /* it is the population's now */
         x->dropped = true;
     }
     for (int i = 0; i < w->n_shares; i++) {
-        struct task *t = &s->tasks->items[w->share[i].task];
+        struct search_task *t = &s->tasks->items[w->share[i].task];
         const int best = population_best(&t->found);
         share_note(t, w->before[i], best < 0 ? 0 : candidate_speed(&t->found.c[best]));
         t->waves++;
@@ -153,21 +153,22 @@ void wave_take(struct search *s, struct wave *w) {
 /* ---- racing -------------------------------------------------------------------------------------------------------*/
 
 /* Measures candidates of a task once more, on all shapes. */
-static enum status measure_again(struct search *s, int task, const int *pick, int n, struct str *lines, struct err *e) {
-    struct task *t = &s->tasks->items[task];
+static enum status measure_again(struct answer_search *s, int task, const int *pick, int n, struct str *lines,
+                                 struct err *e) {
+    struct search_task *t = &s->tasks->items[task];
     const int m = t->n_shapes;
     struct verify_item *items = xcalloc((size_t)(n * m), sizeof *items);
     struct journal_place *at = xcalloc((size_t)(n * m), sizeof *at);
     struct verdict *v = xcalloc((size_t)m, sizeof *v);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < m; k++) {
-            const struct candidate *c = &t->found.c[pick[i]];
+            const struct search_candidate *c = &t->found.c[pick[i]];
             items[k * n + i] = (struct verify_item){.problem = &t->shape[k], .source = c->kernel, .again = true};
             at[k * n + i] = place(s, task, k, c->id, c->judged);
         }
     const enum status st = judge(s, items, at, (size_t)(n * m), e);
     for (int i = 0; st == ST_OK && i < n; i++) {
-        struct candidate *c = &t->found.c[pick[i]];
+        struct search_candidate *c = &t->found.c[pick[i]];
         for (int k = 0; k < m; k++) v[k] = items[k * n + i].verdict;
         record_put_again(t, c, s->state.waves, v, lines);
         candidate_judged_again(c, v, t->weight, m);
@@ -181,7 +182,7 @@ static enum status measure_again(struct search *s, int task, const int *pick, in
     return st;
 }
 
-enum status wave_race(struct search *s, const struct wave *w, struct str *lines, struct err *e) {
+enum status wave_race(struct answer_search *s, const struct wave *w, struct str *lines, struct err *e) {
     if (!s->o->search.racing || !s->train.verify.measure) return ST_OK;
     for (int i = 0; i < w->n_shares; i++) {
         const int task = w->share[i].task;

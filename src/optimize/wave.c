@@ -28,7 +28,8 @@ static bool same_choice(const struct arm_choice *a, const struct arm_choice *b) 
 }
 
 /* Choices for n answers, a prompt each `prompt_answers`; equal ones become one with more answers. */
-static int choose(const struct search *s, const struct task *t, int n, struct arm_choice *choice, int *answers) {
+static int choose(const struct answer_search *s, const struct search_task *t, int n, struct arm_choice *choice,
+                  int *answers) {
     const struct search_options *o = &s->o->search;
     const struct actor *a = &s->session.actor;
     const uint64_t key[2] = {(uint64_t)s->state.waves, hash_str(t->key)};
@@ -72,10 +73,10 @@ static void note_answers(struct wave *w, int task, const struct arm_choice *c, c
 }
 
 /* Adds the group of one choice, with its prompt. */
-static enum status add_group(struct search *s, struct wave *w, int task, struct arm_choice *c, int answers,
+static enum status add_group(struct answer_search *s, struct wave *w, int task, struct arm_choice *c, int answers,
                              struct err *e) {
     const struct actor *a = &s->session.actor;
-    const struct task *t = &s->tasks->items[task];
+    const struct search_task *t = &s->tasks->items[task];
     struct arena arena = ARENA_INIT;
     struct prompt_made made;
     struct ids ids = {0};
@@ -93,8 +94,8 @@ static enum status add_group(struct search *s, struct wave *w, int task, struct 
     return st;
 }
 
-static enum status add_task(struct search *s, struct wave *w, const struct share *share, struct err *e) {
-    const struct task *t = &s->tasks->items[share->task];
+static enum status add_task(struct answer_search *s, struct wave *w, const struct share *share, struct err *e) {
+    const struct search_task *t = &s->tasks->items[share->task];
     struct arm_choice *choice = xcalloc((size_t)share->answers, sizeof *choice);
     int *answers = xcalloc((size_t)share->answers, sizeof *answers);
     const int n = choose(s, t, share->answers, choice, answers);
@@ -111,7 +112,7 @@ static enum status add_task(struct search *s, struct wave *w, const struct share
 /* ---- answers ------------------------------------------------------------------------------------------------------*/
 
 /* Names that mean something outside of an answer: those of the problem, and of the arguments. */
-static enum status outer_names(struct search *s, const struct task *t, struct str *out, struct err *e) {
+static enum status outer_names(struct answer_search *s, const struct search_task *t, struct str *out, struct err *e) {
     const struct spec *spec;
     str_adds(out, t->shape[0].code);
     if (s->session.actor.backend->is_module) return ST_OK;
@@ -122,7 +123,7 @@ static enum status outer_names(struct search *s, const struct task *t, struct st
 }
 
 /* Reads the answers of a task, which stand together, into its candidates. */
-static enum status read_answers(struct search *s, struct wave *w, int task, struct err *e) {
+static enum status read_answers(struct answer_search *s, struct wave *w, int task, struct err *e) {
     const bool is_python = s->session.actor.backend->is_module;
     CLEANUP_STR struct str names = STR_INIT;
     TRY(outer_names(s, &s->tasks->items[task], &names, e));
@@ -142,7 +143,7 @@ static enum status read_answers(struct search *s, struct wave *w, int task, stru
     return ST_OK;
 }
 
-enum status wave_sample(struct search *s, struct wave *w, struct err *e) {
+enum status wave_sample(struct answer_search *s, struct wave *w, struct err *e) {
     struct rollout_params p = session_rollout_params(&s->train);
     p.step = s->state.waves;
     p.stream = STREAM + (uint64_t)s->state.waves * GROUPS_OF_TASK * WAVE_SHARES;

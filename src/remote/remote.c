@@ -128,7 +128,7 @@ static void put_request(const struct remote *r, const struct remote_request *q, 
 /* ---- a run --------------------------------------------------------------------------------------------------------*/
 
 enum task_state { TASK_WAITS, TASK_ASKED, TASK_DONE };
-struct task {
+struct remote_task {
     enum task_state state;
     int tries, unheard, nonsense; /* tries so far, and those of them of a kind that passes seldom */
     double not_before_s;
@@ -138,8 +138,8 @@ struct run {
     struct remote *r;
     const struct remote_request *req;
     struct remote_reply *out;
-    struct task *task; /* [n] */
-    int *task_of;      /* [in_flight]: what a call is for; -1: it is free */
+    struct remote_task *task; /* [n] */
+    int *task_of;             /* [in_flight]: what a call is for; -1: it is free */
     int n, done, active;
     int limit, streak;   /* requests in flight at most, and answers since that changed */
     double hold_until_s; /* the server is busy */
@@ -201,7 +201,7 @@ static enum status keep(struct run *x, int i, const struct remote_reply *reply, 
 }
 
 /* Whether a task that failed so may be tried again. */
-static bool may_go_on(const struct run *x, struct task *t, const struct remote_failure *f) {
+static bool may_go_on(const struct run *x, struct remote_task *t, const struct remote_failure *f) {
     const int few = x->r->o.tries < FEW_TRIES ? x->r->o.tries : FEW_TRIES;
     t->unheard += f->kind == FAILURE_UNHEARD;
     t->nonsense += f->kind == FAILURE_NONSENSE;
@@ -212,7 +212,7 @@ static bool may_go_on(const struct run *x, struct task *t, const struct remote_f
 }
 
 static enum status again(struct run *x, int i, const struct call *c, const struct remote_failure *f, struct err *e) {
-    struct task *t = &x->task[i];
+    struct remote_task *t = &x->task[i];
     struct remote *r = x->r;
     t->state = TASK_WAITS;
     if (f->kind == FAILURE_FIELD && !r->without[f->drop]) {

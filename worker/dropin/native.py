@@ -1,4 +1,4 @@
-# ---- below: a kernel in C or CUDA as a function of tensors -------------------------------------------------------------
+# ---- below: a kernel in C or CUDA as a function of tensors -----------------------------------------------------------
 
 import ctypes  # noqa: E402
 import hashlib  # noqa: E402
@@ -80,7 +80,9 @@ class _Kernel:
         # Behind the arguments: what prepare() has made (in each call, because parameters may have changed), and scratch
         # memory.
         prepared = torch.empty(self.prepared_bytes + 64, dtype=torch.uint8) if self.prepared_bytes else None
-        scratch = torch.empty(self.scratch_bytes + 64, dtype=torch.uint8, device=_DEVICE) if self.scratch_bytes else None
+        scratch = None
+        if self.scratch_bytes:
+            scratch = torch.empty(self.scratch_bytes + 64, dtype=torch.uint8, device=_DEVICE)
         for block in (prepared, scratch) if _DEVICE == "cpu" else (scratch,):
             address = 0 if block is None else (block.data_ptr() + 63) // 64 * 64
             pointers.append(ctypes.c_void_p(address))

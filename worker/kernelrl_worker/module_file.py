@@ -1,6 +1,6 @@
-"""What `kernelrl optimize FILE.py` makes faster: module_file.py FILE [NAME]. Prints one JSON object: `module`, the name
-of the class, and `shapes`, each with `label`, `weight` and `code`, a problem in KernelBench's form: the file's own text,
-and behind it what it lacks of that form. Each is run once, so that whatever is wrong with it is said here.
+"""What `kernelrl optimize FILE.py` makes faster: module_file.py FILE [NAME]. Prints one JSON object: `module`, the
+name of the class, and `shapes`, each with `label`, `weight` and `code`, a problem in KernelBench's form: the file's own
+text, and behind it what it lacks of that form. Each is run once, so that whatever is wrong with it is said here.
 
 A file may be a KernelBench problem (Model, get_inputs, get_init_inputs), or have
 
@@ -96,7 +96,7 @@ def adapter(names, module, shape):
     """The lines behind the file's own text that make it a KernelBench problem of this shape."""
     lines = []
     if module != "Model":
-        lines.append(f"Model = {module}")
+        lines.append(f"class Model({module}):\n    pass\n\n")
     if "get_inputs" in names:
         maker = "get_inputs" if shape else None
     elif "example_inputs" not in names:

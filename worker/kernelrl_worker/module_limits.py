@@ -14,7 +14,10 @@ try:
 except ImportError:
     sys.exit(3)
 
-VIEWS = ("view", "reshape", "transpose", "permute", "t.", "expand", "slice", "select", "squeeze", "detach", "empty", "alias")
+VIEWS = (
+    *("view", "reshape", "transpose", "permute", "t.", "expand", "slice", "select", "squeeze", "detach"),
+    *("empty", "alias"),
+)
 
 
 def tensors(value):
