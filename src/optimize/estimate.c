@@ -3,6 +3,7 @@
 #include <math.h>
 
 #define NORMAL95 1.959964
+#define PROOF_BETWEEN 0.01
 
 void estimate_add(struct estimate *x, double ratio, double low, double high) {
     const double log_ratio = log(ratio), half = low > 0 && high >= low ? log(high / low) / (2 * NORMAL95) : 0;
@@ -25,7 +26,10 @@ struct bounds estimate_bounds(const struct estimate *x) {
 struct bounds estimate_proof(const struct estimate *x) {
     if (x->n < 2) return estimate_bounds(x);
     const double mean = x->sum / x->n, var = fmax(0, (x->sum_sq - x->n * mean * mean) / (x->n - 1));
-    return around(mean, student_t95(x->n - 1) * sqrt(var / x->n));
+    /* A few measurements may agree by chance: the interval is no narrower than their own spreads, and what is least
+     * between two processes, allow. */
+    const double least = NORMAL95 * sqrt((x->within / x->n + PROOF_BETWEEN * PROOF_BETWEEN) / x->n);
+    return around(mean, fmax(student_t95(x->n - 1) * sqrt(var / x->n), least));
 }
 
 double student_t95(int df) {

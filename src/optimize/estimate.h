@@ -26,8 +26,9 @@ struct bounds {
  * (ESTIMATE_BETWEEN, a standard deviation of log ratios). */
 #define ESTIMATE_BETWEEN 0.03
 struct bounds estimate_bounds(const struct estimate *x);
-/* As a proof reports it: from the differences between measurements alone, Student's t with n - 1 degrees of freedom,
- * 95 %. With one measurement the interval is that of estimate_bounds(). */
+/* As a proof reports it: from the differences between measurements, Student's t with n - 1 degrees of freedom, 95 %;
+ * but never narrower than the measurements' own spreads and a hundredth between them. With one measurement the interval
+ * is that of estimate_bounds(). */
 struct bounds estimate_proof(const struct estimate *x);
 
 /* The two-sided 95 % quantile of Student's t. df >= 1. */

@@ -61,11 +61,37 @@ static void put_row(const struct proving *x, const struct proof_row *r, struct s
     str_addc(out, '\n');
 }
 
+/* What answers ran on; the latest line counts. */
+static void put_environment(const struct proving *x, struct str *out) {
+    js_begin(out, NULL, '{');
+    js_put_i64(out, "waves", x->waves);
+    js_begin(out, "environment", '{');
+    js_put_str(out, "hardware", x->where->hardware);
+    js_put_str(out, "device", x->where->device);
+    js_put_str(out, "torch", x->where->torch);
+    js_end(out, '}');
+    js_end(out, '}');
+    str_addc(out, '\n');
+}
+
+static enum status read_environment(struct proving *x, const json_t *o, const char *where, struct err *e) {
+    const char *hardware, *device, *torch;
+    TRY(js_get_str(o, where, "hardware", &hardware, e));
+    TRY(js_get_str(o, where, "device", &device, e));
+    TRY(js_get_str(o, where, "torch", &torch, e));
+    snprintf(x->where->hardware, sizeof x->where->hardware, "%s", hardware);
+    snprintf(x->where->device, sizeof x->where->device, "%s", device);
+    snprintf(x->where->torch, sizeof x->where->torch, "%s", torch);
+    return ST_OK;
+}
+
 static enum status read_row(struct proving *x, const json_t *o, const char *where, struct err *e) {
     int64_t waves, process, id, shape;
     const char *key;
     json_t *verdict;
     struct proof_row r = {.task = -1};
+    const json_t *environment = json_object_get(o, "environment");
+    if (environment) return read_environment(x, environment, where, e);
     TRY(js_get_i64(o, where, "waves", &waves, e));
     TRY(js_get_i64(o, where, "process", &process, e));
     TRY(js_get_i64(o, where, "id", &id, e));
@@ -164,6 +190,9 @@ static enum status measure(struct proving *x, struct proof_wanted *w, const stru
     if (v) {
         verifier_hardware(v, x->where->hardware, sizeof x->where->hardware, x->where->device, sizeof x->where->device);
         snprintf(x->where->torch, sizeof x->where->torch, "%s", verifier_torch(v));
+        CLEANUP_STR struct str line = STR_INIT;
+        put_environment(x, &line);
+        st = jsonl_append(x->file, line.p, line.len, e);
     }
     for (size_t from = 0, to; st == ST_OK && from < w->n; from = to) {
         for (to = from + 1; to < w->n && w->row[to].task == w->row[from].task;) to++;
@@ -353,10 +382,9 @@ static void read_compiled(const struct proving *x, int task, struct proof *out) 
 
 /* ---- the report ---------------------------------------------------------------------------------------------------*/
 
-static int by_size(const void *a, const void *b) { return ascending_f64(a, b); }
 static double middle(double *v, int n) {
     if (n == 0) return 0;
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    qsort(v, (size_t)n, sizeof *v, ascending_f64);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
