@@ -64,6 +64,7 @@ struct ask { /* owns what it points to */
     int n_bias;
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int top_k, min_tokens, truncate; /* truncate: the prompt's last so many tokens; 0: all, -1: as many as fit */
+    bool truncate_right;             /* its first ones */
     bool has_seed, ignore_eos, include_stop, keep_special; /* keep_special: special tokens have their text */
     int64_t seed;
 

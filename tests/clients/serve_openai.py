@@ -252,6 +252,9 @@ def _():
     equal(complete(add_special_tokens=False).choices, complete().choices)
     ids = tokens("a b c d e f g h")
     equal(complete(ids, truncate_prompt_tokens=3).choices[0].text, complete(ids[-3:]).choices[0].text)
+    right = complete(ids, truncate_prompt_tokens=3, extra_body={"truncation_side": "right"})
+    equal(right.choices[0].text, complete(ids[:3]).choices[0].text)
+    raises(openai.BadRequestError, lambda: complete(extra_body={"truncation_side": "up"}), "truncation_side")
 
 
 def streamed(stream):
@@ -306,6 +309,21 @@ def _():
     counts = [p.usage.completion_tokens for p in pieces]
     equal(counts, sorted(counts))
     assert all(p.choices and p.usage is None for p in complete(stream=True))
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    assert all(p.choices and p.usage is None for p in complete(stream=True, stream_options=options))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    pieces = list(chat(stream=True, stream_options=options))
+    equal(pieces[0].usage.completion_tokens, 0)  # the role alone
+    counts = [p.usage.completion_tokens for p in pieces if p.choices]
+    equal(counts, sorted(set(counts)))
+
+
+@case("what was not asked for is null, as vLLM's clients expect")
+def _():
+    c = complete().choices[0]
+    equal([c.model_extra[k] for k in ("token_ids", "prompt_token_ids", "prompt_logprobs")], [None] * 3)
+    r = chat()
+    equal([r.model_extra[k] for k in ("prompt_token_ids", "prompt_logprobs")], [None] * 2)
     raises(openai.BadRequestError, lambda: complete(stream_options={"include_usage": True}), "stream")
 
 
