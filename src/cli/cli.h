@@ -18,6 +18,7 @@ struct config_schema;
     X(cmd_corpus, "corpus", "verified answers to supervised rows")                                   \
     X(cmd_selfcheck, "selfcheck", "check sampler against trainer, and both against golden ones")     \
     X(cmd_sample, "sample", "sample answers to a prompt")                                            \
+    X(cmd_serve, "serve", "models for clients of the OpenAI API")                                    \
     X(cmd_problems, "problems", "list, show and generate problems")                                  \
     X(cmd_tokenize, "tokenize", "text to token ids and back")                                        \
     X(cmd_build_rag_index, "build-rag-index", "index solved problems, for examples in prompts")      \
@@ -43,6 +44,7 @@ COMMAND_LIST(X)
     X("runs", runs_command)                       \
     X("selfcheck", selfcheck_command)             \
     X("sample", sample_command)                   \
+    X("serve", serve_command)                     \
     X("problems", problems_command)               \
     X("tokenize", tokenize_command)               \
     X("build-rag-index", build_rag_index_command) \

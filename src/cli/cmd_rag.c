@@ -113,7 +113,7 @@ static enum status gather(struct build_args *a, struct rag_builder *b, struct er
     return ST_OK;
 }
 
-/* Everything that decides what the index holds; what a file holds is not asked, its name is. */
+/* Everything that decides what the index holds. It covers the names of the files, not their contents. */
 static char *identity(const struct build_args *a) {
     struct str s = STR_INIT;
     str_addf(&s, "version 1\nmodel %s\nprefix %s\nbackend %s\nlevels %x\nincorrect %d\ncount %lld verify %d\n",

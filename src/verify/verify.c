@@ -38,6 +38,19 @@ struct verifier {
 
 /* ---- opening ---- */
 
+/* The compiler, and Python with PyTorch where answers are in C. Says all that is missing at once. */
+static enum status open_tools(struct verifier *v, struct err *e) {
+    const enum status st =
+        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e);
+    if (v->o.backend != BACKEND_c) return st;
+    struct err too = {0};
+    const enum status also = refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, &too);
+    if (st == ST_OK && also != ST_OK) *e = too;
+    if (st == ST_OK || also == ST_OK) return st == ST_OK ? also : st;
+    const struct err first = *e;
+    return FAIL(e, st, "%s. Missing, too: %s", first.msg, too.msg);
+}
+
 enum status verifier_open(const struct verify_options *o, struct verifier **out, struct err *e) {
     struct verifier *v = xcalloc(1, sizeof *v);
     enum status st = ST_OK;
@@ -71,13 +84,8 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         goto fail;
     }
     TRY_GOTO(jail_open(&v->jail, v->o.allow_weaker, e), fail);
-    TRY_GOTO(
-        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
-        fail);
-    if (v->o.backend == BACKEND_c)
-        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, e), fail);
-    else
-        TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
+    TRY_GOTO(open_tools(v, e), fail);
+    if (v->o.backend != BACKEND_c) TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->references.single_input = v->o.single_input;
     v->judge = (struct native_judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};

@@ -551,7 +551,7 @@ static enum status generate_one(struct evaluation *x, int i, const char *dir, in
     const struct problem *problem = x->problems[i];
     const struct eval_options *o = x->o;
     const struct rollout_params p = session_rollout_params(&x->mine);
-    const struct stop_set stops = answer_stops(x->s.policy.tok, model_cfg(x->s.policy.model), false);
+    const struct stop_set stops = answer_stops(x->s.policy.tok, x->s.policy.style, model_cfg(x->s.policy.model), false);
     const int n = (int)o->num_samples;
     struct ids prompt = {0};
     CLEANUP_FREE struct sample *samples = xcalloc((size_t)n, sizeof *samples);

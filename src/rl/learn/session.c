@@ -221,12 +221,11 @@ static enum status open_verdicts(const struct train_options *o, bool training, c
     return open_prototypes(o, s, e);
 }
 
-static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
-                                struct session *s, struct err *e) {
+/* The policy with its engine, and the reference. */
+static enum status open_policy(const struct train_options *given, bool training, const volatile bool *cancel,
+                               struct session *s, struct err *e) {
     struct train_options mine = *given;
     const struct train_options *const o = &mine;
-    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
-    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
     s->pool = pool_create((int)o->threads);
     struct policy_options po = policy_of(o, s->pool);
     TRY(policy_begin(&po, cancel, &s->policy, e));
@@ -238,7 +237,14 @@ static enum status open_session(const struct train_options *given, bool training
     po = policy_of(o, s->pool); /* with what the plan has chosen */
     TRY(policy_load(&po, &s->policy, e));
     if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
-    TRY(policy_engine(&po, &s->policy, e));
+    return policy_engine(&po, &s->policy, e);
+}
+
+static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,
+                                struct session *s, struct err *e) {
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
+    if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
+    TRY(open_policy(o, training, cancel, s, e));
     TRY(session_prompts(o, s, e));
     TRY(open_verdicts(o, training, cancel, s, e));
     session_judging(s, NULL, cancel);
@@ -255,6 +261,11 @@ enum status session_open(const struct train_options *o, const volatile bool *can
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) {
     return open_session(o, true, cancel, s, e);
+}
+
+enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) {
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
+    return open_policy(o, true, NULL, s, e);
 }
 
 /* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */

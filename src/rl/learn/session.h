@@ -34,6 +34,9 @@ enum status session_open(const struct train_options *o, const volatile bool *can
  * program is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) MUST_USE;
+/* Of a training session the policy and the reference alone, for a rank that samples and trains and does nothing else.
+ */
+enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 /* A session that makes prompts and nothing else (rollout_messages): no weights are loaded, and no answer can be run.
  * The model's tokenizer and configuration are opened where `rendered` asks for them, and where the keys count tokens
  * (prompt_option: raicl, prompt_max_tokens). */

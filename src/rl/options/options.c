@@ -146,6 +146,13 @@ static const struct config_key train_keys[] = {
             "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
             "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
             "gives (docs/memory.md)."),
+    KEY_STRING(T, ranks, "auto",
+               "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has "
+               "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),
+    KEY_INT(T, gpus, "0", "[0,1024]",
+            "train starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."),
+    KEY_FLOAT(T, peer_timeout, "60", "[1,)",
+              "Seconds without a sign of life from another rank after which the job ends, with exit status 75."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT_AT(
         T, "prompt_max_tokens", actor.prompt_tokens, "0", "[0,)",

@@ -101,7 +101,7 @@ static enum status make_messages(const struct actor *a, const struct problem *p,
         arena_reset(arena);
         build_prompt(a, p, spec, examples, &show, arena, messages);
         out->len = 0;
-        if (a->tok) chat_encode(a->tok, a->style, messages, 2, true, out);
+        if (a->tok) chat_encode(a->tok, a->style, messages, 2, CHAT_GENERATE, out);
     } while ((int64_t)out->len > max_len && show_less(&show));
     if ((int64_t)out->len <= max_len) return ST_OK;
     return FAIL(e, ST_INVALID, "the prompt has %zu tokens, %lld are allowed (prompt_max_tokens, max_tokens)", out->len,
@@ -224,7 +224,7 @@ enum status actor_run(const struct actor *a, const struct request *req, int n_re
                                         : engine_run(a->engine, req, n_req, out, progress, ctx, e);
     lease_end(a->lease);
     char where[400];
-    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+    if (st == ST_FAILED && model_find_nonfinite(a->model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where)) {
         const struct err first = *e;
         return FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
     }
@@ -251,7 +251,7 @@ static struct journal_place place_of(const struct rollout_params *p, const struc
 /* Samples the groups from `begin` on, which have their prompts. */
 static enum status play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
                         int first_task, struct rollout_times *times, struct err *e) {
-    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
+    const struct stop_set stops = answer_stops(a->tok, a->style, model_cfg(a->model), false);
     const int n_req = r->n - begin;
     struct turn t = {.a = a, .p = p, .r = r};
     for (int i = begin; i < r->n; i++) t.total += r->group[i].n;

@@ -1,5 +1,6 @@
 /* The pool with workers that judge nothing (test_stand_in.h): each answer gets its verdict once, whatever dies, stands
- * still, lies, or is of another version. This program is its own worker. */
+ * still, lies, or is of another version. This program is its own worker. The keys verify_hosts,
+ * verify_class, verify_lease, verify_deadline, verify_audit and verify_cache set what is tried here. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

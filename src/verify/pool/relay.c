@@ -105,14 +105,14 @@ static void drop_job(struct relay_job **at) {
 static void on_published(void *ctx, const struct js_reply *reply);
 static void end_hedge(struct relay *r, const struct relay_job *job);
 
-struct question {
+struct relay_question {
     struct relay *r;
     char j[33];
     int attempt;
 };
 
-static struct question *ask_about(struct relay *r, const struct relay_job *job) {
-    struct question *q = xcalloc(1, sizeof *q);
+static struct relay_question *ask_about(struct relay *r, const struct relay_job *job) {
+    struct relay_question *q = xcalloc(1, sizeof *q);
     q->r = r;
     q->attempt = job->attempt;
     snprintf(q->j, sizeof q->j, "%s", job->j);
@@ -130,7 +130,7 @@ static void publish(struct relay *r, struct relay_job *job) {
 
 /* The server refuses it, as when its disk is full: the pool keeps it, and sends nothing for a while. */
 static void on_published(void *ctx, const struct js_reply *reply) {
-    struct question *q = ctx;
+    struct relay_question *q = ctx;
     struct relay *r = q->r;
     struct relay_job **at = place_of(r, q->j), *job = *at;
     if (job && job->attempt == q->attempt) {
@@ -598,7 +598,7 @@ static void on_lane_info(void *ctx, const struct js_reply *reply) {
 
 /* A job that is nowhere any more, without a verdict: what a server had not written when its machine lost its power. */
 static void on_job_info(void *ctx, const struct js_reply *reply) {
-    struct question *q = ctx;
+    struct relay_question *q = ctx;
     struct relay_job **at = place_of(q->r, q->j), *job = *at;
     if (job && job->attempt == q->attempt && !reply->good && reply->code == 10037) {
         say_about(q->r, MESSAGE_RETURNED, job->j, job->attempt, 0, "the server has lost it");
@@ -677,7 +677,7 @@ static void open_run(struct relay *r, const struct pool_message *m) {
 
 /* A job that takes far longer than others, while nothing waits: another host gets it, too. */
 static void on_hedged(void *ctx, const struct js_reply *reply) {
-    struct question *q = ctx;
+    struct relay_question *q = ctx;
     struct relay_job *job = *place_of(q->r, q->j);
     const int64_t seq = reply->good ? json_integer_value(json_object_get(reply->json, "seq")) : 0;
     if (job && job->attempt == q->attempt)
