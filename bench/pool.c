@@ -243,8 +243,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_WARN);
     snprintf(b.tmp, sizeof b.tmp, "/tmp/kernelrl_pool_bench_XXXXXX");
-    if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.slots < 1 || b.answers < 1 || b.pairs < 1 ||
-        !mkdtemp(b.tmp))
+    if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.slots < 1 || b.answers < 1 ||
+        b.pairs < 1 || !mkdtemp(b.tmp))
         stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N]");
     if (!home_beside_program("test/pool/stand_in", b.stand_in, sizeof b.stand_in)) stop("no build/test/pool/stand_in");
     if (strcmp(argv[1], "local") == 0)
