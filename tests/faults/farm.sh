@@ -59,6 +59,14 @@ cp "$tmp/said" "$tmp/out"
 check "killed in turn:$killed; it ends" test -s "$tmp/killed/checkpoints/final/model.safetensors"
 check "each place is judged once" each_place_once "$tmp/killed" 200
 check "with the weights of the undisturbed run" same_weights "$tmp/whole" "$tmp/killed"
-verdicts() { sed -E 's/"(time|worker|judged_s|at|now)[^,}]*,?//g' "$1/verdicts.jsonl" | grep -oE '^\{"step".*|"outcome": *"[a-z_]+"' | grep -oE '"step":[0-9]+,"eval":[a-z]+,"group":[0-9]+,"sample":[0-9]+|"outcome": *"[a-z_]+"' | paste -sd' ' | sed 's/ "step/\n"step/g' | sort; }
+verdicts() { # RUN: a line for each place
+    python3 - "$1/verdicts.jsonl" <<'PY'
+import json, sys
+at = ("step", "eval", "group", "sample", "turn")
+lines = [json.loads(line) for line in open(sys.argv[1])]
+for line in sorted([[str(v.get(k)) for k in at] + [json.dumps(v["verdict"]["outcome"])] for v in lines]):
+    print(*line)
+PY
+}
 check "and its verdicts" diff <(verdicts "$tmp/whole") <(verdicts "$tmp/killed")
 echo "1..$tap_n"
