@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""bench/serve_card.py [--arch ARCH] [--device cuda] [--streams 64,256] [--rounds 3] [--folder DIR]: what of the engine's
-tokens a second `kernelrl serve` gives its clients on a card, with random weights of a shape.
+"""bench/serve_card.py [--arch ARCH] [--device cuda] [--streams 64,256] [--rounds 3] [--folder DIR]: the share of the
+engine's own tokens a second that `kernelrl serve` gives its clients on a card, with random weights of a shape.
 
 Writes the weights (bfloat16; of 7b 15.2 GB, into DIR, which is kept when it is given), and needs models/tiny for its
 tokenizer, build/kernelrl, and for a card the CUDA plugin. In each round and for each number of streams it runs
-`kernelrl bench decode` while contexts grow from 256 to 512 tokens, then as many streams of 256 tokens in and 256 out. It
-prints a table: tokens a second of the engine, those of streams once all have their first token (streams / median time
-between two tokens), those of the whole run with its prefill, and the median of the rounds' ratios. The engine's
+`kernelrl bench decode` while contexts grow from 256 to 512 tokens, then as many streams of 256 tokens in and 256 out.
+It prints a table: tokens a second of the engine, those of streams once all have their first token (streams / median
+time between two tokens), those of the whole run with its prefill, and the median of the rounds' ratios. The engine's
 measurement runs while the server is stopped, because each takes a large part of the memory."""
 
 import argparse
