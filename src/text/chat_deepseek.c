@@ -7,7 +7,7 @@
 #include "text/chat_out.h"
 
 /* What the template keeps in mind from turn to turn. */
-struct state {
+struct deepseek_state {
     bool told;   /* results of tools were told last */
     bool output; /* there was a result, ever */
 };
@@ -18,7 +18,7 @@ static struct span without_thought(const char *content) {
     return end ? (struct span){end + 8, all.n - (size_t)(end + 8 - all.p)} : all;
 }
 
-static void add_assistant(struct chat_out *o, struct state *s, const struct chat_message *m, bool open) {
+static void add_assistant(struct chat_out *o, struct deepseek_state *s, const struct chat_message *m, bool open) {
     if (s->told) {
         chat_marker(o, "<｜tool▁outputs▁end｜>");
         str_adds(o->text, m->content);
@@ -30,7 +30,7 @@ static void add_assistant(struct chat_out *o, struct state *s, const struct chat
     if (!open) chat_marker(o, "<｜end▁of▁sentence｜>");
 }
 
-static void add_output(struct chat_out *o, struct state *s, const struct chat_message *m, bool open) {
+static void add_output(struct chat_out *o, struct deepseek_state *s, const struct chat_message *m, bool open) {
     if (s->output)
         str_addc(o->text, '\n');
     else
@@ -41,7 +41,7 @@ static void add_output(struct chat_out *o, struct state *s, const struct chat_me
     s->told = s->output = true;
 }
 
-static void add_turn(struct chat_out *o, struct state *s, const struct chat_message *m, bool open) {
+static void add_turn(struct chat_out *o, struct deepseek_state *s, const struct chat_message *m, bool open) {
     if (strcmp(m->role, "user") == 0) {
         s->told = false;
         chat_marker(o, "<｜User｜>");
@@ -56,7 +56,7 @@ static void add_turn(struct chat_out *o, struct state *s, const struct chat_mess
 void chat_deepseek_walk(struct chat_out *o, const struct chat_template *t, const struct chat_message *m, size_t n,
                         enum chat_end end) {
     const char *system = "";
-    struct state s = {0};
+    struct deepseek_state s = {0};
     (void)t;
     for (size_t i = 0; i < n; i++)
         if (strcmp(m[i].role, "system") == 0) system = m[i].content;
