@@ -36,8 +36,11 @@ GENERATION = "{%- if add_generation_prompt %}"
 CHANGES = {  # what further checkpoints have in the place of these files' texts
     "qwen2.5_base": lambda t: t.replace(QWEN, "You are a helpful assistant."),
     "qwen2.5_math": lambda t: t.replace(
-        QWEN, r"Please reason step by step, and put your final answer within \\boxed{}."),
-    "qwen3_thinking": lambda t: t[: t.index(GENERATION)] + GENERATION + r"""
+        QWEN, r"Please reason step by step, and put your final answer within \\boxed{}."
+    ),
+    "qwen3_thinking": lambda t: t[: t.index(GENERATION)]
+    + GENERATION
+    + r"""
     {{- '<|im_start|>assistant\n<think>\n' }}
 {%- endif %}""",
 }
@@ -127,7 +130,8 @@ def render(style, template, arguments, talk, end):
     if end == "continue" and not talk[-1]["content"].strip():
         return None  # there is nothing to go on with
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), bos_token=TOKENS.get(style))
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), bos_token=TOKENS.get(style)
+    )
     try:
         return tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False, **arguments, **ENDS[end])
     except ValueError:

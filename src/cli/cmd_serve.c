@@ -31,6 +31,7 @@ struct pairs {
 };
 
 struct serve_command_options {
+    struct arena mem; /* the names of adapters and aliases */
     const char *config, *model, *renderer, *device, *dtype, *host, *key_file, *adapter_dir, *access_log;
     bool thinking, admin, no_key, metrics_open, strict_length, log_all;
     int threads, port, max_batch, max_connections;
@@ -49,11 +50,11 @@ static enum status add_text(struct list *l, const char *text, struct err *e) {
 }
 
 /* NAME=VALUE, where NAME may hold no "=". */
-static enum status add_pair(struct pairs *p, const char *text, struct err *e) {
+static enum status add_pair(struct arena *mem, struct pairs *p, const char *text, struct err *e) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text || !equals[1] || p->n == MAX_LIST)
         return FAIL(e, ST_USAGE, "expected NAME=VALUE, got \"%.200s\"", text);
-    p->item[p->n++] = (struct serve_name){xstrndup(text, (size_t)(equals - text)), equals + 1};
+    p->item[p->n++] = (struct serve_name){arena_strndup(mem, text, (size_t)(equals - text)), equals + 1};
     return ST_OK;
 }
 
@@ -64,8 +65,12 @@ static enum status take_admin_key(void *o, const char *t, struct err *e) {
 }
 static enum status take_host(void *o, const char *t, struct err *e) { return add_text(&((O *)o)->hosts, t, e); }
 static enum status take_origin(void *o, const char *t, struct err *e) { return add_text(&((O *)o)->origins, t, e); }
-static enum status take_adapter(void *o, const char *t, struct err *e) { return add_pair(&((O *)o)->adapters, t, e); }
-static enum status take_alias(void *o, const char *t, struct err *e) { return add_pair(&((O *)o)->aliases, t, e); }
+static enum status take_adapter(void *o, const char *t, struct err *e) {
+    return add_pair(&((O *)o)->mem, &((O *)o)->adapters, t, e);
+}
+static enum status take_alias(void *o, const char *t, struct err *e) {
+    return add_pair(&((O *)o)->mem, &((O *)o)->aliases, t, e);
+}
 
 static const struct args_flag flags[] = {
     FLAG_SECTION("Model"),
@@ -118,6 +123,8 @@ static const struct args_flag flags[] = {
              "So many sequences may wait; further requests get 429."),
     FLAG_FLOAT(O, serve.max_wait_s, "max-wait", "SECONDS", 0.1, 1e6, "600",
                "A request waits so long for its first token, then gets 503."),
+    FLAG_INT(O, serve.max_len, "max-len", "N", 2, INT32_MAX, "what the model can",
+             "A prompt and its answer have so many tokens together at most."),
     FLAG_INT(O, serve.max_n, "max-n", "N", 1, 4096, "128", "A request has so many answers to a prompt at most."),
     FLAG_INT(O, serve.max_samples, "max-sequences", "N", 1, 65536, "4096",
              "A request has so many prompts times answers at most."),
@@ -341,10 +348,10 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     struct serve_model model;
     struct serve *s = NULL;
     char *texts[2] = {NULL, NULL};
-    struct pool *pool = pool_create(o->threads);
-    enum status st = find_keys(o, texts, e);
     const int signals = open_signals(); /* before there are threads */
     if (signals >= 0) close(signals);
+    struct pool *pool = pool_create(o->threads);
+    enum status st = find_keys(o, texts, e);
     if (st == ST_OK) st = serve_model_find(o->model, &model, e);
     if (st == ST_OK) st = gather(o, &model, e);
     o->serve.policy.pool = pool;
@@ -383,6 +390,7 @@ int cmd_serve(int argc, char **argv) {
     } else if (o->config && args_file_load(c, o->config, &given, argc, argv, &file, &e) != ST_OK) {
         code = args_report(&e);
     } else {
+        arena_free(&o->mem);
         *o = usual;
         o->serve = serve_defaults;
         if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
@@ -393,6 +401,7 @@ int cmd_serve(int argc, char **argv) {
             code = run(o, &e) == ST_OK ? 0 : args_report(&e);
     }
     args_file_free(&file);
+    arena_free(&o->mem);
     free(o);
     return code;
 }

@@ -465,7 +465,7 @@ static void begin_sample(const struct engine *en, struct flight *f, int sample) 
     f->sample = sample;
     f->left = 0;
     f->limit = request_limit(en, q);
-    const uint64_t key[2] = {q->id, (uint64_t)sample};
+    const uint64_t key[2] = {q->id, (uint64_t)(q->first + sample)};
     f->stream = hash_bytes(key, sizeof key, 0);
     memcpy(f->own_tokens, q->prompt, (size_t)q->n_prompt * sizeof *q->prompt);
     f->tokens = f->own_tokens;

@@ -86,8 +86,11 @@ struct request {
     const int32_t *prompt;
     int n_prompt;
     int n_samples; /* share one prefill */
-    uint64_t id;   /* keys the random stream; sample i uses stream (id, i), so 0 makes it one of seed and i alone */
-    int adapter;   /* as in struct segment (model.h): 0 the model's own */
+    /* Keys the random streams: sample i uses stream (id, first + i), so that an id of 0 makes it one of seed and number
+     * alone. first: the samples are a part of a larger request's, from this one on. */
+    uint64_t id;
+    int first;
+    int adapter; /* as in struct segment (model.h): 0 the model's own */
     struct sample_params params;
     /* Log-probabilities beside those of the tokens drawn: at temperature 1 over the full vocabulary, too. */
     int top_logprobs; /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */

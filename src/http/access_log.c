@@ -9,12 +9,12 @@
 
 enum { MAX_WAITING_BYTES = 1 << 20 };
 
-void http_log_text(struct exchange *x, const char *name, const char *value) {
+void http_log_text(struct http_exchange *x, const char *name, const char *value) {
     str_addf(&x->log, ",\"%s\":", name);
     js_add_quoted(&x->log, value, strlen(value));
 }
 
-void access_log_add(struct http_server *s, const struct exchange *x) {
+void access_log_add(struct http_server *s, const struct http_exchange *x) {
     const double now = (double)clock_now_ns();
     struct timespec t;
     struct tm utc;

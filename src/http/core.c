@@ -15,7 +15,7 @@ static const struct http_front *unwell(const struct http_server *s, struct http_
     return NULL;
 }
 
-static void health(void *ctx, struct exchange *x) {
+static void health(void *ctx, struct http_exchange *x) {
     struct http_health h;
     struct str body = STR_INIT;
     (void)ctx;
@@ -33,7 +33,7 @@ static void health(void *ctx, struct exchange *x) {
 }
 
 /* The process answers; it is dead only when its work is stuck. */
-static void liveness(void *ctx, struct exchange *x) {
+static void liveness(void *ctx, struct http_exchange *x) {
     struct http_health h;
     struct str body = STR_INIT;
     (void)ctx;
@@ -88,7 +88,7 @@ static void put_connections(const struct http_server *s, struct str *out) {
                    (double)(clock_now_ns() - s->started) * 1e-9);
 }
 
-static void metrics(void *ctx, struct exchange *x) {
+static void metrics(void *ctx, struct http_exchange *x) {
     struct str out = STR_INIT;
     (void)ctx;
     put_requests(x->s, &out);

@@ -20,7 +20,7 @@
 #include "base/str.h"
 
 struct http_server;
-struct exchange;
+struct http_exchange;
 
 enum http_access {
     HTTP_OPEN,  /* anybody */
@@ -43,17 +43,17 @@ enum http_more {
     HTTP_MORE, /* out has bytes, and there may be more at once */
     HTTP_END,  /* out has the last bytes, or none */
 };
-typedef enum http_more http_more_fn(struct exchange *x, struct str *out);
+typedef enum http_more http_more_fn(struct http_exchange *x, struct str *out);
 
 struct http_route {
     const char *method; /* "GET" has HEAD with it */
     const char *path;   /* all of it, or with a final "*" what it begins with: see http_tail */
     enum http_access access;
     enum http_body body;
-    void (*begin)(void *ctx, struct exchange *x);
-    void (*event)(void *ctx, struct exchange *x, enum http_event e); /* NULL: the route never waits */
-    void (*end)(void *ctx, struct exchange *x);                      /* NULL: the route has no state */
-    int64_t max_body;                                                /* bytes; 0: the server's limit */
+    void (*begin)(void *ctx, struct http_exchange *x);
+    void (*event)(void *ctx, struct http_exchange *x, enum http_event e); /* NULL: the route never waits */
+    void (*end)(void *ctx, struct http_exchange *x);                      /* NULL: the route has no state */
+    int64_t max_body;                                                     /* bytes; 0: the server's limit */
 };
 /* What a front end's health is: its own words, and the type and code of an error. */
 struct http_health {
@@ -112,43 +112,43 @@ void http_server_close(struct http_server *s);
 
 /* ---- the request --------------------------------------------------------------------------------------------------*/
 
-const char *http_method(const struct exchange *x);
-const char *http_path(const struct exchange *x);                     /* decoded */
-const char *http_tail(const struct exchange *x);                     /* what stood for the "*" of the route */
-const char *http_query(const struct exchange *x, const char *name);  /* decoded, or NULL */
-const char *http_header(const struct exchange *x, const char *name); /* or NULL */
-const char *http_body(const struct exchange *x, size_t *bytes);
-void http_take_body(struct exchange *x, struct str *out); /* the caller's from now on */
-const char *http_request_id(const struct exchange *x);
-struct http_server *http_server_of(const struct exchange *x);
-void *http_state(const struct exchange *x);
-void http_set_state(struct exchange *x, void *state);
+const char *http_method(const struct http_exchange *x);
+const char *http_path(const struct http_exchange *x);                     /* decoded */
+const char *http_tail(const struct http_exchange *x);                     /* what stood for the "*" of the route */
+const char *http_query(const struct http_exchange *x, const char *name);  /* decoded, or NULL */
+const char *http_header(const struct http_exchange *x, const char *name); /* or NULL */
+const char *http_body(const struct http_exchange *x, size_t *bytes);
+void http_take_body(struct http_exchange *x, struct str *out); /* the caller's from now on */
+const char *http_request_id(const struct http_exchange *x);
+struct http_server *http_server_of(const struct http_exchange *x);
+void *http_state(const struct http_exchange *x);
+void http_set_state(struct http_exchange *x, void *state);
 
 /* ---- the reply ----------------------------------------------------------------------------------------------------*/
 
 /* A header of the reply that follows. */
-void http_add_header(struct exchange *x, const char *name, const char *value);
+void http_add_header(struct http_exchange *x, const char *name, const char *value);
 /* Takes the bytes of body. */
-void http_reply(struct exchange *x, int status, const char *content_type, struct str *body);
-void http_reply_json(struct exchange *x, int status, struct str *body);
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct str *body);
+void http_reply_json(struct http_exchange *x, int status, struct str *body);
 /* n bytes of a file from offset on; the descriptor becomes the server's. */
-void http_reply_file(struct exchange *x, int fd, int64_t offset, int64_t n, const char *content_type);
+void http_reply_file(struct http_exchange *x, int fd, int64_t offset, int64_t n, const char *content_type);
 /* The reply of an error: {"error": {message, type, param, code}}. param and code may be NULL. The type is that of the
  * status: invalid_request_error, authentication_error, ... */
-void http_reply_error(struct exchange *x, int status, const char *code, const char *param, const char *fmt, ...)
+void http_reply_error(struct http_exchange *x, int status, const char *code, const char *param, const char *fmt, ...)
     PRINTF_LIKE(5, 6);
 /* The object {"error": ...} alone. */
 void http_error_json(struct str *out, int status, const char *code, const char *param, const char *message);
 /* A reply whose bytes more() makes. ping: what is sent after 15 s of silence; NULL: nothing. */
-void http_stream(struct exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more);
+void http_stream(struct http_exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more);
 /* Whether the reply has begun, or is there. */
-bool http_replied(const struct exchange *x);
+bool http_replied(const struct http_exchange *x);
 /* While x waits: calls event(x, HTTP_WOKEN), or of a stream more(). */
-void http_wake(struct exchange *x);
-/* Calls event(x, HTTP_TIME_UP) in so many seconds, unless x has a reply by then; once. */
-void http_wake_after(struct exchange *x, double seconds);
+void http_wake(struct http_exchange *x);
+/* Calls event(x, HTTP_TIME_UP) in so many seconds, once; also of a stream. */
+void http_wake_after(struct http_exchange *x, double seconds);
 /* Adds a member to the exchange's line in the access log: `,"name":value`, as JSON. */
-void http_log_number(struct exchange *x, const char *name, int64_t value);
-void http_log_text(struct exchange *x, const char *name, const char *value);
+void http_log_number(struct http_exchange *x, const char *name, int64_t value);
+void http_log_text(struct http_exchange *x, const char *name, const char *value);
 
 #endif

@@ -37,15 +37,15 @@ struct conn { /* a connection */
     struct http_server *s;
     struct MHD_Connection *mhd;
     int fd;
-    int64_t head_deadline; /* ns; when the head of the next request must be there */
-    bool half_closed;      /* true: nothing more comes from the client, who may have left */
-    bool idle;             /* true: it has had a request and waits for the next */
-    bool over_limit;       /* true: there are too many, and a request gets 503 */
-    bool linger;           /* true: a body that was refused may still be coming */
-    struct exchange *x;    /* the request that is being served, or NULL */
+    int64_t head_deadline;   /* ns; when the head of the next request must be there */
+    bool half_closed;        /* true: nothing more comes from the client, who may have left */
+    bool idle;               /* true: it has had a request and waits for the next */
+    bool over_limit;         /* true: there are too many, and a request gets 503 */
+    bool linger;             /* true: a body that was refused may still be coming */
+    struct http_exchange *x; /* the request that is being served, or NULL */
 };
 
-struct exchange {
+struct http_exchange {
     struct http_server *s;
     struct conn *c;
     int front; /* index into s->front; -1: none */
@@ -135,16 +135,16 @@ enum MHD_Result request_handler(void *server, struct MHD_Connection *c, const ch
 void request_completed(void *server, struct MHD_Connection *c, void **x, enum MHD_RequestTerminationCode why);
 
 /* ---- exchange.c ---- */
-struct exchange *exchange_new(struct conn *c, const char *target);
+struct http_exchange *exchange_new(struct conn *c, const char *target);
 /* Tells the route and the log, and frees x. */
-void exchange_end(struct exchange *x);
-void exchange_begin(struct exchange *x); /* calls the route */
-void exchange_event(struct exchange *x, enum http_event e);
+void exchange_end(struct http_exchange *x);
+void exchange_begin(struct http_exchange *x); /* calls the route */
+void exchange_event(struct http_exchange *x, enum http_event e);
 /* The client is gone, or is to go: the connection ends, and with it x. */
-void exchange_lose(struct exchange *x);
-void exchange_give_body_back(struct exchange *x);
-void exchange_suspend(struct exchange *x);
-void exchange_resume(struct exchange *x);
+void exchange_lose(struct http_exchange *x);
+void exchange_give_body_back(struct http_exchange *x);
+void exchange_suspend(struct http_exchange *x);
+void exchange_resume(struct http_exchange *x);
 /* Writes a reply straight to the socket, where the library takes none: in the middle of a body. */
 void conn_reply_raw(const struct conn *c, int status, const char *code, const char *message);
 
@@ -160,7 +160,7 @@ void watch_linger(struct http_server *s, const struct conn *c);
 extern const struct http_front core_front;
 
 /* ---- access_log.c ---- */
-void access_log_add(struct http_server *s, const struct exchange *x);
+void access_log_add(struct http_server *s, const struct http_exchange *x);
 void access_log_flush(struct http_server *s);
 
 #endif

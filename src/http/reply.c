@@ -34,7 +34,7 @@ void http_error_json(struct str *out, int status, const char *code, const char *
     js_end(out, '}');
 }
 
-void http_reply_error(struct exchange *x, int status, const char *code, const char *param, const char *fmt, ...) {
+void http_reply_error(struct http_exchange *x, int status, const char *code, const char *param, const char *fmt, ...) {
     char message[2048];
     struct str body = STR_INIT;
     va_list ap;
@@ -59,7 +59,7 @@ void conn_reply_raw(const struct conn *c, int status, const char *code, const ch
 
 /* ---- whole replies ------------------------------------------------------------------------------------------------*/
 
-void http_add_header(struct exchange *x, const char *name, const char *value) {
+void http_add_header(struct http_exchange *x, const char *name, const char *value) {
     struct header *h = xcalloc(1, sizeof *h);
     *h = (struct header){x->headers, xstrdup(name), xstrdup(value)};
     x->headers = h;
@@ -71,7 +71,7 @@ static void put_header(struct MHD_Response *r, const char *name, const char *val
 }
 
 /* The reply is there: what waits for it goes on. */
-static void finish(struct exchange *x, int status, const char *content_type, struct MHD_Response *r) {
+static void finish(struct http_exchange *x, int status, const char *content_type, struct MHD_Response *r) {
     ASSERT(r && !x->response);
     const char *origin = http_header(x, "Origin");
     if (content_type) put_header(r, "content-type", content_type);
@@ -90,7 +90,7 @@ static void finish(struct exchange *x, int status, const char *content_type, str
 }
 
 /* Takes what is in `out`, or asks the route for more. */
-static void refill(struct exchange *x) {
+static void refill(struct http_exchange *x) {
     x->out_at = 0;
     if (x->out.cap > 2 * HTTP_POOL_BYTES)
         str_free(&x->out);
@@ -104,7 +104,7 @@ static void refill(struct exchange *x) {
 
 /* MHD_ContentReaderCallback. */
 static ssize_t read_out(void *exchange, uint64_t position, char *buffer, size_t room) {
-    struct exchange *x = exchange;
+    struct http_exchange *x = exchange;
     (void)position;
     x->given = 0;
     if (x->gone) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -126,7 +126,7 @@ static ssize_t read_out(void *exchange, uint64_t position, char *buffer, size_t 
     return (ssize_t)n;
 }
 
-void http_reply(struct exchange *x, int status, const char *content_type, struct str *body) {
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct str *body) {
     const size_t n = body->len;
     struct MHD_Response *r;
     if (n > HTTP_REPLY_PIECE) {
@@ -141,16 +141,16 @@ void http_reply(struct exchange *x, int status, const char *content_type, struct
     finish(x, status, content_type, r);
 }
 
-void http_reply_json(struct exchange *x, int status, struct str *body) {
+void http_reply_json(struct http_exchange *x, int status, struct str *body) {
     http_reply(x, status, "application/json", body);
 }
 
-void http_reply_file(struct exchange *x, int fd, int64_t offset, int64_t n, const char *content_type) {
+void http_reply_file(struct http_exchange *x, int fd, int64_t offset, int64_t n, const char *content_type) {
     x->sent = n;
     finish(x, 200, content_type, MHD_create_response_from_fd_at_offset64((uint64_t)n, fd, (uint64_t)offset));
 }
 
-void http_stream(struct exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more) {
+void http_stream(struct http_exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more) {
     x->more = more;
     x->ping = ping;
     x->quiet_since = clock_now_ns();

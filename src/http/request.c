@@ -10,7 +10,7 @@
 /* ---- the head as it came ------------------------------------------------------------------------------------------*/
 
 /* What a head says about where its body ends, and how long it is as the library understood it. */
-struct head {
+struct request_head {
     int content_lengths, encodings, hosts, others;
     bool chunked;
     int n;        /* headers */
@@ -20,7 +20,7 @@ struct head {
 
 static enum MHD_Result look(void *head, enum MHD_ValueKind kind, const char *name, size_t name_bytes, const char *value,
                             size_t value_bytes) {
-    struct head *h = head;
+    struct request_head *h = head;
     (void)kind;
     h->n++;
     h->bytes += name_bytes + value_bytes + 3;
@@ -39,15 +39,15 @@ static enum MHD_Result look(void *head, enum MHD_ValueKind kind, const char *nam
 /* The library takes bare line feeds, folded lines and NUL bytes in values, and does not tell. It says how many bytes
  * the head had. A head of "Name: value" lines has one blank a line, or none, beside the bytes that are counted: fewer
  * bytes mean bare line feeds, more of them a value that was cut or joined, or padding that no client sends. */
-static bool has_counted_bytes(const struct exchange *x, const struct head *h, const char *version) {
+static bool has_counted_bytes(const struct http_exchange *x, const struct request_head *h, const char *version) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     const size_t least = strlen(x->method) + strlen(x->target) + strlen(version) + 4 + h->bytes + 2;
     return info && info->header_size >= least && info->header_size <= least + (size_t)h->n;
 }
 
 /* What is wrong with a head that no client may send; NULL: nothing. */
-static const char *malformed(struct exchange *x, const char *version) {
-    struct head h = {0};
+static const char *malformed(struct http_exchange *x, const char *version) {
+    struct request_head h = {0};
     MHD_get_connection_values_n(x->c->mhd, MHD_HEADER_KIND, look, &h);
     if (!has_counted_bytes(x, &h, version))
         return "the head of the request is malformed: every line ends with CR LF, and none is folded or padded";
@@ -63,7 +63,7 @@ static const char *malformed(struct exchange *x, const char *version) {
 /* ---- refusals -----------------------------------------------------------------------------------------------------*/
 
 /* Sends the reply that is there. */
-static enum MHD_Result send_reply(struct exchange *x) {
+static enum MHD_Result send_reply(struct http_exchange *x) {
     const enum MHD_Result sent = MHD_queue_response(x->c->mhd, (unsigned)x->status, x->response);
     x->phase = PHASE_REPLY;
     x->given = clock_now_ns();
@@ -71,7 +71,7 @@ static enum MHD_Result send_reply(struct exchange *x) {
 }
 
 /* The reply that refuses is there. A small body behind the head is read first, so that the connection can go on. */
-static enum MHD_Result refuse(struct exchange *x, bool close) {
+static enum MHD_Result refuse(struct http_exchange *x, bool close) {
     const char *expect = http_header(x, "Expect");
     const bool small = x->announced >= 0 && x->announced <= HTTP_DISCARD_BYTES;
     x->phase = PHASE_DISCARD;
@@ -88,7 +88,7 @@ static enum MHD_Result refuse(struct exchange *x, bool close) {
         return refuse(x, close);          \
     } while (0)
 
-static void add_close(struct exchange *x) { http_add_header(x, "connection", "close"); }
+static void add_close(struct http_exchange *x) { http_add_header(x, "connection", "close"); }
 
 /* ---- routes -------------------------------------------------------------------------------------------------------*/
 
@@ -106,7 +106,7 @@ static bool fits_method(const struct http_route *r, const char *method) {
 }
 
 /* Finds the route; allow lists the methods that its path has. */
-static void find_route(struct exchange *x, struct str *allow) {
+static void find_route(struct http_exchange *x, struct str *allow) {
     for (int f = 0; f < x->s->n_fronts; f++)
         for (size_t i = 0; i < x->s->front[f]->n_routes; i++) {
             const struct http_route *r = &x->s->front[f]->route[i];
@@ -123,12 +123,12 @@ static void find_route(struct exchange *x, struct str *allow) {
 /* ---- the check of a head ------------------------------------------------------------------------------------------*/
 
 /* An OPTIONS request of a page that may call. */
-static bool is_preflight(const struct exchange *x) {
+static bool is_preflight(const struct http_exchange *x) {
     return strcmp(x->method, "OPTIONS") == 0 && guard_origin_listed(&x->s->guard, http_header(x, "Origin")) &&
            http_header(x, "Access-Control-Request-Method");
 }
 
-static enum MHD_Result answer_preflight(struct exchange *x) {
+static enum MHD_Result answer_preflight(struct http_exchange *x) {
     struct str none = STR_INIT;
     const char *headers = http_header(x, "Access-Control-Request-Headers");
     http_add_header(x, "access-control-allow-methods", "GET, POST, DELETE");
@@ -138,7 +138,7 @@ static enum MHD_Result answer_preflight(struct exchange *x) {
     return refuse(x, false);
 }
 
-static enum MHD_Result check_access(struct exchange *x, bool *refused) {
+static enum MHD_Result check_access(struct http_exchange *x, bool *refused) {
     *refused = true;
     const enum http_access wants = x->route->access;
     const bool metrics = x->s->o.metrics_open && strcmp(x->route->path, "/metrics") == 0;
@@ -170,7 +170,7 @@ static bool is_json(const char *type) {
     return *rest == 0 || *rest == ';' || *rest == ' ';
 }
 
-static enum MHD_Result check_body(struct exchange *x) {
+static enum MHD_Result check_body(struct http_exchange *x) {
     const struct http_route *r = x->route;
     const int64_t most = r->max_body > 0 ? r->max_body : x->s->o.max_body;
     const char *encoding = http_header(x, "Content-Encoding");
@@ -197,9 +197,9 @@ static enum MHD_Result check_body(struct exchange *x) {
     return MHD_YES;
 }
 
-static bool is_always_answered(const struct exchange *x) { return x->front == 0; }
+static bool is_always_answered(const struct http_exchange *x) { return x->front == 0; }
 
-static enum MHD_Result check_route(struct exchange *x) {
+static enum MHD_Result check_route(struct http_exchange *x) {
     CLEANUP_STR struct str allow = STR_INIT;
     bool refused;
     if (!guard_host(&x->s->guard, http_header(x, "Host")))
@@ -219,7 +219,7 @@ static enum MHD_Result check_route(struct exchange *x) {
     return refused ? done : check_body(x);
 }
 
-static enum MHD_Result check_head(struct exchange *x, const char *method, const char *version) {
+static enum MHD_Result check_head(struct http_exchange *x, const char *method, const char *version) {
     const char *id;
     snprintf(x->method, sizeof x->method, "%s", method);
     x->s->n_exchanges++;
@@ -244,14 +244,14 @@ static enum MHD_Result check_head(struct exchange *x, const char *method, const 
 
 /* The rest of a body cannot be waited for, and the library takes no reply before its end: the reply goes straight to
  * the socket, and the connection ends. */
-static enum MHD_Result cut_body(struct exchange *x, int status, const char *code, const char *message) {
+static enum MHD_Result cut_body(struct http_exchange *x, int status, const char *code, const char *message) {
     conn_reply_raw(x->c, status, code, message);
     x->status = status;
     x->c->linger = true;
     return MHD_NO;
 }
 
-static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *bytes) {
+static enum MHD_Result take_body(struct http_exchange *x, const char *data, size_t *bytes) {
     const int64_t most = x->route && x->route->max_body > 0 ? x->route->max_body : x->s->o.max_body;
     const int64_t n = (int64_t)*bytes;
     x->received += n;
@@ -274,7 +274,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *b
 }
 
 /* The body is in, or the connection was resumed. */
-static enum MHD_Result go_on(struct exchange *x) {
+static enum MHD_Result go_on(struct http_exchange *x) {
     if (x->gone) return MHD_NO;
     if (x->phase == PHASE_BODY) {
         if (x->route->body == HTTP_JSON_BODY && x->body.len == 0)
@@ -309,7 +309,7 @@ void *request_line_received(void *server, const char *target, struct MHD_Connect
 
 enum MHD_Result request_handler(void *server, struct MHD_Connection *c, const char *url, const char *method,
                                 const char *version, const char *data, size_t *bytes, void **px) {
-    struct exchange *x = *px;
+    struct http_exchange *x = *px;
     (void)server, (void)url, (void)c;
     if (!x) return MHD_NO;
     if (x->phase == PHASE_HEAD) return check_head(x, method, version);
@@ -318,7 +318,7 @@ enum MHD_Result request_handler(void *server, struct MHD_Connection *c, const ch
 }
 
 void request_completed(void *server, struct MHD_Connection *c, void **px, enum MHD_RequestTerminationCode why) {
-    struct exchange *x = *px;
+    struct http_exchange *x = *px;
     (void)server, (void)c;
     if (!x) return;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->gone = true;

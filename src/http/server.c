@@ -293,8 +293,8 @@ static void look_at_drain(struct http_server *s, int64_t now) {
 enum status http_step(struct http_server *s, int timeout_ms, struct err *e) {
     struct epoll_event ev[HTTP_MAX_WATCHED + 2];
     int64_t now = clock_now_ns();
-    const int64_t sweep_in = (s->next_sweep - now) / 1000000;
-    if (timeout_ms > sweep_in) timeout_ms = sweep_in > 0 ? (int)sweep_in + 1 : 0;
+    const int64_t sweep_in = (s->next_sweep - now + 999999) / 1000000;
+    if (timeout_ms > sweep_in) timeout_ms = sweep_in > 0 ? (int)sweep_in : 0;
     const int n = epoll_wait(s->epoll_fd, ev, ARRAY_LEN(ev), library_wants(s, timeout_ms));
     if (n < 0 && errno != EINTR) return FAIL(e, ST_IO, "epoll: %s", strerror(errno));
     /* Hang-ups come first: the library may give up their connections. */

@@ -9,9 +9,9 @@
 #include "http/internal.h"
 
 enum {
-    SLOW_BODY_BYTES = 1024, /* a second, at least */
-    SLOW_BODY_GRACE_S = 8,  /* the rate is looked at behind it */
-    LINGER_BYTES = 4 << 20, /* are read of a refused body at most */
+    SLOW_BODY_BYTES = 1024,  /* a second, at least */
+    SLOW_BODY_GRACE_S = 8,   /* the rate is looked at behind it */
+    LINGER_BYTES = 32 << 20, /* are read of a refused body at most */
     PING_S = 15,
 };
 
@@ -34,7 +34,7 @@ void watch_add(struct http_server *s, struct conn *c) {
 }
 
 static void hung_up(struct conn *c, uint32_t events) {
-    struct exchange *x = c->x;
+    struct http_exchange *x = c->x;
     c->half_closed = true;
     if (!x || x->gone) return;
     /* A reply that is there is still sent to who has only closed his half. */
@@ -59,13 +59,17 @@ static void time_out(struct conn *c, enum deadline d) {
         shutdown(c->fd, SHUT_RDWR);
 }
 
-static bool body_is_late(const struct exchange *x, int64_t now) {
+static bool body_is_late(const struct http_exchange *x, int64_t now) {
     const double s = (double)(now - x->body_began) * 1e-9;
     return s > x->s->o.body_s || (s > SLOW_BODY_GRACE_S && (double)x->received < SLOW_BODY_BYTES * s);
 }
 
-static void look_at_exchange(struct conn *c, struct exchange *x, int64_t now) {
+static void look_at_exchange(struct conn *c, struct http_exchange *x, int64_t now) {
     const struct http_options *o = &c->s->o;
+    if (x->wake_at != 0 && now >= x->wake_at) {
+        x->wake_at = 0;
+        exchange_event(x, HTTP_TIME_UP);
+    }
     switch (x->phase) {
     case PHASE_HEAD:
         if (now > c->head_deadline) time_out(c, DEADLINE_HEAD);
@@ -77,11 +81,7 @@ static void look_at_exchange(struct conn *c, struct exchange *x, int64_t now) {
         conn_reply_raw(c, 408, NULL, "the body came too slowly");
         time_out(c, DEADLINE_BODY);
         break;
-    case PHASE_WAITING:
-        if (x->wake_at == 0 || now < x->wake_at) break;
-        x->wake_at = 0;
-        exchange_event(x, HTTP_TIME_UP);
-        break;
+    case PHASE_WAITING: break;
     case PHASE_REPLY:
         if (x->given != 0 && !x->suspended && (double)(now - x->given) * 1e-9 > o->write_s) {
             time_out(c, DEADLINE_WRITE);
@@ -116,7 +116,7 @@ void watch_linger(struct http_server *s, const struct conn *c) {
     const int fd = dup(c->fd);
     if (fd < 0) return;
     epoll_ctl(s->hangup_fd, EPOLL_CTL_DEL, c->fd, NULL);
-    s->linger[s->n_linger++] = (struct lingering){fd, clock_now_ns() + 2000000000LL, 0};
+    s->linger[s->n_linger++] = (struct lingering){fd, clock_now_ns() + 3000000000LL, 0};
 }
 
 void watch_sweep(struct http_server *s, int64_t now) {

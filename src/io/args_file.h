@@ -1,4 +1,4 @@
-/* args_file: a YAML file that holds flags of a command: the same names, with underscores or dashes. */
+/* args_file: a YAML file that holds flags of a command: the same names, with underscores. */
 #ifndef KERNELRL_IO_ARGS_FILE_H
 #define KERNELRL_IO_ARGS_FILE_H
 

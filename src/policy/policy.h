@@ -22,10 +22,11 @@ struct policy_random {  /* weights that are drawn */
     const char *config; /* path of the config.json that has their shape */
     uint64_t seed;
 };
-struct policy_lora { /* a new adapter; rank 0: none */
+struct policy_lora { /* a new adapter, the model's own; rank 0: none */
     int rank;
     float alpha;
     uint64_t seed;
+    unsigned parts; /* as in struct adapter_shape; 0: attention and MLP */
 };
 struct policy_options {
     /* HUB_MODEL: all of it. HUB_TOKENIZER: the tokenizer alone; the weights are `random`. HUB_PROMPT: no weights, for

@@ -10,12 +10,12 @@
 enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
 struct embedder {
-    struct policy policy; /* without its engine */
+    struct policy policy; /* It has no engine. */
     char *prefix;
     int max_tokens;
 };
 
-/* The instructions the models were trained with; the task is ours. */
+/* The instructions that the models were trained with. The task is ours. */
 static const char *known_prefix(const char *name) {
     if (strstr(name, "bge-code"))
         return "<instruct>Given a PyTorch module, retrieve modules that compute similar things.\n<query>";
@@ -25,13 +25,13 @@ static const char *known_prefix(const char *name) {
     return "";
 }
 
-/* The ids of one text, at most max_tokens of them with what belongs around it. */
+/* Appends the ids of one text: at most max_tokens of them, with those that belong around it. */
 static void encode(struct embedder *em, const char *code, bool query, struct ids *out) {
     CLEANUP_STR struct str s = STR_INIT;
     const size_t first = out->len;
     if (query) str_adds(&s, em->prefix);
     size_t n = strnlen(code, EMBEDDER_MAX_CHARS);
-    while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* not through a character */
+    while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* A character is not cut. */
     str_add(&s, code, n);
     tokenizer_encode_whole(em->policy.tok, str_c(&s), s.len, false, out);
     /* Qwen3-Embedding pools the token that ends a text: one that is too long keeps it. */
@@ -43,7 +43,7 @@ static void encode(struct embedder *em, const char *code, bool query, struct ids
     if (out->len == first) ids_add(out, 0); /* an empty text must have a vector, too */
 }
 
-/* One pass over texts laid end to end; the last row of each is its embedding. */
+/* Makes one pass over texts that are laid end to end. The last row of each is its embedding. */
 static enum status pass(struct embedder *em, const struct ids *ids, const struct segment *seg, int n, float *out,
                         struct err *e) {
     const int64_t D = model_cfg(em->policy.model)->D;

@@ -13,14 +13,14 @@
 
 struct admin_state { /* of an exchange that waits */
     struct serve *s;
-    struct exchange *x; /* NULL: it has ended meanwhile */
+    struct http_exchange *x; /* NULL: it has ended meanwhile */
     bool json, done, loading, pausing;
     enum status status;
     struct err err;
     char name[256];
 };
 
-static struct admin_state *admin_state(struct serve *s, struct exchange *x) {
+static struct admin_state *admin_state(struct serve *s, struct http_exchange *x) {
     struct admin_state *a = xcalloc(1, sizeof *a);
     a->s = s;
     a->x = x;
@@ -28,7 +28,7 @@ static struct admin_state *admin_state(struct serve *s, struct exchange *x) {
     return a;
 }
 
-static void reply_text(struct exchange *x, bool json, const char *text) {
+static void reply_text(struct http_exchange *x, bool json, const char *text) {
     struct str out = STR_INIT;
     str_adds(&out, json ? "{\"status\":\"ok\"}" : text);
     http_reply(x, 200, json ? "application/json" : "text/plain; charset=utf-8", &out);
@@ -82,7 +82,7 @@ struct adapter_ask {
     bool in_place;
 };
 
-static bool parse_adapter(const struct serve *s, struct exchange *x, struct adapter_ask *a, bool by_prime,
+static bool parse_adapter(const struct serve *s, struct http_exchange *x, struct adapter_ask *a, bool by_prime,
                           struct ask_error *e) {
     CLEANUP_JSON json_t *o = NULL;
     size_t n;
@@ -96,7 +96,7 @@ static bool parse_adapter(const struct serve *s, struct exchange *x, struct adap
     return allowed_folder(s, a->path, a->folder, e);
 }
 
-static void load(struct serve *s, struct exchange *x, bool json) {
+static void load(struct serve *s, struct http_exchange *x, bool json) {
     struct adapter_ask a = {.in_place = false};
     struct ask_error e;
     if (!serve_is_up(s, x)) return;
@@ -122,10 +122,10 @@ static void load(struct serve *s, struct exchange *x, bool json) {
     }
 }
 
-void adapter_load_begin(void *serve, struct exchange *x) { load(serve, x, false); }
-void adapter_load_json_begin(void *serve, struct exchange *x) { load(serve, x, true); }
+void adapter_load_begin(void *serve, struct http_exchange *x) { load(serve, x, false); }
+void adapter_load_json_begin(void *serve, struct http_exchange *x) { load(serve, x, true); }
 
-void adapter_unload_begin(void *serve, struct exchange *x) {
+void adapter_unload_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     CLEANUP_JSON json_t *o = NULL;
     char name[201];
@@ -148,7 +148,7 @@ void adapter_unload_begin(void *serve, struct exchange *x) {
     http_reply_error(x, st == ST_CONFIG ? 404 : 400, NULL, "lora_name", "%s", why.msg);
 }
 
-void admin_event(void *serve, struct exchange *x, enum http_event e) {
+void admin_event(void *serve, struct http_exchange *x, enum http_event e) {
     struct admin_state *a = http_state(x);
     (void)serve;
     if (!a || e != HTTP_WOKEN) return;
@@ -169,7 +169,7 @@ void admin_event(void *serve, struct exchange *x, enum http_event e) {
     reply_text(x, a->json, text.p);
 }
 
-void admin_end(void *serve, struct exchange *x) {
+void admin_end(void *serve, struct http_exchange *x) {
     struct admin_state *a = http_state(x);
     if (!a) return;
     serve_stop_waiting(serve, x);
@@ -213,7 +213,7 @@ static void forget(struct serve *s) {
     model_thread_call(s->thread, &c->call);
 }
 
-static bool query_is_true(const struct exchange *x, const char *name, bool usual) {
+static bool query_is_true(const struct http_exchange *x, const char *name, bool usual) {
     const char *v = http_query(x, name);
     return v ? strcmp(v, "true") == 0 || strcmp(v, "True") == 0 || strcmp(v, "1") == 0 : usual;
 }
@@ -223,7 +223,7 @@ static void abort_all(struct serve *s) {
         if (g->job) job_cancel(g->job);
 }
 
-void pause_begin(void *serve, struct exchange *x) {
+void pause_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     const char *mode = http_query(x, "mode");
     if (!serve_is_up(s, x)) return;
@@ -247,7 +247,7 @@ void pause_begin(void *serve, struct exchange *x) {
     serve_wait(s, x);
 }
 
-void resume_begin(void *serve, struct exchange *x) {
+void resume_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     if (!serve_is_up(s, x)) return;
     if (s->pausing == PAUSED) engine_resume(engine_of(s));
@@ -256,7 +256,7 @@ void resume_begin(void *serve, struct exchange *x) {
     reply_text(x, true, NULL);
 }
 
-void is_paused_begin(void *serve, struct exchange *x) {
+void is_paused_begin(void *serve, struct http_exchange *x) {
     const struct serve *s = serve;
     struct str out = STR_INIT;
     js_begin(&out, NULL, '{');
@@ -265,7 +265,7 @@ void is_paused_begin(void *serve, struct exchange *x) {
     http_reply_json(x, 200, &out);
 }
 
-void reset_cache_begin(void *serve, struct exchange *x) {
+void reset_cache_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     if (!serve_is_up(s, x)) return;
     forget(s);
@@ -279,7 +279,7 @@ static bool is_named(const struct generation *g, const char *id) {
            (g->a.request_id && strcmp(g->a.request_id, id) == 0);
 }
 
-void abort_requests_begin(void *serve, struct exchange *x) {
+void abort_requests_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     CLEANUP_JSON json_t *o = NULL;
     struct ask_error e;
@@ -305,14 +305,14 @@ void abort_requests_begin(void *serve, struct exchange *x) {
 
 /* ---- about the server ---------------------------------------------------------------------------------------------*/
 
-void world_size_begin(void *serve, struct exchange *x) {
+void world_size_begin(void *serve, struct http_exchange *x) {
     struct str out = STR_INIT;
     (void)serve;
     str_adds(&out, "{\"world_size\":1}");
     http_reply_json(x, 200, &out);
 }
 
-void server_info_begin(void *serve, struct exchange *x) {
+void server_info_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     struct str out = STR_INIT;
     if (!serve_is_up(s, x)) return;
@@ -334,7 +334,7 @@ void server_info_begin(void *serve, struct exchange *x) {
     http_reply_json(x, 200, &out);
 }
 
-void version_begin(void *serve, struct exchange *x) {
+void version_begin(void *serve, struct http_exchange *x) {
     struct str out = STR_INIT;
     (void)serve;
     js_begin(&out, NULL, '{');

@@ -43,7 +43,9 @@ static bool wrong_type(const json_t *v, const char *name, const char *want, stru
 bool ask_object(const char *text, size_t bytes, json_t **out, struct ask_error *e) {
     struct err je;
     if (js_parse(text, bytes, "body", out, &je) != ST_OK) return ask_fail(e, NULL, NULL, "%s", je.msg);
-    return json_is_object(*out) || wrong_type(*out, "body", "a JSON object", e);
+    char buf[SHOWN * 4 + 32];
+    return json_is_object(*out) ||
+           ask_fail(e, NULL, NULL, "body: expected a JSON object, got %s", describe(*out, buf, sizeof buf));
 }
 
 /* Whole numbers may be written 16.0. */
@@ -427,14 +429,6 @@ static bool take_effort(struct ask *a, const json_t *v, const char *name, const 
     return true;
 }
 
-static bool take_generation_prompt(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
-                                   struct ask_error *e) {
-    (void)l;
-    if (!ask_bool(v, name, &a->generation_prompt, e)) return false;
-    a->wants_generation = a->generation_prompt;
-    return true;
-}
-
 static bool take_template_kwargs(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
                                  struct ask_error *e) {
     (void)l;
@@ -450,6 +444,13 @@ static bool take_template_kwargs(struct ask *a, const json_t *v, const char *nam
     if (!ask_bool(thinking, "chat_template_kwargs.enable_thinking", &on, e)) return false;
     a->thinking = on ? ASK_THINK : ASK_THINK_NOT;
     return true;
+}
+
+static bool take_generation_prompt(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
+                                   struct ask_error *e) {
+    (void)l;
+    a->generation_given = true;
+    return ask_bool(v, name, &a->generation_prompt, e);
 }
 
 static bool take_tools(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
@@ -668,12 +669,13 @@ static bool check_chat(struct ask *a, struct ask_error *e) {
     if (a->logprobs >= 0 && !a->chat_logprobs)
         return ask_fail(e, NULL, "top_logprobs", "top_logprobs needs logprobs to be true");
     if (a->chat_logprobs && a->logprobs < 0 && !a->top_logprobs_null) a->logprobs = 0;
-    if (a->continue_final && a->wants_generation)
-        return ask_fail(e, NULL, "continue_final_message",
-                        "continue_final_message and add_generation_prompt: expected one of them at most");
     if (a->continue_final && strcmp(a->message[a->n_messages - 1].role, "assistant") != 0)
         return ask_fail(e, NULL, "continue_final_message",
                         "continue_final_message: the last message is none of the assistant");
+    if (a->continue_final && a->generation_given && a->generation_prompt)
+        return ask_fail(e, NULL, "continue_final_message",
+                        "continue_final_message and add_generation_prompt cannot both be true");
+    a->end = a->continue_final ? CHAT_CONTINUE : a->generation_prompt ? CHAT_GENERATE : CHAT_CLOSED;
     if (a->has_tools) return ask_fail(e, "unsupported_parameter", "tools", "%s: give tool_choice \"none\"", no_tools);
     return true;
 }

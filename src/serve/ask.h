@@ -54,9 +54,9 @@ struct ask { /* owns what it points to */
     /* chat */
     struct chat_message *message;
     int n_messages;
-    bool generation_prompt, continue_final;
+    enum chat_end end;
     bool special_tokens; /* true: what the tokenizer puts around a text, such as beginning-of-text, is put there */
-    int thinking;
+    int thinking;        /* ASK_THINK_... */
 
     int n, max_tokens; /* max_tokens -1: not given */
     struct ask_texts stop, bad_words;
@@ -76,8 +76,9 @@ struct ask { /* owns what it points to */
     int n_unknown;
 
     bool chat_logprobs, top_logprobs_null; /* the parser's own */
+    bool generation_prompt, continue_final, generation_given;
     int best_of;
-    bool stream_options, has_tools, wants_tools, wants_generation;
+    bool stream_options, has_tools, wants_tools;
 };
 
 /* Parses a body. False: e says what is wrong with it. ask_free in any case. */

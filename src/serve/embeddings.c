@@ -10,8 +10,11 @@ enum { ROWS_AT_ONCE = 1024, MAX_PENDING = 256 };
 
 struct embedding {
     struct model_call call; /* the first member */
+    struct work work;       /* its body, until it is parsed and tokenised */
     struct serve *s;
-    struct exchange *x; /* NULL: the client has left */
+    struct http_exchange *x; /* NULL: the client has left */
+    struct ask_error error;
+    bool fine;
     struct arena mem;
     struct ids ids; /* of all texts, end to end */
     int64_t *start; /* [n + 1] */
@@ -57,11 +60,11 @@ static bool parse_format(const json_t *o, struct embedding *m, struct ask_error 
 }
 
 /* The tokens of one text, with what the model's tokenizer puts around it. */
-static bool add_text(struct embedding *m, const struct ask_prompt *q, struct ask_error *e) {
-    struct serve *s = m->s;
+static bool add_text(struct embedding *m, struct tokenizer *t, const struct ask_prompt *q, struct ask_error *e) {
+    const struct serve *s = m->s;
     struct ids v = {0};
     if (q->is_text) {
-        tokenizer_encode_whole(model_thread_policy(s->thread)->tok, q->text.p, q->text.n, true, &v);
+        tokenizer_encode_whole(t, q->text.p, q->text.n, true, &v);
     } else {
         for (int i = 0; i < q->n_ids; i++) ids_add(&v, q->ids[i]);
     }
@@ -76,19 +79,17 @@ static bool add_text(struct embedding *m, const struct ask_prompt *q, struct ask
     return n > 0 || ask_fail(e, NULL, "input", "input: expected at least one token");
 }
 
-static bool parse(struct embedding *m, struct exchange *x, struct ask_error *e) {
+static bool parse(struct embedding *m, struct tokenizer *t, const struct str *body, struct ask_error *e) {
     CLEANUP_JSON json_t *o = NULL;
     struct ask_prompt *text;
-    size_t bytes;
-    const char *body = http_body(x, &bytes);
-    if (!ask_object(body, bytes, &o, e) || !parse_format(o, m, e)) return false;
+    if (!ask_object(str_c(body), body->len, &o, e) || !parse_format(o, m, e)) return false;
     const char *model = json_string_value(json_object_get(o, "model"));
     m->model = xstrdup(model ? model : "");
     if (!ask_prompts(&m->mem, json_object_get(o, "input"), "input", &m->s->limits, &text, &m->n, e)) return false;
     m->start = xcalloc((size_t)m->n + 1, sizeof *m->start);
     bool fine = true;
     for (int i = 0; i < m->n && fine; i++) {
-        fine = add_text(m, &text[i], e);
+        fine = add_text(m, t, &text[i], e);
         m->start[i + 1] = (int64_t)m->ids.len;
     }
     return fine;
@@ -162,7 +163,7 @@ static void put_vector(const struct embedding *m, struct str *out, const float *
     js_end(out, ']');
 }
 
-static void reply(struct embedding *m, struct exchange *x) {
+static void reply(struct embedding *m, struct http_exchange *x) {
     struct str out = STR_INIT;
     if (m->status != ST_OK) {
         http_reply_error(x, 500, "engine_error", NULL, "%s", m->err.msg);
@@ -210,7 +211,7 @@ static void computed(struct model_call *c) {
 
 /* ---- the route ----------------------------------------------------------------------------------------------------*/
 
-static void admit(struct embedding *m, struct exchange *x) {
+static void admit(struct embedding *m, struct http_exchange *x) {
     struct serve *s = m->s;
     struct served_model *model = serve_model(s, x, m->model);
     struct err e;
@@ -232,9 +233,28 @@ static void admit(struct embedding *m, struct exchange *x) {
     model_thread_call(s->thread, &m->call);
 }
 
-void embeddings_begin(void *serve, struct exchange *x) {
+static struct embedding *of_work(struct work *w) {
+    return (struct embedding *)(void *)((char *)w - offsetof(struct embedding, work));
+}
+
+/* Any thread. */
+static void run_parse(struct work *w, struct tokenizer *t) {
+    struct embedding *m = of_work(w);
+    if (t) m->fine = parse(m, t, &w->body, &m->error);
+}
+
+static void parsed(struct work *w) {
+    struct embedding *m = of_work(w);
+    if (!w->x)
+        free_embedding(m);
+    else if (!m->fine)
+        reply_ask_error(w->x, &m->error);
+    else
+        admit(m, w->x);
+}
+
+void embeddings_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
-    struct ask_error e;
     if (!serve_is_up(s, x)) return;
     const enum serve_pooling pooling = s->pooling;
     if (pooling == SERVE_POOLING_OFF) {
@@ -252,27 +272,26 @@ void embeddings_begin(void *serve, struct exchange *x) {
     m->x = x;
     m->D = model_cfg(model_thread_policy(s->thread)->model)->D;
     m->last = pooling == SERVE_POOLING_LAST;
+    m->error = (struct ask_error){.status = 500, .message = "the tokenizer cannot be opened"};
+    m->work = (struct work){.run = run_parse, .done = parsed};
     http_set_state(x, m);
-    if (!parse(m, x, &e))
-        reply_ask_error(x, &e);
-    else
-        admit(m, x);
+    work_begin(&m->work, s, x);
 }
 
-void embeddings_event(void *serve, struct exchange *x, enum http_event e) {
+void embeddings_event(void *serve, struct http_exchange *x, enum http_event e) {
     struct embedding *m = http_state(x);
     (void)serve;
-    if (!m || e != HTTP_WOKEN) return;
+    if (!m || e != HTTP_WOKEN || m->work.pending) return;
     if (!m->submitted)
         admit(m, x);
     else if (m->computed)
         reply(m, x);
 }
 
-void embeddings_end(void *serve, struct exchange *x) {
+void embeddings_end(void *serve, struct http_exchange *x) {
     struct embedding *m = http_state(x);
     if (!m) return;
     serve_stop_waiting(serve, x);
     m->x = NULL;
-    if (!m->submitted || m->computed) free_embedding(m);
+    if (work_end(&m->work) && (!m->submitted || m->computed)) free_embedding(m);
 }

@@ -29,8 +29,7 @@ static void make_id(struct generation *g) {
 }
 
 /* Think tokens are split off where the model has them and nobody wants them in the text. */
-static void find_think_tokens(struct generation *g) {
-    const struct tokenizer *t = model_thread_policy(g->s->thread)->tok;
+static void find_think_tokens(struct generation *g, const struct tokenizer *t) {
     g->think = g->think_end = -1;
     if (g->a.api != ASK_CHAT || g->s->o->inline_reasoning) return;
     const int32_t begin = tokenizer_id(t, "<think>"), end = tokenizer_id(t, "</think>");
@@ -56,7 +55,7 @@ static void make_samples(struct generation *g) {
     }
 }
 
-static struct generation *make(struct serve *s, struct exchange *x) {
+static struct generation *make(struct serve *s, struct http_exchange *x) {
     struct generation *g = xcalloc(1, sizeof *g);
     g->s = s;
     g->x = x;
@@ -68,7 +67,7 @@ static struct generation *make(struct serve *s, struct exchange *x) {
     return g;
 }
 
-static bool fill(struct generation *g, struct ask_error *e) {
+static bool fill(struct generation *g, struct tokenizer *t, struct ask_error *e) {
     const struct ask *a = &g->a;
     g->n_prompts = a->api == ASK_CHAT ? 1 : a->n_prompts;
     g->n_samples = g->n_prompts * a->n;
@@ -77,8 +76,8 @@ static bool fill(struct generation *g, struct ask_error *e) {
     g->seed = xcalloc((size_t)g->n_prompts, sizeof *g->seed);
     for (int k = 0; k < g->n_prompts; k++) g->seed[k] = a->has_seed ? (uint64_t)a->seed : draw_seed();
     make_id(g);
-    find_think_tokens(g);
-    return prompts_make(g->s, g, e);
+    find_think_tokens(g, t);
+    return prompts_make(g, t, e);
 }
 
 /* ---- metrics and the log ------------------------------------------------------------------------------------------*/
@@ -214,25 +213,48 @@ static void admit(struct generation *g) {
     if (g->a.stream) generation_stream(g);
 }
 
-static void begin(struct serve *s, struct exchange *x, enum ask_api api) {
-    struct ask_error e;
-    size_t n;
-    if (!serve_is_up(s, x)) return;
-    struct generation *g = make(s, x);
-    const char *body = http_body(x, &n);
-    const bool fine = ask_parse(api, body, n, &s->limits, &g->a, &e) && fill(g, &e);
-    serve_note_unknown(s, &g->a);
-    if (!fine) {
-        reply_ask_error(x, &e);
+static struct generation *of_work(struct work *w) {
+    return (struct generation *)(void *)((char *)w - offsetof(struct generation, work));
+}
+
+/* Any thread. */
+static void parse(struct work *w, struct tokenizer *t) {
+    struct generation *g = of_work(w);
+    if (t)
+        g->fine =
+            ask_parse(g->a.api, str_c(&w->body), w->body.len, &g->s->limits, &g->a, &g->error) && fill(g, t, &g->error);
+    else
+        g->error = (struct ask_error){.status = 500, .message = "the tokenizer cannot be opened"};
+}
+
+static void free_generation(struct generation *g);
+
+static void parsed(struct work *w) {
+    struct generation *g = of_work(w);
+    if (!w->x) {
+        free_generation(g);
         return;
     }
-    http_wake_after(x, s->o->max_wait_s);
+    serve_note_unknown(g->s, &g->a);
+    if (!g->fine) {
+        reply_ask_error(w->x, &g->error);
+        return;
+    }
+    http_wake_after(w->x, g->s->o->max_wait_s);
     admit(g);
 }
 
-void completions_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_COMPLETIONS); }
-void chat_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_CHAT); }
-void generate_begin(void *serve, struct exchange *x) { begin(serve, x, ASK_GENERATE); }
+static void begin(struct serve *s, struct http_exchange *x, enum ask_api api) {
+    if (!serve_is_up(s, x)) return;
+    struct generation *g = make(s, x);
+    g->a.api = api;
+    g->work = (struct work){.run = parse, .done = parsed};
+    work_begin(&g->work, s, x);
+}
+
+void completions_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_COMPLETIONS); }
+void chat_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_CHAT); }
+void generate_begin(void *serve, struct http_exchange *x) { begin(serve, x, ASK_GENERATE); }
 
 /* ---- what happens -------------------------------------------------------------------------------------------------*/
 
@@ -267,7 +289,7 @@ static void look_for_end(struct generation *g) {
     if (j->n_done == j->n_parts) generation_reply(g);
 }
 
-void generation_event(void *serve, struct exchange *x, enum http_event e) {
+void generation_event(void *serve, struct http_exchange *x, enum http_event e) {
     struct generation *g = http_state(x);
     struct serve *s = serve;
     if (!g || g->failed) return;
@@ -275,7 +297,7 @@ void generation_event(void *serve, struct exchange *x, enum http_event e) {
     case HTTP_WOKEN:
         if (g->job)
             look_for_end(g);
-        else
+        else if (!g->work.pending)
             admit(g);
         break;
     case HTTP_TIME_UP:
@@ -291,6 +313,8 @@ static void free_generation(struct generation *g) {
     for (int k = 0; g->prompt && k < g->n_prompts; k++) ids_free(&g->prompt[k]);
     for (int i = 0; g->sample && i < g->n_samples; i++) detokenize_free(&g->sample[i].text);
     free(g->prompt);
+    ids_free(&g->bad_ids);
+    free(g->bad_words);
     free(g->seed);
     free(g->sample);
     free(g->model);
@@ -300,7 +324,7 @@ static void free_generation(struct generation *g) {
     free(g);
 }
 
-void generation_end(void *serve, struct exchange *x) {
+void generation_end(void *serve, struct http_exchange *x) {
     struct generation *g = http_state(x);
     struct serve *s = serve;
     if (!g) return;
@@ -315,5 +339,5 @@ void generation_end(void *serve, struct exchange *x) {
     else
         s->generations = g->next;
     if (g->next) g->next->before = g->before;
-    free_generation(g);
+    if (work_end(&g->work)) free_generation(g);
 }

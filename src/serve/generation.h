@@ -18,9 +18,15 @@ struct gen_sample {
 struct generation {
     struct generation *next, *before;
     struct serve *s;
-    struct exchange *x;
+    struct http_exchange *x;
     struct ask a;
-    struct ids *prompt;       /* [n_prompts] */
+    struct work work; /* its body, until it is parsed and tokenised */
+    struct ask_error error;
+    bool fine;          /* true: there is no error */
+    struct ids *prompt; /* [n_prompts] */
+    struct ids bad_ids; /* of bad_words, end to end */
+    struct token_run *bad_words;
+    int n_bad_words;
     uint64_t *seed;           /* [n_prompts] */
     int n_prompts, n_samples; /* prompt-major: sample i is of prompt i / a.n */
     int top;                  /* log-probabilities that the engine gives beside the token's own */
@@ -42,18 +48,18 @@ struct generation {
 };
 
 /* ---- generation.c ---- */
-void completions_begin(void *serve, struct exchange *x);
-void chat_begin(void *serve, struct exchange *x);
-void generate_begin(void *serve, struct exchange *x);
-void generation_event(void *serve, struct exchange *x, enum http_event e);
-void generation_end(void *serve, struct exchange *x);
+void completions_begin(void *serve, struct http_exchange *x);
+void chat_begin(void *serve, struct http_exchange *x);
+void generate_begin(void *serve, struct http_exchange *x);
+void generation_event(void *serve, struct http_exchange *x, enum http_event e);
+void generation_end(void *serve, struct http_exchange *x);
 
 /* ---- prompts.c ---- */
-/* Makes the token ids of all prompts. False: e says what is wrong. */
-bool prompts_make(struct serve *s, struct generation *g, struct ask_error *e) MUST_USE;
+/* Makes the token ids of all prompts, and of bad_words. False: e says what is wrong. */
+bool prompts_make(struct generation *g, struct tokenizer *t, struct ask_error *e) MUST_USE;
 /* Token ids of messages, as a chat would have them. */
-bool prompts_of_messages(struct serve *s, const struct ask *a, struct ids *out, struct ask_error *e) MUST_USE;
-void prompts_of_text(struct serve *s, struct ask_text text, bool specials, struct ids *out);
+bool prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out,
+                         struct ask_error *e);
 /* Submits prompt k. What the request points to is borrowed for the call. */
 enum status prompts_submit(struct generation *g, int k, int adapter, struct err *e) MUST_USE;
 

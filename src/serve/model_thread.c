@@ -279,7 +279,7 @@ static struct ticket_entry **ticket_slot(struct model_thread *t, int64_t ticket)
     return &t->ticket[(uint64_t)ticket % TICKET_SLOTS];
 }
 
-enum status job_submit(struct job *j, int part, const struct request *r, struct err *e) {
+enum status model_job_submit(struct job *j, int part, const struct request *r, struct err *e) {
     struct model_thread *t = j->own->t;
     struct job_part *p = &j->part[part];
     struct request q = *r;
@@ -459,6 +459,8 @@ void model_thread_stop(struct model_thread *t) {
             end_part(t, &none);
         }
     take_news(t);
+    take_calls(t);
+    for (struct model_call *c; (c = take_call(t));) c->done(c);
     policy_close(&t->policy);
     if (t->fd >= 0) close(t->fd);
     pthread_mutex_destroy(&t->lock);

@@ -28,7 +28,8 @@ double model_thread_silent_s(const struct model_thread *t);
 /* ---- what runs between steps --------------------------------------------------------------------------------------*/
 
 /* run() is called by the model's thread with the engine at rest: no step is under way. Where it returns false there is
- * more to do, and it is called again behind the next step. done() is called by model_thread_collect(). */
+ * more to do, and it is called again behind the next step. done() is called by model_thread_collect(), or by
+ * model_thread_stop(), then also of a call that never ran. */
 struct model_call {
     bool (*run)(struct model_call *c, struct policy *p);
     void (*done)(struct model_call *c);
@@ -72,7 +73,7 @@ struct job {
 /* n_parts prompts with n samples each, which report `top` log-probabilities beside their own. */
 struct job *job_new(struct model_thread *t, int n_parts, int n, int top);
 /* Submits one part; r has no sink, and what it points to is copied. Errors as engine_submit. */
-enum status job_submit(struct job *j, int part, const struct request *r, struct err *e) MUST_USE;
+enum status model_job_submit(struct job *j, int part, const struct request *r, struct err *e) MUST_USE;
 /* Nobody waits for it any more: what runs of it is cancelled, and news() is never called again. */
 void job_drop(struct job *j);
 /* Cancels what runs; news() tells when it has ended. */

@@ -274,12 +274,13 @@ void models_load(struct models *m, const char *name, const char *dir, models_don
     l->ctx = ctx;
     l->hash = hash_bytes(m->base->fingerprint, strlen(m->base->fingerprint), 0);
     l->fresh = !s;
+    l->status = ST_CANCELLED; /* until it has run */
     if (s) s->load = l;
     model_thread_call(m->thread, &l->call);
 }
 
 static void note_failure(void *name, enum status st, const struct err *e) {
-    if (st != ST_OK) log_error("adapter %s: %s", (const char *)name, e->msg);
+    if (st != ST_OK && st != ST_CANCELLED) log_error("adapter %s: %s", (const char *)name, e->msg);
     free(name);
 }
 

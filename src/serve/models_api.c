@@ -25,7 +25,7 @@ static void put_model(const struct serve *s, struct str *out, const struct serve
     js_end(out, '}');
 }
 
-void models_list_begin(void *serve, struct exchange *x) {
+void models_list_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     struct str out = STR_INIT;
     if (!serve_is_up(s, x)) return;
@@ -38,7 +38,7 @@ void models_list_begin(void *serve, struct exchange *x) {
     http_reply_json(x, 200, &out);
 }
 
-void model_show_begin(void *serve, struct exchange *x) {
+void model_show_begin(void *serve, struct http_exchange *x) {
     struct serve *s = serve;
     struct str out = STR_INIT;
     const struct served_model *m = s->models.first;

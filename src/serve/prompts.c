@@ -8,28 +8,24 @@
 
 /* ---- token ids ----------------------------------------------------------------------------------------------------*/
 
-void prompts_of_text(struct serve *s, struct ask_text text, bool specials, struct ids *out) {
-    tokenizer_encode(model_thread_policy(s->thread)->tok, text.p, text.n, specials, out);
-}
-
-bool prompts_of_messages(struct serve *s, const struct ask *a, struct ids *out, struct ask_error *e) {
+bool prompts_of_messages(const struct serve *s, struct tokenizer *t, const struct ask *a, struct ids *out,
+                         struct ask_error *e) {
     const struct policy *p = model_thread_policy(s->thread);
-    const enum chat_end end = a->continue_final ? CHAT_CONTINUE : a->generation_prompt ? CHAT_GENERATE : CHAT_CLOSED;
     enum chat_style style = p->style;
     struct err why = {0};
     if (style == N_CHAT_STYLES) return ask_fail(e, NULL, "messages", "%s", p->no_style);
     if (chat_check(style, a->message, (size_t)a->n_messages, &why) != ST_OK)
         return ask_fail(e, NULL, "messages", "%s", why.msg);
     if (a->thinking != ASK_THINK_DEFAULT) style = chat_style_thinking(style, a->thinking == ASK_THINK);
-    chat_encode(p->tok, style, a->message, (size_t)a->n_messages, end, out);
+    chat_encode(t, style, a->message, (size_t)a->n_messages, a->end, out);
     return true;
 }
 
 static bool too_long(const struct serve *s, const struct ask *a, int64_t n, struct ask_error *e) {
     return ask_fail(e, "context_length_exceeded", a->api == ASK_CHAT ? "messages" : "prompt",
-                    "This model's maximum context length is %d tokens. However, the prompt has %s%lld tokens. Please "
+                    "This model's maximum context length is %d tokens. However, the prompt has %lld tokens. Please "
                     "reduce the length of the prompt.",
-                    s->max_len, n > s->max_len + 1 && a->api != ASK_GENERATE ? "about " : "", (long long)n);
+                    s->max_len, (long long)n);
 }
 
 /* Keeps the last tokens, where that is asked for. */
@@ -53,68 +49,66 @@ static bool check_length(const struct serve *s, const struct ask *a, const struc
     return true;
 }
 
-static void add_prompt(struct serve *s, const struct ask_prompt *q, bool whole, struct ids *out) {
-    const struct policy *p = model_thread_policy(s->thread);
+static void add_prompt(struct tokenizer *t, const struct ask_prompt *q, bool whole, struct ids *out) {
     if (q->is_end) {
-        const int32_t end = tokenizer_id(p->tok, "<|endoftext|>");
+        const int32_t end = tokenizer_id(t, "<|endoftext|>");
         if (end >= 0) ids_add(out, end);
     } else if (q->is_text) {
-        (whole ? tokenizer_encode_whole : tokenizer_encode)(p->tok, q->text.p, q->text.n, true, out);
+        (whole ? tokenizer_encode_whole : tokenizer_encode)(t, q->text.p, q->text.n, true, out);
     } else {
         for (int i = 0; i < q->n_ids; i++) ids_add(out, q->ids[i]);
     }
 }
 
-bool prompts_make(struct serve *s, struct generation *g, struct ask_error *e) {
-    const struct ask *a = &g->a;
-    for (int k = 0; k < g->n_prompts; k++) {
-        struct ids *v = &g->prompt[k];
-        if (a->api == ASK_CHAT) {
-            if (!prompts_of_messages(s, a, v, e)) return false;
-        } else {
-            add_prompt(s, &a->prompt[k], a->special_tokens, v);
-        }
-        truncate_prompt(s, a, v);
-        if (!check_length(s, a, v, e)) return false;
-    }
-    return true;
-}
-
-/* ---- the engine's request -----------------------------------------------------------------------------------------*/
-
 /* The runs of tokens that a word may be: as it stands, and behind a blank where that is another token of the same
  * length, as vLLM does it. */
-static void add_word(struct serve *s, const char *word, struct ids *flat, struct token_run *runs, int *n) {
+static void add_word(struct generation *g, struct tokenizer *t, const char *word) {
     struct ids plain = {0}, blank = {0};
     CLEANUP_STR struct str with_blank = STR_INIT;
     while (*word == ' ') word++;
     str_addf(&with_blank, " %s", word);
-    prompts_of_text(s, (struct ask_text){word, strlen(word)}, false, &plain);
-    prompts_of_text(s, (struct ask_text){with_blank.p, with_blank.len}, false, &blank);
+    tokenizer_encode(t, word, strlen(word), false, &plain);
+    tokenizer_encode(t, with_blank.p, with_blank.len, false, &blank);
     const struct ids *const both[] = {&plain, &blank};
     for (int i = 0; i < 2; i++) {
         const struct ids *v = both[i];
         if (v->len == 0 || (i == 1 && (v->len != plain.len || v->p[0] == plain.p[0]))) continue;
-        runs[(*n)++] = (struct token_run){NULL, (int)v->len};
-        for (size_t k = 0; k < v->len; k++) ids_add(flat, v->p[k]);
+        g->bad_words[g->n_bad_words++] = (struct token_run){NULL, (int)v->len};
+        for (size_t k = 0; k < v->len; k++) ids_add(&g->bad_ids, v->p[k]);
     }
     ids_free(&plain);
     ids_free(&blank);
 }
 
-/* *flat owns the ids of the runs. */
-static struct token_run *bad_words(struct generation *g, struct ids *flat, int *n) {
+static void make_bad_words(struct generation *g, struct tokenizer *t) {
     const struct ask_texts *w = &g->a.bad_words;
-    struct token_run *runs = xcalloc((size_t)w->n * 2 + 1, sizeof *runs);
-    *n = 0;
-    for (int i = 0; i < w->n; i++) add_word(g->s, w->p[i], flat, runs, n);
-    const int32_t *at = flat->p;
-    for (int i = 0; i < *n; i++) {
-        runs[i].ids = at;
-        at += runs[i].n;
+    if (w->n == 0) return;
+    g->bad_words = xcalloc((size_t)w->n * 2, sizeof *g->bad_words);
+    for (int i = 0; i < w->n; i++) add_word(g, t, w->p[i]);
+    const int32_t *at = g->bad_ids.p;
+    for (int i = 0; i < g->n_bad_words; i++) {
+        g->bad_words[i].ids = at;
+        at += g->bad_words[i].n;
     }
-    return runs;
 }
+
+bool prompts_make(struct generation *g, struct tokenizer *t, struct ask_error *e) {
+    const struct ask *a = &g->a;
+    const struct serve *s = g->s;
+    for (int k = 0; k < g->n_prompts; k++) {
+        struct ids *v = &g->prompt[k];
+        if (a->api != ASK_CHAT)
+            add_prompt(t, &a->prompt[k], a->special_tokens, v);
+        else if (!prompts_of_messages(s, t, a, v, e))
+            return false;
+        truncate_prompt(s, a, v);
+        if (!check_length(s, a, v, e)) return false;
+    }
+    make_bad_words(g, t);
+    return true;
+}
+
+/* ---- the engine's request -----------------------------------------------------------------------------------------*/
 
 /* The ids that end a sample: the request's, and the model's own unless they are to be ignored. malloc'ed. */
 static int32_t *stop_ids(const struct generation *g, int *n) {
@@ -135,10 +129,8 @@ static int answer_limit(const struct generation *g, int k) {
 
 enum status prompts_submit(struct generation *g, int k, int adapter, struct err *e) {
     const struct ask *a = &g->a;
-    int n_stops, n_words;
-    struct ids flat = {0};
+    int n_stops;
     CLEANUP_FREE int32_t *stops = stop_ids(g, &n_stops);
-    CLEANUP_FREE struct token_run *words = bad_words(g, &flat, &n_words);
     const struct request r = {
         .prompt = g->prompt[k].p,
         .n_prompt = (int)g->prompt[k].len,
@@ -167,10 +159,8 @@ enum status prompts_submit(struct generation *g, int k, int adapter, struct err 
                    .n_logit_bias = a->n_bias,
                    .allowed_ids = a->allowed_ids.p,
                    .n_allowed_ids = a->allowed_ids.n,
-                   .bad_words = words,
-                   .n_bad_words = n_words},
+                   .bad_words = g->bad_words,
+                   .n_bad_words = g->n_bad_words},
     };
-    const enum status st = job_submit(g->job, k, &r, e);
-    ids_free(&flat);
-    return st;
+    return model_job_submit(g->job, k, &r, e);
 }

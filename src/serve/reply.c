@@ -71,7 +71,7 @@ static void put_end(struct generation *g, struct str *out) {
 }
 
 /* http_more_fn: the next choice, or the end. */
-static enum http_more more(struct exchange *x, struct str *out) {
+static enum http_more more(struct http_exchange *x, struct str *out) {
     struct generation *g = http_state(x);
     if (g->head.len > 0) { /* what was made before it was known to be long */
         str_add(out, g->head.p, g->head.len);

@@ -21,18 +21,18 @@ enum { STUCK_S = 30 };
 
 /* ---- what routes share --------------------------------------------------------------------------------------------*/
 
-void reply_ask_error(struct exchange *x, const struct ask_error *e) {
+void reply_ask_error(struct http_exchange *x, const struct ask_error *e) {
     http_reply_error(x, e->status, e->code, *e->param ? e->param : NULL, "%s", e->message);
 }
 
-bool serve_is_up(struct serve *s, struct exchange *x) {
+bool serve_is_up(struct serve *s, struct http_exchange *x) {
     if (serve_ready(s)) return true;
     http_add_header(x, "retry-after", "1");
     http_reply_error(x, 503, "loading", NULL, "the model is being loaded");
     return false;
 }
 
-struct served_model *serve_model(struct serve *s, struct exchange *x, const char *name) {
+struct served_model *serve_model(struct serve *s, struct http_exchange *x, const char *name) {
     struct served_model *m = models_find(&s->models, name);
     if (!m)
         http_reply_error(x, 404, "model_not_found", "model", "the model \"%.200s\" does not exist: see /v1/models",
@@ -40,20 +40,21 @@ struct served_model *serve_model(struct serve *s, struct exchange *x, const char
     return m;
 }
 
-void serve_wait(struct serve *s, struct exchange *x) {
+void serve_wait(struct serve *s, struct http_exchange *x) {
     for (int i = 0; i < s->n_waiting; i++)
         if (s->waiting[i] == x) return;
     if (s->n_waiting == s->cap_waiting) {
         s->cap_waiting = s->cap_waiting ? 2 * s->cap_waiting : 16;
-        s->waiting = xrealloc(s->waiting, (size_t)s->cap_waiting * sizeof(struct exchange *));
+        s->waiting = xrealloc(s->waiting, (size_t)s->cap_waiting * sizeof(struct http_exchange *));
     }
     s->waiting[s->n_waiting++] = x;
 }
 
-void serve_stop_waiting(struct serve *s, const struct exchange *x) {
+void serve_stop_waiting(struct serve *s, const struct http_exchange *x) {
     for (int i = 0; i < s->n_waiting; i++)
         if (s->waiting[i] == x) {
-            memmove(s->waiting + i, s->waiting + i + 1, (size_t)(s->n_waiting - i - 1) * sizeof(struct exchange *));
+            memmove(s->waiting + i, s->waiting + i + 1,
+                    (size_t)(s->n_waiting - i - 1) * sizeof(struct http_exchange *));
             s->n_waiting--;
             return;
         }
@@ -62,8 +63,8 @@ void serve_stop_waiting(struct serve *s, const struct exchange *x) {
 /* Each that waits looks again, in the order in which they came; who is still to wait says so anew. */
 void serve_wake_waiting(struct serve *s) {
     const int n = s->n_waiting;
-    struct exchange **list = xmalloc(((size_t)n + 1) * sizeof(struct exchange *));
-    if (n > 0) memcpy(list, s->waiting, (size_t)n * sizeof(struct exchange *));
+    struct http_exchange **list = xmalloc(((size_t)n + 1) * sizeof(struct http_exchange *));
+    if (n > 0) memcpy(list, s->waiting, (size_t)n * sizeof(struct http_exchange *));
     s->n_waiting = 0;
     for (int i = 0; i < n; i++) http_wake(list[i]);
     free(list);
@@ -88,32 +89,39 @@ void serve_note_unknown(struct serve *s, const struct ask *a) {
     }
 #define GET(p, who, fn) \
     { .method = "GET", .path = p, .access = who, .begin = fn }
-#define POST(p, who, fn) \
-    { .method = "POST", .path = p, .access = who, .body = HTTP_JSON_BODY, .begin = fn }
+#define TOKENS(p, fn)                                                                                                \
+    {                                                                                                                \
+        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn, .event = tokens_event, \
+        .end = tokens_end                                                                                            \
+    }
 #define ADMIN(p, kind, fn)                                                                                  \
     {                                                                                                       \
         .method = "POST", .path = p, .access = HTTP_ADMIN, .body = kind, .begin = fn, .event = admin_event, \
         .end = admin_end                                                                                    \
     }
 
+#define EMBEDDINGS(p)                                                                                       \
+    {                                                                                                       \
+        .method = "POST", .path = p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = embeddings_begin, \
+        .event = embeddings_event, .end = embeddings_end                                                    \
+    }
+
+/* Clients that were given an address without /v1 call the same without it. */
 static const struct http_route routes[] = {
     GENERATION("/v1/completions", completions_begin),
+    GENERATION("/completions", completions_begin),
     GENERATION("/v1/chat/completions", chat_begin),
+    GENERATION("/chat/completions", chat_begin),
     GENERATION("/inference/v1/generate", generate_begin),
-    {.method = "POST",
-     .path = "/v1/embeddings",
-     .access = HTTP_KEY,
-     .body = HTTP_JSON_BODY,
-     .begin = embeddings_begin,
-     .event = embeddings_event,
-     .end = embeddings_end},
+    EMBEDDINGS("/v1/embeddings"),
+    EMBEDDINGS("/embeddings"),
     GET("/v1/models", HTTP_OPEN, models_list_begin),
     GET("/models", HTTP_OPEN, models_list_begin),
     GET("/v1/models/*", HTTP_OPEN, model_show_begin),
-    POST("/tokenize", HTTP_KEY, tokenize_begin),
-    POST("/v1/tokenize", HTTP_KEY, tokenize_begin),
-    POST("/detokenize", HTTP_KEY, detokenize_begin_request),
-    POST("/v1/detokenize", HTTP_KEY, detokenize_begin_request),
+    TOKENS("/tokenize", tokenize_begin),
+    TOKENS("/v1/tokenize", tokenize_begin),
+    TOKENS("/detokenize", detokenize_request_begin),
+    TOKENS("/v1/detokenize", detokenize_request_begin),
     GET("/tokenizer_info", HTTP_KEY, tokenizer_info_begin),
     GET("/v1/tokenizer_info", HTTP_KEY, tokenizer_info_begin),
     ADMIN("/v1/load_lora_adapter", HTTP_JSON_BODY, adapter_load_begin),
@@ -179,6 +187,7 @@ enum status serve_open(const struct serve_options *o, struct serve **out, struct
     s->o = o;
     serve_metrics_begin(&s->metrics);
     enum status st = model_thread_start(&o->policy, &s->thread, e);
+    if (st == ST_OK) st = work_thread_start(s, &s->worker, e);
     if (st == ST_OK) st = name_models(s, e);
     if (st != ST_OK) {
         serve_close(s);
@@ -196,6 +205,7 @@ static void become_ready(struct serve *s) {
     const struct policy *p = model_thread_policy(s->thread);
     const struct model_config *c = model_cfg(p->model);
     s->max_len = c->max_positions;
+    if (s->o->max_len > 0 && s->o->max_len < s->max_len) s->max_len = s->o->max_len;
     s->stops = answer_stops(p->tok, p->style, c, true);
     s->limits = (struct ask_limits){.vocab = tokenizer_vocab(p->tok),
                                     .max_n = s->o->max_n,
@@ -222,11 +232,13 @@ static void collect(void *serve) {
 
 enum status serve_attach(struct serve *s, struct http_server *http, struct err *e) {
     s->http = http;
+    TRY(http_watch_fd(http, work_thread_fd(s->worker), work_thread_collect, s->worker, e));
     return http_watch_fd(http, model_thread_fd(s->thread), collect, s, e);
 }
 
 void serve_close(struct serve *s) {
     if (!s) return;
+    work_thread_stop(s->worker);
     model_thread_stop(s->thread);
     models_free(&s->models);
     for (int i = 0; i < s->n_unknown; i++) free(s->unknown[i]);

@@ -29,6 +29,7 @@ struct serve_options {
     int max_adapters;        /* held at a time */
     int max_queue;           /* sequences that wait */
     double max_wait_s;       /* a request waits so long for its first token */
+    int max_len;             /* tokens of a prompt and its answer; 0: what the model can */
     int max_logprobs, max_n, max_samples, max_prompts, max_messages;
     bool strict_length;            /* a request whose max_tokens does not fit is refused, not shortened */
     bool processed_logprobs;       /* log-probabilities are those of the distribution that is drawn from */

@@ -149,7 +149,7 @@ static void add_last(struct generation *g, struct str *out) {
 }
 
 /* http_more_fn: one chunk of each sample that has something new. */
-static enum http_more more(struct exchange *x, struct str *out) {
+static enum http_more more(struct http_exchange *x, struct str *out) {
     struct generation *g = http_state(x);
     int ended = 0;
     if (add_failure(g, out)) {

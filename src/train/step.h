@@ -58,6 +58,7 @@ struct trainer {
     bool base;            /* true: the set is all of the base */
     struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load; NULL at rest */
     struct fold *sum;     /* of the leaves since the last step; NULL at rest */
+    int64_t *leaves;      /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
     struct resting *rest; /* NULL: it is awake */
     int64_t rest_step;    /* opt->step */
     bool rest_sum;        /* true: a sum of gradients is among what rests */
@@ -97,8 +98,8 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
 /* Moves what it has on the device, the moments and the sum of the gradients if there is one, to host memory (path NULL)
  * or to a file (docs/formats.md, "Files at rest"), from host memory also to a file, and gives up the adapter's
  * gradients, which hold nothing between calls. Its weights stay where they are: requests may go through them, and
- * model_adapter_rest takes them now. ST_INVALID: the set is the base, or it rests in a file already. After an error it
- * is as it was. */
+ * model_adapter_rest takes them now. ST_INVALID: the set is the base, it rests in a file already, or there are several
+ * ranks. After an error it is as it was. */
 enum status trainer_rest(struct trainer *t, const char *path, struct err *e) MUST_USE;
 /* Brings all of it back, with the adapter's weights where these are at rest, bit for bit: also the gradients of calls
  * since the last step. Fine where it is awake. After an error the trainer is at rest as it was. */

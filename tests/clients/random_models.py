@@ -23,9 +23,19 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def shape(vocabulary, hidden, mlp, layers, heads, kv_heads, head, rope, **more):
-    return dict(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=layers,
-                num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head, rope_parameters=rope,
-                max_position_embeddings=256, initializer_range=0.1, **more)
+    return dict(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head,
+        rope_parameters=rope,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        **more,
+    )
 
 
 def lora(**more):
@@ -34,24 +44,51 @@ def lora(**more):
 
 # name: architecture, shape, adapter
 MODELS = {
-    "llama3_tied": ("Llama", shape(211, 30, 50, 3, 5, 1, 6, LLAMA3 | dict(original_max_position_embeddings=16),
-                                   tie_word_embeddings=True), lora(r=3, lora_alpha=1, use_rslora=True)),
-    "llama3_wide_heads": ("Llama", shape(130, 36, 44, 2, 6, 2, 22, LLAMA3 | dict(original_max_position_embeddings=32),
-                                         rms_norm_eps=1e-5), lora(target_modules=MLP)),
-    "llama_linear": ("Llama", shape(97, 42, 61, 2, 3, 3, 14, dict(rope_type="linear", rope_theta=100000.0, factor=4.0)),
-                     lora(r=1, target_modules=["q_proj", "down_proj"])),
+    "llama3_tied": (
+        "Llama",
+        shape(211, 30, 50, 3, 5, 1, 6, LLAMA3 | dict(original_max_position_embeddings=16), tie_word_embeddings=True),
+        lora(r=3, lora_alpha=1, use_rslora=True),
+    ),
+    "llama3_wide_heads": (
+        "Llama",
+        shape(130, 36, 44, 2, 6, 2, 22, LLAMA3 | dict(original_max_position_embeddings=32), rms_norm_eps=1e-5),
+        lora(target_modules=MLP),
+    ),
+    "llama_linear": (
+        "Llama",
+        shape(97, 42, 61, 2, 3, 3, 14, dict(rope_type="linear", rope_theta=100000.0, factor=4.0)),
+        lora(r=1, target_modules=["q_proj", "down_proj"]),
+    ),
     "llama_yarn": ("Llama", shape(97, 20, 33, 2, 2, 1, 10, YARN | dict(beta_fast=16, beta_slow=2)), lora()),
     "llama3_16": ("Llama", shape(161, 76, 91, 2, 4, 2, 16, LLAMA3 | dict(original_max_position_embeddings=32)), lora()),
-    "llama3_text": ("Llama", shape(4100, 40, 48, 2, 4, 2, 10, LLAMA3 | dict(original_max_position_embeddings=64)),
-                    lora()),
-    "llama3_patterns": ("Llama", shape(161, 76, 91, 3, 4, 2, 16, LLAMA3 | dict(original_max_position_embeddings=32)),
-                        lora(rank_pattern={"layers.0.self_attn.q_proj": 7, "q_proj": 2, r"layers\.[12]\.mlp\.\w+": 3},
-                             alpha_pattern={"v_proj": 5, "model.layers.2.mlp.up_proj": 1.5, "down_proj": 0.5})),
-    "qwen2_patterns": ("Qwen2", shape(97, 36, 41, 2, 3, 1, 12, dict(rope_type="default", rope_theta=1e4)),
-                       lora(r=5, use_rslora=True, rank_pattern={"k_proj": 1, "gate_proj": 9, ".*1.*o_proj": 8},
-                            alpha_pattern={"^model.layers.0.*": 3})),
-    "mistral": ("Mistral", shape(120, 33, 52, 2, 4, 2, 12, dict(rope_type="default", rope_theta=1e6),
-                                 sliding_window=None), lora(r=5, lora_alpha=2.5)),
+    "llama3_text": (
+        "Llama",
+        shape(4100, 40, 48, 2, 4, 2, 10, LLAMA3 | dict(original_max_position_embeddings=64)),
+        lora(),
+    ),
+    "llama3_patterns": (
+        "Llama",
+        shape(161, 76, 91, 3, 4, 2, 16, LLAMA3 | dict(original_max_position_embeddings=32)),
+        lora(
+            rank_pattern={"layers.0.self_attn.q_proj": 7, "q_proj": 2, r"layers\.[12]\.mlp\.\w+": 3},
+            alpha_pattern={"v_proj": 5, "model.layers.2.mlp.up_proj": 1.5, "down_proj": 0.5},
+        ),
+    ),
+    "qwen2_patterns": (
+        "Qwen2",
+        shape(97, 36, 41, 2, 3, 1, 12, dict(rope_type="default", rope_theta=1e4)),
+        lora(
+            r=5,
+            use_rslora=True,
+            rank_pattern={"k_proj": 1, "gate_proj": 9, ".*1.*o_proj": 8},
+            alpha_pattern={"^model.layers.0.*": 3},
+        ),
+    ),
+    "mistral": (
+        "Mistral",
+        shape(120, 33, 52, 2, 4, 2, 12, dict(rope_type="default", rope_theta=1e6), sliding_window=None),
+        lora(r=5, lora_alpha=2.5),
+    ),
     "qwen3_yarn": ("Qwen3", shape(101, 26, 35, 3, 3, 1, 18, YARN), lora(r=2)),
 }
 
@@ -69,8 +106,9 @@ def main():
                 parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
         base = os.path.join(sys.argv[1], name, "base")
         model.to(torch.bfloat16).save_pretrained(base)
-        tuned = peft.get_peft_model(model.to(torch.float32),
-                                    peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **adapter))
+        tuned = peft.get_peft_model(
+            model.to(torch.float32), peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **adapter)
+        )
         tuned.save_pretrained(os.path.join(sys.argv[1], name, "adapter"))
         print(name)
     return 0

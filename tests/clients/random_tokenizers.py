@@ -23,16 +23,23 @@ except ImportError as error:
     sys.exit(2)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace("{1,3}", "")
 ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-CASES = (rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{ENDING}"
-         rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{ENDING}"
-         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-DEEPSEEK_V3 = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-               r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-               r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CASES = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{ENDING}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+")
 BLOOM = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 
@@ -58,15 +65,32 @@ KINDS = {
     "starcoder": (None, steps(pre_tokenizers.Digits(individual_digits=True), byte_level(regex=True)), False),
     "cases": (None, steps(split(CASES), byte_level()), True),
     "deepseek_v3": (normalizers.Sequence([]), steps(*map(split, DEEPSEEK_V3), byte_level()), False),
-    "deepseek_coder": (None, steps(*map(split, DEEPSEEK_CODER), pre_tokenizers.Digits(individual_digits=True),
-                                   byte_level()), False),
+    "deepseek_coder": (
+        None,
+        steps(*map(split, DEEPSEEK_CODER), pre_tokenizers.Digits(individual_digits=True), byte_level()),
+        False,
+    ),
     "bloom": (normalizers.NFC(), steps(split(BLOOM), byte_level()), False),
-    "words": (normalizers.NFC(), steps(split(r"\w+|\b", invert=True), pre_tokenizers.Digits(), byte_level(space=True)),
-              True),
-    "merged": (None, steps(split(r"\s", "merged_with_previous"), split(r"[\d_]", "merged_with_next"), byte_level()),
-               False),
-    "removed": (None, steps(split("[aeiou]", "contiguous"), split(r"\n", "removed"),
-                            pre_tokenizers.Split("->", "merged_with_next"), byte_level()), False),
+    "words": (
+        normalizers.NFC(),
+        steps(split(r"\w+|\b", invert=True), pre_tokenizers.Digits(), byte_level(space=True)),
+        True,
+    ),
+    "merged": (
+        None,
+        steps(split(r"\s", "merged_with_previous"), split(r"[\d_]", "merged_with_next"), byte_level()),
+        False,
+    ),
+    "removed": (
+        None,
+        steps(
+            split("[aeiou]", "contiguous"),
+            split(r"\n", "removed"),
+            pre_tokenizers.Split("->", "merged_with_next"),
+            byte_level(),
+        ),
+        False,
+    ),
 }
 ADDED = [
     AddedToken("<|begin_of_text|>", special=True, normalized=False),
@@ -121,15 +145,15 @@ class Strings:
         if kind == 1:
             return self.several(lambda: chr(self.rng.randrange(0x20, 0x7F)), 60)
         if kind == 2:
-            return self.several(lambda: choice([" ", "\t", "\n", "\r", "\r\n", "  ", "a", "B", "1", "'", "\u00e9"]),
-                                40)
+            return self.several(lambda: choice([" ", "\t", "\n", "\r", "\r\n", "  ", "a", "B", "1", "'", "\u00e9"]), 40)
         if kind == 3:
             return self.several(lambda: choice(WORDS) + choice(["", "", " ", "  ", "\n"]), 14)
         if kind == 4:
             return self.several(self.near, 30)
         if kind == 5:
-            return self.several(lambda: "'" + choice("sStTrRvVmMlLdDeE\u017f") + choice(["", "e", "E", "l", "L", " "]),
-                                12)
+            return self.several(
+                lambda: "'" + choice("sStTrRvVmMlLdDeE\u017f") + choice(["", "e", "E", "l", "L", " "]), 12
+            )
         if kind == 6:
             return self.several(lambda: choice(MARKS), 20)
         text = choice(self.code)
@@ -145,7 +169,8 @@ def train(name, texts, size):
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     if whole:
         file = json.loads(tokenizer.to_str())

@@ -1,6 +1,6 @@
-# `kernelrl serve` for tests of its clients: TAP helpers, and `serve [FLAG]...`, which starts a server of the embedded
-# model on a free port and waits until it is ready. $url is its address without /v1, $key a key that it takes. The server
-# ends with the script.
+# `kernelrl serve` for tests of its clients: TAP helpers, and `serve [FLAG]...`, which starts a server of $model, or of the
+# embedded model, on a free port and waits until it is ready. $url is its address without /v1, $key a key that it takes.
+# The server ends with the script.
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/tap.bash"
 python=${KERNELRL_PYTHON:-python3}
 key=sk-test
@@ -23,7 +23,7 @@ needs() { # MODULE...
 serve() { serve_without_key --api-key "$key" "$@"; }
 
 serve_without_key() {
-    "$KRL" serve --model models/tiny --port 0 --access-log "$tmp/access" "$@" >"$tmp/serve.log" 2>&1 &
+    "$KRL" serve --model "${model:-models/tiny}" --port 0 --access-log "$tmp/access" "$@" >"$tmp/serve.log" 2>&1 &
     server=$!
     trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$tmp"' EXIT
     for _ in $(seq 600); do

@@ -40,8 +40,18 @@ def _():
 
 @case("every setting that it sends")
 def _():
-    r = generated(OPENAI, "Write a loop.", max_tokens=16, stop_seqs=["}"], top_p=0.9, frequency_penalty=0.2,
-                  presence_penalty=0.1, logit_bias={300: 1.0}, num_choices=2, seed=3)
+    r = generated(
+        OPENAI,
+        "Write a loop.",
+        max_tokens=16,
+        stop_seqs=["}"],
+        top_p=0.9,
+        frequency_penalty=0.2,
+        presence_penalty=0.1,
+        logit_bias={300: 1.0},
+        num_choices=2,
+        seed=3,
+    )
     equal(len(r.choices), 2)
     assert all("}" not in c.message.text for c in r.choices)
     assert r.usage.output_tokens > 0

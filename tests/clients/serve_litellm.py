@@ -7,8 +7,9 @@ import sys
 from serve_cases import case, equal, raises, run
 
 URL, KEY = sys.argv[1:3]
-os.environ.update(OPENAI_API_BASE=URL + "/v1", OPENAI_API_KEY=KEY, HOSTED_VLLM_API_BASE=URL + "/v1",
-                  HOSTED_VLLM_API_KEY=KEY)
+os.environ.update(
+    OPENAI_API_BASE=URL + "/v1", OPENAI_API_KEY=KEY, HOSTED_VLLM_API_BASE=URL + "/v1", HOSTED_VLLM_API_KEY=KEY
+)
 import litellm  # noqa: E402
 
 litellm.suppress_debug_info = True

@@ -15,17 +15,40 @@ from serve_cases import case, equal, run
 
 URL, KERNELRL, FOLDER = sys.argv[1:4]
 logging.disable(logging.WARNING)
-lm = LocalCompletionsAPI(base_url=URL + "/v1/completions", model="models/tiny", tokenizer_backend="remote",
-                         batch_size=4, num_concurrent=2, auth_token=os.environ["OPENAI_API_KEY"])
+lm = LocalCompletionsAPI(
+    base_url=URL + "/v1/completions",
+    model="models/tiny",
+    tokenizer_backend="remote",
+    batch_size=4,
+    num_concurrent=2,
+    auth_token=os.environ["OPENAI_API_KEY"],
+)
 PROMPTS = ["int main(void) {\n", "for (int i = 0; i <", "    out[i] = ", "#include <math.h>\n\nvoid kernel("]
 
 
 def sampled(prompt, temperature, seed, n=12):
     """What `kernelrl sample` draws behind a prompt: text, ids, log-probabilities."""
     line = subprocess.run(
-        [KERNELRL, "sample", "--model", "models/tiny", "--raw", "--json", "--prompt", prompt, "--max-tokens", str(n),
-         "--temperature", str(temperature), "--seed", str(seed)],
-        check=True, capture_output=True, text=True).stdout
+        [
+            KERNELRL,
+            "sample",
+            "--model",
+            "models/tiny",
+            "--raw",
+            "--json",
+            "--prompt",
+            prompt,
+            "--max-tokens",
+            str(n),
+            "--temperature",
+            str(temperature),
+            "--seed",
+            str(seed),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     return json.loads(line)
 
 
@@ -93,11 +116,15 @@ def write_tasks():
     data = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {FOLDER}/rows.jsonl}}}}\ntest_split: test\n"
     os.makedirs(f"{FOLDER}/tasks", exist_ok=True)
     with open(f"{FOLDER}/tasks/choose.yaml", "w") as f:
-        f.write("task: choose\n" + data + "output_type: multiple_choice\ndoc_to_text: '{{q}}'\n"
-                "doc_to_target: 0\ndoc_to_choice: '{{[a, b]}}'\nmetric_list: [{metric: acc}]\n")
+        f.write(
+            "task: choose\n" + data + "output_type: multiple_choice\ndoc_to_text: '{{q}}'\n"
+            "doc_to_target: 0\ndoc_to_choice: '{{[a, b]}}'\nmetric_list: [{metric: acc}]\n"
+        )
     with open(f"{FOLDER}/tasks/write.yaml", "w") as f:
-        f.write("task: write\n" + data + "output_type: generate_until\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\n"
-                "generation_kwargs: {until: [\"\\n\"], max_gen_toks: 8}\nmetric_list: [{metric: exact_match}]\n")
+        f.write(
+            "task: write\n" + data + "output_type: generate_until\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\n"
+            'generation_kwargs: {until: ["\\n"], max_gen_toks: 8}\nmetric_list: [{metric: exact_match}]\n'
+        )
 
 
 @case("tasks of twenty rows, twice the same")
@@ -106,8 +133,9 @@ def _():
     tasks = lm_eval.tasks.TaskManager(include_path=f"{FOLDER}/tasks", include_defaults=False)
 
     def results():
-        return lm_eval.simple_evaluate(lm, tasks=["choose", "write"], task_manager=tasks, bootstrap_iters=0,
-                                       log_samples=True, cache_requests=False)
+        return lm_eval.simple_evaluate(
+            lm, tasks=["choose", "write"], task_manager=tasks, bootstrap_iters=0, log_samples=True, cache_requests=False
+        )
 
     one, two = results(), results()
     equal(one["results"], two["results"])

@@ -32,9 +32,11 @@ def post(path, body):
 
 def complete(prompt=TEXT, **more):
     more = {"max_tokens": 24, "seed": 7, **more}
-    names = ("top_k min_p repetition_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens "
-             "return_token_ids return_tokens_as_token_ids prompt_logprobs skip_special_tokens add_special_tokens "
-             "truncate_prompt_tokens allowed_token_ids bad_words cache_salt priority request_id").split()
+    names = (
+        "top_k min_p repetition_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens "
+        "return_token_ids return_tokens_as_token_ids prompt_logprobs skip_special_tokens add_special_tokens "
+        "truncate_prompt_tokens allowed_token_ids bad_words cache_salt priority request_id"
+    ).split()
     extra = {k: more.pop(k) for k in list(more) if k in names}
     extra.update(more.pop("extra_body", {}))
     return client.completions.create(model=more.pop("model", MODEL), prompt=prompt, extra_body=extra, **more)
@@ -114,7 +116,9 @@ def _():
 
 @case("a prompt that is too long")
 def _():
-    error = raises(openai.BadRequestError, lambda: complete([5] * 8192), "maximum context length is 8192 tokens", "8192")
+    error = raises(
+        openai.BadRequestError, lambda: complete([5] * 8192), "maximum context length is 8192 tokens", "8192"
+    )
     equal(error.code, "context_length_exceeded")
 
 
@@ -280,9 +284,19 @@ def streamed(stream):
 @case("streams equal whole answers, whatever is asked for")
 def _():
     stop = complete(temperature=0).choices[0].text[9:15]
-    cases = [{}, {"n": 3}, {"logprobs": 2}, {"return_token_ids": True}, {"echo": True}, {"echo": True, "logprobs": 0},
-             {"stop": [stop, "}"]}, {"stop": "}", "include_stop_str_in_output": True, "n": 2}, {"temperature": 0},
-             {"frequency_penalty": 0.5, "n": 2}, {"skip_special_tokens": False, "ignore_eos": True}]
+    cases = [
+        {},
+        {"n": 3},
+        {"logprobs": 2},
+        {"return_token_ids": True},
+        {"echo": True},
+        {"echo": True, "logprobs": 0},
+        {"stop": [stop, "}"]},
+        {"stop": "}", "include_stop_str_in_output": True, "n": 2},
+        {"temperature": 0},
+        {"frequency_penalty": 0.5, "n": 2},
+        {"skip_special_tokens": False, "ignore_eos": True},
+    ]
     for more in cases:
         whole = complete(max_tokens=80, **more)
         parts = complete(max_tokens=80, stream=True, stream_options={"include_usage": True}, **more)
@@ -311,8 +325,18 @@ def _():
 
 @case("what is accepted and changes nothing")
 def _():
-    r = complete(user="me", extra_body={"metadata": {"a": "b"}, "store": False, "service_tier": "auto", "best_of": 1,
-                                        "suffix": None, "response_format": {"type": "text"}, "an_unknown_field": 1})
+    r = complete(
+        user="me",
+        extra_body={
+            "metadata": {"a": "b"},
+            "store": False,
+            "service_tier": "auto",
+            "best_of": 1,
+            "suffix": None,
+            "response_format": {"type": "text"},
+            "an_unknown_field": 1,
+        },
+    )
     equal(r.choices, complete().choices)
     equal(complete(cache_salt="x", priority=0).choices, r.choices)
     assert complete(request_id="mine-1").id.endswith("mine-1")
@@ -320,12 +344,24 @@ def _():
 
 @case("what is refused, with its name")
 def _():
-    refused = [({"suffix": "x"}, "suffix"), ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
-               ({"best_of": 3}, "best_of"), ({"max_tokens": -1}, "max_tokens"), ({"temperature": 3}, "temperature"),
-               ({"top_p": 0}, "top_p"), ({"n": 0}, "n"), ({"n": 129}, "n"), ({"min_p": 2}, "min_p"),
-               ({"extra_body": {"guided_json": {}}}, "guided_json"), ({"extra_body": {"use_beam_search": True}},
-               "use_beam_search"), ({"max_tokens": 0}, "max_tokens"), ({"prompt": ""}, "prompt"),
-               ({"prompt": []}, "prompt"), ({"prompt": [99999]}, "prompt"), ({"extra_body": {"seed": "x"}}, "seed")]
+    refused = [
+        ({"suffix": "x"}, "suffix"),
+        ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
+        ({"best_of": 3}, "best_of"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"min_p": 2}, "min_p"),
+        ({"extra_body": {"guided_json": {}}}, "guided_json"),
+        ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [99999]}, "prompt"),
+        ({"extra_body": {"seed": "x"}}, "seed"),
+    ]
     for more, name in refused:
         error = raises(openai.BadRequestError, lambda: complete(**more))
         equal(error.param, name)
@@ -393,7 +429,9 @@ def _():
 @case("chat: the template's switches")
 def _():
     def ids(**more):
-        return chat(max_completion_tokens=1, extra_body={"return_token_ids": True, **more}).model_extra["prompt_token_ids"]
+        return chat(max_completion_tokens=1, extra_body={"return_token_ids": True, **more}).model_extra[
+            "prompt_token_ids"
+        ]
 
     end = tokens("<|im_start|>assistant\n")
     equal(ids()[: len(end)], tokens("<|im_start|>user\nWrite a loop.<|im_end|>\n<|im_start|>assistant\n")[: len(end)])
@@ -423,8 +461,15 @@ def _():
     for kind in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}):
         equal(raises(openai.BadRequestError, lambda: chat(response_format=kind)).param, "response_format")
     equal(chat(response_format={"type": "text"}).choices, chat().choices)
-    history = [*USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function",
-               "function": {"name": "f", "arguments": '{"a": 1}'}}]}, {"role": "tool", "tool_call_id": "1", "content": "3"}]
+    history = [
+        *USER,
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "3"},
+    ]
     text = post("/detokenize", {"tokens": post("/tokenize", {"messages": history})["tokens"]})["prompt"]
     assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in text, text
     assert "<tool_response>\n3\n</tool_response>" in text, text
@@ -433,16 +478,29 @@ def _():
 
 @case("chat: hints are ignored")
 def _():
-    r = chat(user="me", parallel_tool_calls=False, store=False, metadata={"a": "b"}, service_tier="auto",
-             prompt_cache_key="x", safety_identifier="y")
+    r = chat(
+        user="me",
+        parallel_tool_calls=False,
+        store=False,
+        metadata={"a": "b"},
+        service_tier="auto",
+        prompt_cache_key="x",
+        safety_identifier="y",
+    )
     equal(r.choices, chat().choices)
 
 
 @case("chat: sampling parameters mean what they mean for completions")
 def _():
     prompt = post("/tokenize", {"messages": USER})["tokens"]
-    both = [dict(temperature=0), dict(top_p=0.5), dict(frequency_penalty=1.0, presence_penalty=0.5), dict(n=2),
-            dict(logit_bias={"300": 5}), dict(stop=["}"])]
+    both = [
+        dict(temperature=0),
+        dict(top_p=0.5),
+        dict(frequency_penalty=1.0, presence_penalty=0.5),
+        dict(n=2),
+        dict(logit_bias={"300": 5}),
+        dict(stop=["}"]),
+    ]
     for more in both:
         a, b = chat(**more), complete(prompt, **more)
         equal([c.message.content for c in a.choices], [c.text for c in b.choices])
@@ -453,7 +511,13 @@ def _():
 
 @case("chat: streams equal whole answers")
 def _():
-    for more in ({}, {"n": 3}, {"logprobs": True, "top_logprobs": 2}, {"stop": ["}"]}, {"extra_body": {"return_token_ids": True}}):
+    for more in (
+        {},
+        {"n": 3},
+        {"logprobs": True, "top_logprobs": 2},
+        {"stop": ["}"]},
+        {"extra_body": {"return_token_ids": True}},
+    ):
         whole = chat(max_completion_tokens=60, **more)
         text, ids, logp, ends, roles, first = {}, {}, {}, {}, {}, {}
         for piece in chat(max_completion_tokens=60, stream=True, stream_options={"include_usage": True}, **more):
@@ -519,6 +583,15 @@ def _():
         other = openai.OpenAI(base_url=URL + "/v1", api_key=wrong)
         error = raises(openai.AuthenticationError, lambda: other.completions.create(model=MODEL, prompt=TEXT))
         equal((error.type, error.code), ("authentication_error", "invalid_api_key"))
+
+
+@case("an address without /v1")
+def _():
+    other = openai.OpenAI(base_url=URL, api_key=KEY)
+    equal(other.models.list().data[0].id, MODEL)
+    r = other.chat.completions.create(model=MODEL, messages=USER, max_completion_tokens=24, seed=7)
+    equal(r.choices, chat().choices)
+    equal(other.completions.create(model=MODEL, prompt=TEXT, max_tokens=24, seed=7).choices, complete().choices)
 
 
 @case("headers: the request's id is given back, and shown in errors")

@@ -1,5 +1,5 @@
-"""The client of renderers against a server: `serve_renderers.py URL KEY MODEL`, where MODEL is the served folder. Prints
-TAP."""
+"""The client of renderers against a server: `serve_renderers.py URL KEY MODEL`, where MODEL is the served folder.
+Prints TAP."""
 
 import asyncio
 import json
@@ -21,8 +21,14 @@ def ask(**more):
     async def one():
         async with openai.AsyncOpenAI(base_url=URL + "/v1", api_key=KEY) as client:
             params = {"max_tokens": 20, "seed": 3, "temperature": 1.0, **more.pop("sampling_params", {})}
-            return await generate(client=client, renderer=renderer, messages=more.pop("messages", USER), model=MODEL,
-                                  sampling_params=params, **more)
+            return await generate(
+                client=client,
+                renderer=renderer,
+                messages=more.pop("messages", USER),
+                model=MODEL,
+                sampling_params=params,
+                **more
+            )
 
     return asyncio.run(one())
 
@@ -39,8 +45,10 @@ def _():
     equal(len(r["completion_logprobs"]), len(r["completion_ids"]))
     thinking = {"chat_template_kwargs": {"enable_thinking": True}}
     equal(r["prompt_ids"], post("/tokenize", {"messages": USER, **thinking})["tokens"])
-    same = post("/v1/completions", {"prompt": r["prompt_ids"], "max_tokens": 20, "seed": 3, "logprobs": 0,
-                                    "return_token_ids": True})["choices"][0]
+    same = post(
+        "/v1/completions",
+        {"prompt": r["prompt_ids"], "max_tokens": 20, "seed": 3, "logprobs": 0, "return_token_ids": True},
+    )["choices"][0]
     equal(r["completion_ids"], same["token_ids"])
     equal(r["completion_logprobs"], same["logprobs"]["token_logprobs"])
 

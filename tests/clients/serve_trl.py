@@ -34,8 +34,17 @@ def _():
 
 @case("generate: texts, every sampling parameter, more log-probabilities")
 def _():
-    r = client.generate(["int main", "void f"], max_tokens=10, temperature=0.7, top_p=0.9, top_k=20, min_p=0.02,
-                        repetition_penalty=1.1, logprobs=4, generation_kwargs={"frequency_penalty": 0.1, "seed": 1})
+    r = client.generate(
+        ["int main", "void f"],
+        max_tokens=10,
+        temperature=0.7,
+        top_p=0.9,
+        top_k=20,
+        min_p=0.02,
+        repetition_penalty=1.1,
+        logprobs=4,
+        generation_kwargs={"frequency_penalty": 0.1, "seed": 1},
+    )
     equal(len(r["completion_ids"]), 2)
     for ids, logprobs, of in zip(r["completion_ids"], r["logprobs"], r["logprob_token_ids"]):
         for i, values, names in zip(ids, logprobs, of):
@@ -45,8 +54,14 @@ def _():
 
 @case("generate: log-probabilities are those of what is drawn from")
 def _():
-    r = client.generate(PROMPTS[:1], max_tokens=30, top_k=2, temperature=0.8, logprobs=2,
-                        generation_kwargs={"seed": 2, "ignore_eos": True})
+    r = client.generate(
+        PROMPTS[:1],
+        max_tokens=30,
+        top_k=2,
+        temperature=0.8,
+        logprobs=2,
+        generation_kwargs={"seed": 2, "ignore_eos": True},
+    )
     for values in r["logprobs"][0]:
         assert abs(sum(math.exp(v) for v in values) - 1) < 1e-4, values
 
@@ -54,12 +69,14 @@ def _():
 @case("chat")
 def _():
     talks = [[{"role": "user", "content": f"Kernel {i}."}] for i in range(5)]
-    r = client.chat(talks, n=2, max_tokens=12, generation_kwargs={"seed": 3},
-                    chat_template_kwargs={"enable_thinking": False})
+    r = client.chat(
+        talks, n=2, max_tokens=12, generation_kwargs={"seed": 3}, chat_template_kwargs={"enable_thinking": False}
+    )
     equal((len(r["prompt_ids"]), len(r["completion_ids"])), (5, 10))
     parts = [[{"role": "user", "content": [{"type": "text", "text": "Kernel 1."}]}]]
-    again = client.chat(parts, n=2, max_tokens=12, generation_kwargs={"seed": 3},
-                        chat_template_kwargs={"enable_thinking": False})
+    again = client.chat(
+        parts, n=2, max_tokens=12, generation_kwargs={"seed": 3}, chat_template_kwargs={"enable_thinking": False}
+    )
     equal(again["prompt_ids"][0], r["prompt_ids"][1])
     equal(again["completion_ids"], r["completion_ids"][2:4])
 

@@ -59,16 +59,20 @@ seven() {
 refuses "training what a full card has no room for" 1 'at least [0-9.]+ GiB of device memory, of which 12\.0 GiB are free: weights 14\.2' \
     seven $((12 << 30))
 check "before the first step" test ! -s "$tmp/run/metrics.jsonl"
-# The demo as it is on a GPU, of a model that knows nothing: held-out problems and KernelBench's easy ones in one evaluation.
-if "${KERNELRL_PYTHON:-/usr/bin/python3}" -c 'import torch' 2>/dev/null; then
-    cat >"$tmp/small.json" <<'END'
+# A model that knows nothing. Adapters of its layers, of its head and of both in recorded steps: what is sampled is what is
+# trained.
+cat >"$tmp/small.json" <<'END'
 {"model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2,
  "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 2048, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
  "tie_word_embeddings": true, "max_position_embeddings": 4096}
 END
-    echo '{"prompt": "a", "completion": "b"}' >"$tmp/rows.jsonl"
-    check "a model that knows nothing" "$KRL" sft init_config="$tmp/small.json" tokenizer=models/tiny data="$tmp/rows.jsonl" \
-        output="$tmp/small" max_steps=1 lora_rank=0
+echo '{"prompt": "a", "completion": "b"}' >"$tmp/rows.jsonl"
+check "a model that knows nothing" "$KRL" sft init_config="$tmp/small.json" tokenizer=models/tiny data="$tmp/rows.jsonl" \
+    output="$tmp/small" max_steps=1 lora_rank=0
+check "adapters on layers and head give the trainer's bits" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" "$KRL" selfcheck \
+    onpolicy --model "$tmp/small" --device cuda --dtype bf16 --adapters 3 --tokens 60
+# The demo as it is on a GPU, of that model: held-out problems and KernelBench's easy ones in one evaluation.
+if "${KERNELRL_PYTHON:-/usr/bin/python3}" -c 'import torch' 2>/dev/null; then
     module='import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return torch.%s(x)\n'
     module+='\n\ndef get_inputs():\n    return [torch.rand(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n'
     for problem in 1:cos 19:relu 20:sin 21:sigmoid; do

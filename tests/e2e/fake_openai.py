@@ -1,5 +1,6 @@
-"""A server that speaks a little of the OpenAI API, for tests of clients of such servers. What it does stands in the
-request's model: "good" gives max_tokens pieces, one every PACE seconds; "late" begins after 0.2 seconds; the others fail
+"""A server that speaks a little of the OpenAI API, for tests of clients of such servers. What it does stands in
+the request's model: "good" gives max_tokens pieces, one every PACE seconds; "late" begins after 0.2 seconds; the
+others fail
 in ways of their own. The port comes on standard output; the server ends when its standard input does.
 
 Usage: fake_openai.py [PACE]"""

@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     struct policy p;
     struct comm *c;
     struct err e = {0};
-    if (policy_open(&o, NULL, &p, &e) || comm_open("auto", &c, &e) || run(&p, c, out, &e))
+    if (policy_open(&o, NULL, &p, &e) || comm_open("auto", NULL, &c, &e) || run(&p, c, out, &e))
         return fprintf(stderr, "%s\n", e.msg), 1;
     return 0;
 }

@@ -52,9 +52,9 @@ int main(int argc, char **argv) {
     struct comm *c;
     struct trainer *t;
     struct err e = {0};
-    if (policy_open(&o, NULL, &p, &e) || model_train_prepare(p.model, TRAIN_LORA, &e) || comm_open("auto", &c, &e) ||
-        trainer_open(c, p.model, ADAPTER_OWN, 4096, &t, &e) || step(&p, t, 0, &e) || step(&p, t, 1, &e) ||
-        model_lora_save(p.model, argc > 2 ? argv[2] : "adapter", &e))
+    if (policy_open(&o, NULL, &p, &e) || model_train_prepare(p.model, TRAIN_LORA, &e) ||
+        comm_open("auto", NULL, &c, &e) || trainer_open(c, p.model, ADAPTER_OWN, 4096, &t, &e) || step(&p, t, 0, &e) ||
+        step(&p, t, 1, &e) || model_lora_save(p.model, argc > 2 ? argv[2] : "adapter", &e))
         return fprintf(stderr, "%s\n", e.msg), 1;
     return 0;
 }

@@ -407,7 +407,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
-    TRY_GOTO(comm_open("auto", &s.comm, e), out);
+    TRY_GOTO(comm_open("auto", NULL, &s.comm, e), out);
     TRY_GOTO(trainer_open(s.comm, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {

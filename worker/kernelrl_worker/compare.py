@@ -1,10 +1,13 @@
-"""When an output is right: compare.h's rule on torch tensors, on a CPU or a GPU. compare.c has the same for backend c,
-and a test (src/verify/rule_test.c) holds the two together.
+"""When an output is right, and how far a reference is to be trusted: compare.h's rule on torch tensors.
 
-The error of an element is |got - want| / (scale + |want|), with a scale for each row of the expected output. A row is
-the last dimension, with parts of the ones before it until it has 64 elements. There is no absolute floor but what the
-type's smallest numbers force; how far rows may differ in scale (`floor`) and what is a draw's luck (`typical`) is in
-Limit.
+Both kinds of references (reference.py for answers in C, case.py for modules) are measured by this module, on a CPU or a
+GPU, and the outputs of modules are judged by it. compare.c judges those of answers in C by the same rule; a test
+(src/verify/rule_test.c) holds the two together.
+
+The error of an element is |got - want| / (scale + |want|). Each row of the expected output has a scale. A row is the
+last dimension, with parts of the dimensions before it until it has 64 elements. Only the type's smallest numbers set an
+absolute floor. A Limit says how far the scales of rows may differ (`floor`), and what scale an output of few elements
+has (`typical`), where the scale of one draw may be luck.
 """
 
 import math
@@ -21,44 +24,44 @@ from kernelrl_worker.constants import (
     ZERO_SCALE,
 )
 
-CHUNK = 1 << 26  # elements compared at a time
-QUICK_CHUNK = 1 << 28  # when nothing is expected to be wrong
+CHUNK = 1 << 26  # so many elements are compared at a time
+QUICK_CHUNK = 1 << 28  # and so many where nothing is expected to be wrong
 TOLERANCE = {torch.float64: TOLERANCE_SINGLE, torch.float32: TOLERANCE_SINGLE}
 TOLERANCE |= {torch.float16: TOLERANCE_HALF, torch.bfloat16: TOLERANCE_HALF}
-# A row's scale is at least this share of the rows' median. The first that keeps ten times the reference's own error
-# below the tolerance is taken; the last is one scale for all rows.
+# A row's scale is at least this share of the rows' median. The first share that keeps ten times the reference's own
+# error below the tolerance is taken; the last one means one scale for all rows.
 FLOORS = (FLOOR_SINGLE, 1e-1, 1.0, 1e30)
-# Inputs that tell answers apart: times the tolerance that one changed element has to move some output, and of how many
-# inputs one is changed; draws of inputs, where an output has so few elements that the scale and noise of one may be
-# luck; times what shipped inputs take, at most, for inputs that the clock may run on.
-SHOWS, MOST_TOUCHED, MORE_DRAWS, SAME_TIME = 50, 3, 3, 1.25
+MORE_DRAWS = 3  # further draws of inputs for an output of so few elements that the scale and noise of one may be luck
 
 
 class Limit:
     """How one output of one family of inputs is judged."""
 
     def __init__(self, dtype, noise=0.0, floor=None, typical=0.0):
-        self.noise = noise  # normalised error of the reference itself
+        self.noise = noise  # the normalised error of the reference itself
         self.floor = first_floor(dtype) if floor is None else floor
-        self.typical = typical  # scale of an output of few elements, over several draws; 0: it speaks for itself
+        self.typical = typical  # the scale of an output of few elements over several draws; 0: its own scale counts
 
     def tolerance(self, dtype):
         return max(TOLERANCE.get(dtype, 0.0), TOLERANCE_NOISES * self.noise)
 
 
 def first_floor(dtype):
-    """Half types round by about their tolerance: no row can be held to less than a typical one."""
+    """The floor that is tried first. Half types round by about their tolerance, so no row of them can be held to less
+    than a typical row."""
     return FLOORS[0] if dtype in (torch.float32, torch.float64) else FLOOR_HALF
 
 
 def smallest_scale(dtype):
-    """Forgives results that are flushed to zero; of float16, which nobody flushes, one step between denormals."""
+    """The scale that forgives results which are flushed to zero. Nobody flushes float16: there it forgives one step
+    between denormals."""
     least = 2.0**-24 if dtype == torch.float16 else torch.finfo(dtype).tiny
     return least / TOLERANCE[dtype]
 
 
 def row_length(shape):
-    """Elements of a row. It divides the number of all, and no row is a part of the last dimension."""
+    """The number of elements of a row. It divides the number of all elements, and no row is a part of the last
+    dimension."""
     length = 1
     for size in reversed(shape):
         if length > 1 and length * size >= ROW_ELEMENTS:
@@ -70,10 +73,10 @@ def row_length(shape):
 
 
 def _squares(rows):
-    """Sum of squares and number of the finite elements of each row, as float64 on the tensor's device."""
+    """The sum of the squares and the number of the finite elements of each row, as float64 on the tensor's device."""
     count, length = rows.shape
     step = QUICK_CHUNK if rows.is_cuda else CHUNK
-    # A GPU adds up in a tree: six digits are right in float32, at five times the speed.
+    # A GPU adds up in a tree, so that six digits are right in float32, at five times the speed.
     wide = torch.float32 if rows.is_cuda and rows.dtype != torch.float64 else torch.float64
     sums = []
     for start in range(0, count, max(1, step // length)):
@@ -83,7 +86,7 @@ def _squares(rows):
     total = torch.cat(sums)
     number = torch.full_like(total, length)
     odd = ~torch.isfinite(total)
-    if wide == torch.float32:  # squares that vanish
+    if wide == torch.float32:  # squares may vanish
         odd |= (total < 1e-24) & (torch.linalg.vector_norm(rows, ord=math.inf, dim=1) > 0)
     if bool(odd.any()):
         for row in torch.nonzero(odd).view(-1).split(max(1, step // 8 // length)):
@@ -99,7 +102,7 @@ def _squares(rows):
 
 
 def rms_of(t):
-    """Root mean square of the finite elements; 0 for integers."""
+    """The root mean square of the finite elements; 0 for integers."""
     if not t.is_floating_point() or t.numel() == 0:
         return 0.0
     total, number = _squares(t.reshape(1, -1))
@@ -107,7 +110,7 @@ def rms_of(t):
 
 
 class Scales:
-    """Of the rows of an expected output."""
+    """The scales of the rows of an expected output."""
 
     def __init__(self, want, limit):
         self.length = row_length(want.shape)
@@ -117,7 +120,7 @@ class Scales:
             return
         total, number = _squares(want.reshape(-1, self.length))
         self.rms = (total / number.clamp(min=1)).sqrt()
-        # One scale for all: what no row's may exceed, lest a row with an outlier is held to less than all together.
+        # No row's scale exceeds that of all rows together: else a row with an outlier would be held to less than they.
         self.whole = (total.sum() / number.sum().clamp(min=1)).sqrt()
         there = self.rms[self.rms > 0]
         self.median = float(there.median()) if there.numel() else 0.0
@@ -126,7 +129,7 @@ class Scales:
         self.apply(limit)
 
     def apply(self, limit):
-        """The same output by another limit."""
+        """Computes the scales of the same output by another limit."""
         least = max(limit.typical, self.least)
         if self.median == 0:
             self.rows = torch.full_like(self.rms, max(least, ZERO_SCALE))
@@ -136,25 +139,12 @@ class Scales:
             self.rows = self.rows.float()
 
     def over(self, start, stop):
-        """For elements start to stop of the flat output."""
+        """The scales of elements start to stop of the flat output."""
         if self.rows.numel() == 1:
             return self.rows
         first, last = start // self.length, (stop - 1) // self.length
         flat = self.rows[first : last + 1].unsqueeze(1).expand(-1, self.length).reshape(-1)
         return flat[start - first * self.length : stop - first * self.length]
-
-
-class SampledScales:
-    """For the elements that a sample (referee.py) has of an output: `places(start, stop)` says where they are in it."""
-
-    def __init__(self, scales, places):
-        self.scales, self.places = scales, places
-        self.rows = scales.rows
-
-    def over(self, start, stop):
-        if self.rows.numel() == 1:
-            return self.rows
-        return self.rows[torch.div(self.places(start, stop), self.scales.length, rounding_mode="floor")]
 
 
 # The error of one element, 1e30 where nothing can make it right.
@@ -173,7 +163,7 @@ _fused = None
 
 
 def fused_error():
-    """One kernel for ERROR on float32 tensors of a GPU; False where PyTorch cannot make it."""
+    """One kernel that computes ERROR on float32 tensors of a GPU; False where PyTorch cannot make it."""
     global _fused
     if _fused is None:
         try:
@@ -188,15 +178,15 @@ def fused_error():
 
 
 def fused_worst(want, got, compatible, scales):
-    """The largest ERROR of flat tensors, in four passes over memory instead of some thirty; None where it cannot be
-    had that way."""
+    """The largest ERROR of flat tensors, in four passes over memory instead of some thirty; None where there is no
+    kernel for it."""
     fused = want.is_cuda and want.is_floating_point() and want.numel() and fused_error()
     if not fused:
         return None
     figures = []
     by_rows = isinstance(scales, Scales) and scales.rows.numel() > 1
     step = QUICK_CHUNK if by_rows or scales.rows.numel() == 1 else CHUNK
-    if by_rows:  # in whole rows: the scale of each is read once, and no tensor is made of them
+    if by_rows:  # whole rows: the scale of each is read once, and no tensor of scales is made
         step = max(1, step // scales.length) * scales.length
     for start in range(0, want.numel(), step):
         w, g = want[start : start + step], got[start : start + step]
@@ -213,9 +203,10 @@ def fused_worst(want, got, compatible, scales):
 
 
 def compare(want, got, tolerance, compatible, scales=None):
-    """Of torch tensors of equal shape. tolerance of the normalised error (None: not applied); compatible: that of
-    allclose (None: not applied); scales: of `want`, or of what it is a part of. Figures stay on the device until the
-    end: asking for one between any two pieces would cost more than the pieces."""
+    """Compares two tensors of equal shape: how many elements are wrong, how many of these are not finite, the first
+    one, what it is and should be, and the largest error. tolerance: what a normalised error may be (None: any);
+    compatible: the tolerance of allclose (None: not applied); scales: those of `want`, or of what it is a part of.
+    Figures stay on the device until the end: asking for one between any two pieces would cost more than the pieces."""
     result = {"different": 0, "not_finite": 0, "first": -1, "max_error": 0.0, "got": 0.0, "want": 0.0}
     scales = scales or Scales(want, Limit(want.dtype))
     want, got = want.reshape(-1), got.reshape(-1)
@@ -266,7 +257,7 @@ def compare(want, got, tolerance, compatible, scales=None):
 
 
 def largest_error(want, got, limit=None, scales=None):
-    """Over the elements that are finite in both."""
+    """The largest error of the elements that are finite in both tensors."""
     scales = scales or Scales(want, limit or Limit(want.dtype))
     worst = fused_worst(want.reshape(-1), got.reshape(-1), None, scales)
     if worst is None and want.is_floating_point() and 0 < want.numel() <= CHUNK:
@@ -275,13 +266,13 @@ def largest_error(want, got, limit=None, scales=None):
         rows, others = rows.to(wide), got.reshape(rows.shape).to(wide)
         error = (others - rows).abs_()
         worst = float(error.div_(rows.abs().add_(scales.rows.unsqueeze(1).to(wide))).max())
-    if worst is None or worst != worst:  # a NaN: something is not finite, which is slower
+    if worst is None or worst != worst:  # NaN: some element is not finite, which takes the slower way
         worst = float(compare(want, got, 0.0, None, scales)["max_error"])
     return worst
 
 
 def typical_scale(draws):
-    """Of one output in several draws of inputs: 0 where a single one has elements enough to say."""
+    """The scale of an output over several draws of inputs; 0 where one draw has enough elements to say."""
     if draws[0].numel() >= ROW_ELEMENTS or not draws[0].is_floating_point():
         return 0.0
     sizes = sorted(s for s in map(rms_of, draws) if s > 0)
@@ -289,16 +280,16 @@ def typical_scale(draws):
 
 
 def limit_of(pairs, known=True):
-    """The Limit of an output from several draws' (what the reference gives, what it gives in float64, or None). known:
-    whether the second is float64's; else it is a float32 result of inputs that differ in their last bits, which says
-    less, so that all rows are held to a typical one's scale."""
+    """The Limit of an output. pairs: for each of several draws of inputs, what the reference gives and what it gives in
+    float64 (or None). known: whether the second is float64's. Else it is a float32 result of inputs that differ in
+    their last bits, which says less, so that all rows are held to the scale of a typical one."""
     dtype = pairs[0][0].dtype
     if not pairs[0][0].is_floating_point():
         return Limit(dtype, floor=1.0)
     typical = typical_scale([mine for mine, _ in pairs])
     first = first_floor(dtype) if known else 1.0
     scales = [Scales(mine, Limit(dtype)) for mine, _ in pairs]
-    # Of one row all floors are one.
+    # All floors are the same where there is one row.
     floors = [f for f in FLOORS if f >= first] if scales[0].rows.numel() > 1 else [first]
     for floor in floors:
         limit = Limit(dtype, 0.0, floor, typical)
@@ -311,65 +302,35 @@ def limit_of(pairs, known=True):
     return limit
 
 
-def differ(one, other):
-    """How far apart two results (lists of tensors) are, in tolerances: of the output that differs least."""
-    least = math.inf
-    for a, b in zip(one, other):
-        if a.numel() == 0:
-            continue
-        if not a.is_floating_point():
-            apart = 0.0 if torch.equal(a, b) else math.inf
-        else:
-            apart = largest_error(a, b) / TOLERANCE.get(a.dtype, 1e-4)
-        least = min(least, apart)
-    return least
+def draws_wanted(outputs):
+    """How many further draws of inputs say how outputs like these are judged."""
+    few = any(o.is_floating_point() and o.numel() < ROW_ELEMENTS for o in outputs)
+    return MORE_DRAWS if few else 0
 
 
-# ---- the problem's own factor of the family `scaled` ----
-
-USUAL_FACTOR = 3.0
-BLIND = 10  # outputs of two draws that are no more tolerances apart could be answered by a constant
-TELLS = 50  # and with this many they could not
-FACTORS = (3.0, 0.01, 30.0, 1e3, 1e-3, 1e5, 1e-5, 1e7)
-
-
-class Scaling:
-    """What the family `scaled` does to inputs: random signs or not, a factor, and whether that varies by up to two
-    either way from set to set."""
-
-    def __init__(self, factor=USUAL_FACTOR, signs=True, varies=False, blind=False):
-        self.factor, self.signs, self.varies = factor, signs, varies
-        self.blind = blind  # the problem's own inputs tell nothing, these do
-
-    def factor_for(self, seed):
-        if not self.varies:
-            return self.factor
-        return self.factor * 2.0 ** float(
-            torch.rand((), generator=torch.Generator().manual_seed(seed ^ 0x5CA1E)) * 2 - 1
-        )
+def limits_of(draws, exact, shaken):
+    """The Limit of each output, by how far the reference is from float64: where a sum cancels or an exponential is
+    steep, no kernel can come closer. draws: (inputs, outputs, seed) of several draws. exact(inputs, outputs, seed): the
+    outputs in float64, None in the place of one that is not measured, or None where float64 cannot run; then it is not
+    asked again. shaken(inputs, outputs, seed): what the reference gives, once or more often, for inputs that differ in
+    their last bits; it is asked in the place of float64, and an entry of it may be None."""
+    pairs, known = [[] for _ in draws[0][1]], True
+    for inputs, outputs, seed in draws:
+        true = exact(inputs, outputs, seed) if known else None
+        known = true is not None
+        for other in [true] if known else shaken(inputs, outputs, seed):
+            for index, pair in enumerate(pairs):
+                pair.append((outputs[index], other[index] if other else None))
+    return [limit_of(pair, known) for pair in pairs]
 
 
-def find_scaling(run, stands, over):
-    """run(scaling or None, which): outputs of draw `which` of inputs scaled so, None: as the problem makes them; None
-    where that fails. stands(scaling): whether the reference can be trusted on these. over(): whether it has taken too
-    long."""
-
-    def telling(scaling, enough):
-        one, other = run(scaling, 0), run(scaling, 1)
-        if one is None or other is None:
-            return False
-        finite = all(bool(torch.isfinite(t).all()) for t in one + other if t.is_floating_point())
-        return finite and differ(one, other) > enough
-
-    first = [run(None, which) for which in (0, 1)]
-    if None in first or differ(*first) > BLIND:
-        return Scaling()
-    for signs in (True, False):
-        for factor in FACTORS:
-            for varies in (False, True):
-                scaling = Scaling(factor, signs, varies, True)
-                if over():
-                    return Scaling()
-                if telling(scaling, TELLS) and stands(scaling):
-                    return scaling
-    return Scaling()
+def moved(before, after):
+    """How far outputs have moved, in tolerances: the distance of the one that has moved most. None: one of them is not
+    finite any more."""
+    most = 0.0
+    for a, b in zip(before, after):
+        if a.is_floating_point() and a.numel():
+            if not bool(torch.isfinite(b).all()):
+                return None
+            most = max(most, largest_error(a, b) / TOLERANCE[a.dtype])
+    return most
