@@ -12,6 +12,7 @@ for llama3.1-8b, 16 GB for qwen2.5-1.5b with --full. A card of 80 GB has room fo
 qwen2.5-1.5b."""
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -49,11 +50,17 @@ def arguments():
     p.add_argument("--full", default="qwen2.5-0.5b,qwen2.5-1.5b", help="models all of whose gradients are compared")
     p.add_argument("--device", default="cuda")
     p.add_argument("--dtype", default="bf16", choices=["bf16", "f32"])
-    p.add_argument("--scratch", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    p.add_argument("--scratch", default=None, help="without it /dev/shm where that has 20 GB free, else TMPDIR")
     p.add_argument("--kernelrl", default="build/kernelrl")
     p.add_argument("--greedy", type=int, default=GREEDY)
     p.add_argument("--out", default="against_transformers.json")
     return p.parse_args()
+
+
+def scratch_of(args):
+    if args.scratch or not os.path.isdir("/dev/shm"):
+        return args.scratch
+    return "/dev/shm" if shutil.disk_usage("/dev/shm").free > 20e9 else None
 
 
 def build(torch, transformers, name, device):
@@ -222,7 +229,7 @@ def kernelrl_side(args, folder):
 def one_model(torch, transformers, peft, save_file, name, args):
     begin = time.time()
     full = name in args.full.split(",")
-    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_of(args)) as folder:
         model = build(torch, transformers, name, args.device)
         model.save_pretrained(folder)
         lora = peft.LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS, init_lora_weights=False,
@@ -241,6 +248,7 @@ def one_model(torch, transformers, peft, save_file, name, args):
         got = transformers_side(torch, peft, model, None, os.path.join(folder, "adapter"), args, full, data)
         theirs = compare(torch, got, want)
         del model, want, got
+        gc.collect()
         if args.device.startswith("cuda"):
             torch.cuda.empty_cache()
         ours = kernelrl_side(args, folder)
