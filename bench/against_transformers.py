@@ -4,8 +4,9 @@
 Usage: bench/against_transformers.py [--models NAME,NAME] [--device cuda|cpu] [--dtype bf16|f32] [--full NAME,NAME]
        [--scratch DIR] [--kernelrl PROGRAM] [--out FILE]
 For each model: the largest and the rms difference of logits, greedy tokens that differ (256, each behind the text that
-float32 continued), the loss of a LoRA adapter, its gradients (length and cosine of each matrix); for the models of --full
-also the gradients of all weights. The reference is transformers and PEFT in float32 on the same weights. Prints a table
+float32 continued), the loss of a LoRA adapter, its gradients (length and cosine of each matrix); for the models of
+--full also the gradients of all weights. The reference is transformers and PEFT in float32 on the same weights. Prints a
+table
 and writes every number to FILE (JSON). Exit status 1: the engine is farther from float32 than transformers is. Needs
 torch, transformers and peft, and downloads nothing. DIR holds the weights and the expected numbers of one model: 18 GB
 for llama3.1-8b, 16 GB for qwen2.5-1.5b with --full. A card of 80 GB has room for all models, for --full up to
@@ -26,11 +27,24 @@ QWEN = dict(max_position_embeddings=4096, rms_norm_eps=1e-6, rope_parameters=dic
 LLAMA = dict(
     max_position_embeddings=131072,
     rms_norm_eps=1e-5,
-    rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                         original_max_position_embeddings=8192),
+    rope_parameters=dict(
+        rope_type="llama3",
+        rope_theta=500000.0,
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=8192,
+    ),
 )
-KEYS = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-        "vocab_size", "tie_word_embeddings")
+KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "tie_word_embeddings",
+)
 MODELS = {  # architecture, the values of KEYS, further ones
     "tiny-qwen2": ("Qwen2", (64, 2, 160, 4, 2, 300, True), QWEN),
     "tiny-llama": ("Llama", (64, 2, 160, 4, 2, 300, False), LLAMA),
@@ -67,7 +81,8 @@ def build(torch, transformers, name, device):
     """Random weights in bfloat16; norms and biases are not what they begin as either."""
     architecture, shape, more = MODELS[name]
     config = getattr(transformers, architecture + "Config")(
-        **dict(zip(KEYS, shape)), **more, bos_token_id=1, eos_token_id=2)
+        **dict(zip(KEYS, shape)), **more, bos_token_id=1, eos_token_id=2
+    )
     torch.manual_seed(1)
     with torch.device(device):
         torch.set_default_dtype(torch.bfloat16)
@@ -192,9 +207,13 @@ def write_expected(torch, save_file, want, data, path):
     out = {"greedy_0": data["text"].cpu().long()}
     for i, x in enumerate(data["ids"]):
         logp = torch.log_softmax(want["lora_logits"][i][:-1], -1).gather(1, x[1:, None])[:, 0]
-        out |= {f"ids_{i}": x.cpu().long(), f"logits_{i}": want["logits"][i].cpu(),
-                f"lora_logits_{i}": want["lora_logits"][i].cpu(), f"lora_logp_{i}": logp.cpu(),
-                f"adv_{i}": data["advantages"][i].cpu()}
+        out |= {
+            f"ids_{i}": x.cpu().long(),
+            f"logits_{i}": want["logits"][i].cpu(),
+            f"lora_logits_{i}": want["lora_logits"][i].cpu(),
+            f"lora_logp_{i}": logp.cpu(),
+            f"adv_{i}": data["advantages"][i].cpu(),
+        }
     for what, prefix in (("loss", "grad"), ("full_loss", "fullgrad")):
         if what in want:
             out[what] = torch.tensor([want[what]])
@@ -205,8 +224,18 @@ def write_expected(torch, save_file, want, data, path):
 def kernelrl_side(args, folder):
     lines = os.path.join(folder, "measured.jsonl")
     print(f"kernelrl in {args.dtype} on {args.device} ...", file=sys.stderr, flush=True)
-    command = [args.kernelrl, "selfcheck", "golden", folder, "--device", args.device, "--dtype", args.dtype,
-               "--measure", lines]
+    command = [
+        args.kernelrl,
+        "selfcheck",
+        "golden",
+        folder,
+        "--device",
+        args.device,
+        "--dtype",
+        args.dtype,
+        "--measure",
+        lines,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
@@ -232,8 +261,9 @@ def one_model(torch, transformers, peft, save_file, name, args):
     with tempfile.TemporaryDirectory(dir=scratch_of(args)) as folder:
         model = build(torch, transformers, name, args.device)
         model.save_pretrained(folder)
-        lora = peft.LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS, init_lora_weights=False,
-                               task_type="CAUSAL_LM")
+        lora = peft.LoraConfig(
+            r=16, lora_alpha=32, target_modules=TARGETS, init_lora_weights=False, task_type="CAUSAL_LM"
+        )
         vocabulary, generator = model.config.vocab_size, torch.Generator().manual_seed(2)
         lengths = (PROMPT,) + LENGTHS
         data = {
@@ -280,7 +310,7 @@ def main():
         print(f"against_transformers.py: {error}", file=sys.stderr)
         return 2
     if shutil.which(args.kernelrl) is None:
-        print(f"against_transformers.py: no program {args.kernelrl}: make builds it, --kernelrl names it", file=sys.stderr)
+        print(f"against_transformers.py: no program {args.kernelrl}: run make, or give --kernelrl", file=sys.stderr)
         return 2
     torch.backends.cuda.matmul.allow_tf32 = False
     results, fine = [], True
@@ -288,8 +318,17 @@ def main():
         results.append(one_model(torch, transformers, peft, save_file, name, args))
         fine &= report(results[-1], args.dtype)
         with open(args.out, "w", encoding="utf-8") as f:
-            json.dump({"torch": torch.__version__, "transformers": transformers.__version__, "device": args.device,
-                       "dtype": args.dtype, "results": results}, f, indent=1)
+            json.dump(
+                {
+                    "torch": torch.__version__,
+                    "transformers": transformers.__version__,
+                    "device": args.device,
+                    "dtype": args.dtype,
+                    "results": results,
+                },
+                f,
+                indent=1,
+            )
         sys.stdout.flush()
     print("\nthe engine is", "nowhere" if fine else "somewhere", "farther from float32 than transformers in bfloat16")
     return 0 if fine else 1
