@@ -5,11 +5,10 @@ Usage: bench/against_transformers.py [--models NAME,NAME] [--device cuda|cpu] [-
        [--scratch DIR] [--kernelrl PROGRAM] [--out FILE]
 For each model: the largest and the rms difference of logits, greedy tokens that differ (256, each behind the text that
 float32 continued), the loss of a LoRA adapter, its gradients (length and cosine of each matrix); for the models of
---full also the gradients of all weights. The reference is transformers and PEFT in float32 on the same weights. Prints a
-table
-and writes every number to FILE (JSON). Exit status 1: the engine is farther from float32 than transformers is. Needs
-torch, transformers and peft, and downloads nothing. DIR holds the weights and the expected numbers of one model: 18 GB
-for llama3.1-8b, 16 GB for qwen2.5-1.5b with --full. A card of 80 GB has room for all models, for --full up to
+--full also the gradients of all weights. The reference is transformers and PEFT in float32 on the same weights. Prints
+a table and writes every number to FILE (JSON). Exit status 1: the engine is farther from float32 than transformers is.
+Needs torch, transformers and peft, and downloads nothing. DIR holds the weights and the expected numbers of one model:
+18 GB for llama3.1-8b, 16 GB for qwen2.5-1.5b with --full. A card of 80 GB has room for all models, for --full up to
 qwen2.5-1.5b."""
 
 import argparse
