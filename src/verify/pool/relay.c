@@ -21,6 +21,8 @@
 #include "verify/pool/store.h"
 
 enum { HOSTS_MAX = 4096, KEYS_MAX = 4096, TABLE = 4096, PULL = 256, DURATIONS = 64, ERR_STREAM_MISSING = 10059 };
+/* So many jobs wait for each slot: hosts take several at once, and judge them together. */
+enum { AHEAD = 7 };
 static const double first_connect_s = 15, check_s = 2, refused_pause_s = 2, publish_s = 5, hedge_s = 5;
 /* So long the server waits before it gives a verdict to another process of the run, and so long a process waits for one
  * that was found out before it began. */
@@ -639,7 +641,7 @@ static void check(struct relay *r, double now) {
 /* ---- from the pool ------------------------------------------------------------------------------------------------*/
 
 static void greet(struct relay *r, double now) {
-    struct pool_message m = {.protocol = PROTOCOL_VERSION, .program = KERNELRL_VERSION, .host = "farm", .ahead = 1};
+    struct pool_message m = {.protocol = PROTOCOL_VERSION, .program = KERNELRL_VERSION, .host = "farm", .ahead = AHEAD};
     CLEANUP_STR struct str line = STR_INIT;
     bool enough = !r->o->family;
     char family[16] = "";
