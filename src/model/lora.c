@@ -1,14 +1,18 @@
 /* What LoRA does in a pass, forward and backward. Adapters themselves are in adapter.c, their files in peft.c. */
-#include "model/internal.h"
+#include "model/layer.h"
 
 const int lora_first[LORA_INPUTS + 1] = {MODULE_Q, MODULE_O, MODULE_GATE, MODULE_DOWN, MODULE_HEAD, LORA_SITES};
 
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
-    const int64_t HK = (int64_t)c->H * c->K, GK = (int64_t)c->G * c->K;
-    const int64_t ins[LORA_SITES] = {c->D, c->D, c->D, HK, c->D, c->D, c->F, c->D};
-    const int64_t outs[LORA_SITES] = {HK, GK, GK, c->D, c->F, c->F, c->D, c->V};
-    *in = ins[site];
-    *out = outs[site];
+    int n;
+    const struct layer_block *const *b = layer_kinds(c, &n);
+    for (int k = 0; k < n; k++)
+        if (site >= (int)b[k]->first_site && site < (int)b[k]->end_site) {
+            b[k]->site_dims(c, (enum arch_module)site, in, out);
+            return;
+        }
+    *in = c->D; /* the head's */
+    *out = c->V;
 }
 
 /* ---- whose rows ---------------------------------------------------------------------------------------------------*/
