@@ -10,7 +10,7 @@
 #include "model/arch.h"
 #include "model/model.h"
 #include "model/rest.h"
-#include "tensor/backend.h"
+#include "tensor/fused.h"
 
 /* A site of LoRA is a module: a value of enum arch_module below this. */
 enum { LORA_SITES = N_LORA_SITES };
@@ -257,7 +257,7 @@ void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora
                 void *xa);
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
                   struct tensor x, void *xa);
-/* Whether one adapter, which has one group at this input, serves all T rows, and the backend has ops for it. */
+/* Whether one adapter, which has one group at this input, serves all T rows, and its first half went first. */
 bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input);
 /* Whether no row has anything at this input. */
 bool lora_none(const struct lora_runs *l, int layer, enum lora_input input);

@@ -56,35 +56,19 @@ void layer_backward(struct model *m, int i, const struct layer_acts *a, struct t
 
 void layer_add_product(struct model *m, int i, struct pass *p, const struct layer_acts *a, enum lora_input input,
                        struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
-    struct backend *be = m->be;
     void *const xa = xa_of(p, a, input);
     lora_begin(m, &p->lora, i, input, x, xa);
-    if (y.data != z.data && be->linear_add && m->act == DT_BF16) {
-        be->linear_add(be, y, x, w, z);
-    } else {
-        if (y.data != z.data) be->axpby(be, y, 1.0f, z, 0);
-        be->linear(be, y, x, w, NULL, true);
-    }
+    fused_linear_add(m->be, y, x, w, z);
     lora_forward(m, &p->lora, i, input, y, x, xa);
 }
 
-/* Whether the backend does what layer_norm_backward asks for in one op, which takes dh in bfloat16. */
-static bool norm_in_one(const struct model *m) { return m->be->rmsnorm_back && m->act == DT_BF16; }
-
 struct tensor layer_dh(const struct model *m) {
-    return tensor_of(m->ts.dh, norm_in_one(m) ? m->act : DT_F32, m->ts.T, m->cfg.D);
+    return tensor_of(m->ts.dh, fused_norm_dy(m->be, m->act), m->ts.T, m->cfg.D);
 }
 
 void layer_norm_backward(struct model *m, struct tensor dx, struct tensor h, struct tensor dh, struct tensor x,
                          const float *gain) {
-    struct backend *be = m->be;
-    const float eps = m->cfg.rms_eps;
-    if (norm_in_one(m)) {
-        be->rmsnorm_back(be, dx, h, dh, x, gain, eps, grad_of(m, gain));
-        return;
-    }
-    be->rmsnorm(be, h, x, gain, eps);
-    be->rmsnorm_grad(be, dx, grad_of(m, gain), dh, x, gain, eps, true);
+    fused_norm_back(m->be, dx, h, dh, x, gain, m->cfg.rms_eps, grad_of(m, gain));
 }
 
 void layer_dw(struct model *m, const struct weight *w, struct tensor dy, struct tensor x) {

@@ -77,12 +77,10 @@ static void attention_forward(struct model *m, int i, struct pass *p, const stru
     lora_begin(m, &p->lora, i, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
     be->linear(be, g.qkv, h, &w->wqkv, w->bqkv, false);
     lora_forward(m, &p->lora, i, LORA_OF_H1, g.qkv, h, xa_of(p, a, LORA_OF_H1));
-    if (p->kv && be->rope_kv && m->act == DT_BF16) {
-        be->rope_kv(be, g.qk, g.qkv, &rope, p->seq, p->n_seq, shape);
-    } else {
+    if (p->kv)
+        fused_rope_kv(be, g.qk, g.qkv, g.k, g.v, &rope, p->seq, p->n_seq, shape);
+    else
         be->rope(be, g.qk, g.qkv, &rope);
-        if (p->kv) be->kv_write(be, g.k, g.v, p->seq, p->n_seq, shape);
-    }
     be->attention(be, o, a->stats, g.q, g.k, g.v, p->seq, p->n_seq, shape);
     if (out) layer_add_product(m, i, p, a, LORA_OF_O, tensor_full(out, T, D), o, &w->wo, tensor_full(x, T, D));
 }

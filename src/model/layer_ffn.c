@@ -36,19 +36,19 @@ static void gate(struct model *m, int i, struct pass *p, const struct layer_acts
     const struct weight *wgu = &m->layer[i].ffn.wgu;
     void *const xa = xa_of(p, a, LORA_OF_H2);
     const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
-    if (act.data && !again && be->linear_swiglu && m->act == DT_BF16 && lora_none(&p->lora, i, LORA_OF_H2)) {
-        be->linear_swiglu(be, act, gu, h, wgu);
+    if (act.data && !again && lora_none(&p->lora, i, LORA_OF_H2)) {
+        fused_linear_swiglu(be, act, gu, h, wgu);
         return;
     }
     lora_begin(m, &p->lora, i, LORA_OF_H2, h, xa);
     be->linear(be, gu, h, wgu, NULL, false);
-    if (act.data && lora_alone(m, &p->lora, p->T, i, LORA_OF_H2) && be->lora_swiglu) {
+    if (act.data && lora_alone(m, &p->lora, p->T, i, LORA_OF_H2)) {
         const struct lora *lora = &p->lora.run[0].adapter->layer[i];
         struct lora_site_args site[LORA_SITES_MAX];
         int groups;
         const struct lora_group *g = lora_groups(lora, LORA_OF_H2, &groups);
         const int n = lora_sites(m, lora, g, LORA_OF_H2, gu, site);
-        be->lora_swiglu(be, act, gu, lora_xa(m, lora, g, LORA_OF_H2, xa, p->T), site, n, again);
+        fused_lora_swiglu(be, act, gu, lora_xa(m, lora, g, LORA_OF_H2, xa, p->T), site, n, again);
         return;
     }
     lora_forward(m, &p->lora, i, LORA_OF_H2, gu, h, xa);
@@ -78,12 +78,7 @@ static void ffn_backward(struct model *m, int i, const struct layer_acts *a, con
 
     lora_backward(m, i, LORA_OF_ACT, dx, a->xa[LORA_OF_ACT], dt);
     lora_dx(m, i, LORA_OF_ACT, da, dx, &w->wd, dt);
-    if (be->swiglu_both && gu.dt == DT_BF16) {
-        be->swiglu_both(be, dgu, act, da, gu);
-    } else {
-        be->swiglu(be, act, gu);
-        be->swiglu_grad(be, dgu, da, gu);
-    }
+    fused_swiglu_both(be, dgu, act, da, gu);
     layer_dw(m, &w->wd, dx, act);
     lora_a_grad(m, i, LORA_OF_ACT, act, dt);
     lora_backward(m, i, LORA_OF_H2, dgu, a->xa[LORA_OF_H2], dt);
