@@ -79,6 +79,7 @@ $(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -O3 -I. -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(BUILD)/bench/matmul: LIBS += -ldnnl -lgomp
+$(BUILD)/bench/pool: | $(BUILD)/test/pool/stand_in # its workers
 # Fuzz targets compile the library with clang's coverage instrumentation. src/cpu is left out: it selects instruction
 # sets by a pragma of gcc's, and no fuzz target reaches it. Warnings are left to the normal build, which is gcc's.
 FUZZ_LIB_SRC := $(filter-out src/cpu/%, $(LIB_SRC))
@@ -149,7 +150,7 @@ $(BUILD)/bundled/kernelrl: $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 $(BUILD)/bundled/libkernelrl_cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D) && echo "  LD $@" && $(NVCC) $(NVFLAGS) $(CUDA_LINK) -Xlinker --disable-new-dtags,-rpath,'$$ORIGIN/../lib' -o $@ $^
 
-tests-bin: $(TEST_BIN) $(RUN_BIN)
+tests-bin: $(TEST_BIN) $(RUN_BIN) $(NATS_LIB)
 fuzz-bin: $(FUZZ_BIN)
 
 ifneq ($(NVCC),)

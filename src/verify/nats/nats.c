@@ -86,10 +86,13 @@ static enum status set_options(struct nats_connection *c, const struct nats_conn
     if (s == NATS_OK) s = natsOptions_SetTimeout(o, 3000);
     if (s == NATS_OK) s = natsOptions_SetDisconnectedCB(o, on_change, c);
     if (s == NATS_OK) s = natsOptions_SetReconnectedCB(o, on_change, c);
+    if (s == NATS_OK) s = natsOptions_SetClosedCB(o, on_change, c);
     if (s == NATS_OK) s = natsOptions_SetErrorHandler(o, on_error, c);
     if (s == NATS_OK) s = natsOptions_SetSendAsap(o, true);
     if (s != NATS_OK) return failed(e, ST_UNSUPPORTED, "libnats", s);
-    if (how->seed_file && (s = natsOptions_SetNKeyFromSeed(o, "", how->seed_file)) != NATS_OK)
+    if (strncmp(how->url, "tls:", 4) == 0 && (s = natsOptions_SetSecure(o, true)) != NATS_OK)
+        return failed(e, ST_UNSUPPORTED, "TLS", s);
+    if (how->seed_file && (s = natsOptions_SetNKeyFromSeed(o, how->public_key, how->seed_file)) != NATS_OK)
         return failed(e, ST_CONFIG, how->seed_file, s);
     if (how->ca_file && (s = natsOptions_LoadCATrustedCertificates(o, how->ca_file)) != NATS_OK)
         return failed(e, ST_CONFIG, how->ca_file, s);
@@ -137,6 +140,8 @@ static enum status open_connection(const struct nats_connect *how, struct nats_c
 static bool is_connected(struct nats_connection *c) {
     return natsConnection_Status(c->nc) == NATS_CONN_STATUS_CONNECTED;
 }
+
+static bool is_closed(struct nats_connection *c) { return natsConnection_Status(c->nc) == NATS_CONN_STATUS_CLOSED; }
 
 static void last_error(struct nats_connection *c, char *out, size_t size) {
     const char *text = NULL;
@@ -206,6 +211,7 @@ __attribute__((visibility("default"))) const struct nats_api kernelrl_nats_api =
                                                                                   .open = open_connection,
                                                                                   .close = close_connection,
                                                                                   .is_connected = is_connected,
+                                                                                  .is_closed = is_closed,
                                                                                   .last_error = last_error,
                                                                                   .fd = event_fd,
                                                                                   .subscribe = subscribe,

@@ -60,7 +60,7 @@ struct farm_worker {
     struct held *held;
     int n_held;
     double ack_wait_s, asked_wait_at, beat_at, paused_until, ending_since;
-    bool ends, was_connected;
+    bool ends, was_connected, is_known; /* is_known: its entry is in the registry */
     char why[LINK_WHY_BYTES];
 };
 
@@ -164,7 +164,7 @@ static void tell(struct farm_worker *w, struct held *h) {
     char id[80], subject[60], signature[90] = "";
     h->retry_at = 0;
     snprintf(subject, sizeof subject, "krl.verdict.%s", h->run);
-    snprintf(id, sizeof id, "%s", h->j);
+    snprintf(id, sizeof id, "%s.%d", h->j, h->attempt);
     farm_signed_text(subject, h->verdict, h->n_verdict, &text);
     const bool is_signed = js_sign(w->js, text.p, text.len, signature);
     struct nats_header headers[5] = {{"Krl-Key", js_public_key(w->js)}, {"Krl-Sig", signature}, {NULL, NULL}};
@@ -430,7 +430,14 @@ static void on_consumer(void *ctx, const struct js_reply *r) {
     struct farm_worker *w = ctx;
     const json_t *config = r->good ? json_object_get(r->json, "config") : NULL;
     const double s = (double)json_integer_value(json_object_get(config, "ack_wait")) * 1e-9;
-    if (s > 0) w->ack_wait_s = s;
+    if (s <= 0) { /* no trainer has made it yet, and nobody keeps the registry either */
+        w->asked_wait_at = clock_now_s() + again_s;
+        w->is_known = false;
+        return;
+    }
+    w->ack_wait_s = s;
+    if (!w->is_known) w->beat_at = 0;
+    w->is_known = true;
 }
 
 /* Leases are renewed while somebody works on their jobs. */
@@ -541,6 +548,12 @@ int farm_worker_run(const struct farm_worker_options *o) {
         ask_for_jobs(&w, now);
         beat(&w, now);
         if (is_done(&w, now)) break;
+        if (js_closed(w.js)) {
+            char why[200];
+            js_why(w.js, why, sizeof why);
+            log_error("%s: the server does not let this host in%s%s", o->url, why[0] ? ": " : "", why);
+            st = ST_WORKER;
+        }
     }
     while (w.held) { /* what did not come to its end in time */
         js_nak(w.js, w.held->ack, 0);

@@ -85,6 +85,7 @@ static enum status connect(struct js *c, const struct js_options *o, struct err 
     snprintf(c->inbox, sizeof c->inbox, "_INBOX_%s", c->has_key ? c->key.public_key : "krl");
     const struct nats_connect how = {.url = o->url,
                                      .name = o->name,
+                                     .public_key = c->has_key ? c->key.public_key : NULL,
                                      .seed_file = f.seed,
                                      .ca_file = f.ca,
                                      .cert_file = f.cert,
@@ -122,6 +123,7 @@ void js_close(struct js *c) {
 
 int js_fd(const struct js *c) { return c->api->fd(c->nc); }
 bool js_connected(struct js *c) { return c->api->is_connected(c->nc); }
+bool js_closed(struct js *c) { return c->api->is_closed(c->nc); }
 void js_why(struct js *c, char *out, size_t size) { c->api->last_error(c->nc, out, size); }
 const char *js_public_key(const struct js *c) { return c->has_key ? c->key.public_key : ""; }
 

@@ -42,6 +42,7 @@ enum status js_open(const struct js_options *o, struct js **out, struct err *e) 
 void js_close(struct js *c); /* NULL is fine */
 int js_fd(const struct js *c);
 bool js_connected(struct js *c);
+bool js_closed(struct js *c);                      /* for good: the server does not let it in */
 void js_why(struct js *c, char *out, size_t size); /* what the connection said last */
 /* Takes what has come, and gives up what has waited too long. */
 void js_step(struct js *c);

@@ -12,7 +12,7 @@
 struct nats_connection;
 struct nats_connect {
     const char *url, *name;
-    const char *seed_file;                      /* of an NKey; NULL: none */
+    const char *public_key, *seed_file;         /* of an NKey; NULL: none */
     const char *ca_file, *cert_file, *key_file; /* of TLS; NULL: none */
     const char *inbox;                          /* subjects of replies begin so */
     double ping_s;                              /* a server that is silent for two of these is gone */
@@ -31,6 +31,7 @@ struct nats_api {
     enum status (*open)(const struct nats_connect *how, struct nats_connection **out, struct err *e);
     void (*close)(struct nats_connection *c);
     bool (*is_connected)(struct nats_connection *c);
+    bool (*is_closed)(struct nats_connection *c); /* for good: the server does not let it in */
     void (*last_error)(struct nats_connection *c, char *out, size_t size);
     /* Readable when there is something to take, or the connection has changed. */
     int (*fd)(struct nats_connection *c);

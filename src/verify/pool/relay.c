@@ -21,7 +21,10 @@
 #include "verify/pool/store.h"
 
 enum { HOSTS_MAX = 4096, KEYS_MAX = 4096, TABLE = 4096, PULL = 256, DURATIONS = 64, ERR_STREAM_MISSING = 10059 };
-static const double first_connect_s = 15, check_s = 2, refused_pause_s = 2, publish_s = 5, duplicate_s = 3, hedge_s = 5;
+static const double first_connect_s = 15, check_s = 2, refused_pause_s = 2, publish_s = 5, hedge_s = 5;
+/* So long the server waits before it gives a verdict to another process of the run, and so long a process waits for one
+ * that was found out before it began. */
+static const double verdict_wait_s = 5, duplicate_s = 8;
 
 struct relay_job { /* in the queue, or at a host */
     char j[33], class[CLASS_BYTES], cache_key[FARM_SUBJECT_BYTES];
@@ -37,6 +40,7 @@ struct relay_job { /* in the queue, or at a host */
 struct relay_verdict { /* that the pool has not kept yet */
     char j[33];
     char ack[FARM_SUBJECT_BYTES];
+    double renew_at;
     struct relay_verdict *next;
 };
 
@@ -270,10 +274,10 @@ static bool is_confirmed(struct relay *r, const struct js_message *m, const stru
     return false;
 }
 
-static void refuse(struct relay *r, const struct js_message *m, const struct pool_message *said, const char *why) {
+static void refuse(struct relay *r, const struct js_message *m, const char *why) {
     CLEANUP_STR struct str line = STR_INIT;
     pool_put_refused(NULL, 0, "signature", NULL, NULL, why, &line);
-    (void)said;
+
     say(r, line.p, line.len);
     js_ack(r->js, m->ack, NULL, NULL); /* it counts no more */
 }
@@ -302,9 +306,16 @@ static void take_note(struct relay *r, const struct pool_message *m, const char 
 /* The pool knows the attempt that it has asked for last: a verdict of an earlier one is a verdict, too. */
 static void pass_on(struct relay *r, const struct js_message *m, const struct pool_message *v, struct relay_job **at) {
     CLEANUP_STR struct str line = STR_INIT;
-    struct relay_verdict *kept = xcalloc(1, sizeof *kept);
+    struct relay_verdict *kept = r->verdicts;
+    while (kept && strcmp(kept->j, v->j) != 0) kept = kept->next;
+    if (kept && !*at) { /* the pool has it, and has not kept it yet: it is given once */
+        snprintf(kept->ack, sizeof kept->ack, "%s", m->ack);
+        return;
+    }
+    kept = xcalloc(1, sizeof *kept);
     snprintf(kept->j, sizeof kept->j, "%s", v->j);
     snprintf(kept->ack, sizeof kept->ack, "%s", m->ack);
+    kept->renew_at = clock_now_s() + 0.3 * verdict_wait_s;
     kept->next = r->verdicts;
     r->verdicts = kept;
     pool_put_verdict(v->j, *at ? (*at)->attempt : v->attempt, &v->verdict, &v->witness, v->cached, !*at, &line);
@@ -321,7 +332,7 @@ static void on_verdict(void *ctx, const struct js_message *m) {
     struct err e;
     char why[300] = "";
     if (pool_message_read(m->data, m->n, "verdict", &v, &e) != ST_OK || !v.j) {
-        refuse(r, m, NULL, "a line that is no verdict");
+        refuse(r, m, "a line that is no verdict");
         pool_message_free(&v);
         return;
     }
@@ -331,7 +342,12 @@ static void on_verdict(void *ctx, const struct js_message *m) {
         CLEANUP_STR struct str text = STR_INIT;
         str_addf(&text, "a %s of %.100s: %s", message_name(v.type), v.witness.worker ? v.witness.worker : "somebody",
                  why);
-        refuse(r, m, &v, text.p);
+        refuse(r, m, text.p);
+        if (*at && v.attempt == (*at)->attempt && v.type == MESSAGE_VERDICT) {
+            /* The server may have dropped the true one as the second of its name: another attempt has another name. */
+            say_about(r, MESSAGE_RETURNED, v.j, v.attempt, 0, "a verdict on it was refused");
+            drop_job(at);
+        }
     } else if (v.type == MESSAGE_VERDICT) {
         pass_on(r, m, &v, at);
     } else {
@@ -541,7 +557,7 @@ static void make_consumers(struct relay *r) {
     }
     snprintf(name, sizeof name, "t-%s", r->run);
     snprintf(filter, sizeof filter, "krl.verdict.%s", r->run);
-    make_consumer(r, FARM_VERDICTS, name, filter, 120, -1, 20000, on_verdicts_bound);
+    make_consumer(r, FARM_VERDICTS, name, filter, verdict_wait_s, -1, 20000, on_verdicts_bound);
 }
 
 /* All that the server may have lost. */
@@ -760,6 +776,15 @@ static void pull(struct relay *r, double now) {
     js_pull_ask(r->pull, PULL, 5);
 }
 
+/* Verdicts that the pool has not kept yet are this process's. */
+static void renew(struct relay *r, double now) {
+    for (struct relay_verdict *v = r->verdicts; v; v = v->next) {
+        if (now < v->renew_at) continue;
+        js_progress(r->js, v->ack);
+        v->renew_at = now + 0.3 * verdict_wait_s;
+    }
+}
+
 static void beat(struct relay *r, double now) {
     CLEANUP_STR struct str line = STR_INIT;
     if (now < r->beat_at || !r->greeted) return;
@@ -814,11 +839,12 @@ int relay_run(const struct relay_options *o) {
         tell_slots(&r, now);
         pull(&r, now);
         hedge(&r, now);
+        renew(&r, now);
         beat(&r, now);
-        if (!r.greeted && !js_connected(r.js) && now - began > first_connect_s) {
+        if (js_closed(r.js) || (!r.greeted && !js_connected(r.js) && now - began > first_connect_s)) {
             char why[200];
             js_why(r.js, why, sizeof why);
-            log_error("%s: no connection in %.0f s%s%s", o->url, first_connect_s, why[0] ? ": " : "", why);
+            log_error("%s: no connection%s%s", o->url, why[0] ? ": " : "", why);
             return 1;
         }
     }

@@ -1,0 +1,256 @@
+/* bench/pool: what a pool costs and carries (docs/farm.md).
+ *     pool local [--jobs N] [--workers N]    verdicts a second through pipes, by workers that judge nothing
+ *     pool nats  [--jobs N] [--workers N]    the same through a nats-server that it starts
+ *     pool verify [--answers N] [--pairs N]  the real verifier: seconds in this process, and through local:1, in turns
+ * Verdicts go through the judging thread into a journal on the disk, as those of a run do. One JSON object a line. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/home.h"
+#include "base/log.h"
+#include "generate/generator.h"
+#include "rl/rollout/judging.h"
+#include "verify/jail/process.h"
+#include "verify/pool/pool.h"
+#include "verify/pool/secret.h"
+
+enum { WORKERS_MAX = 256 };
+
+struct bench {
+    int jobs, workers, answers, pairs;
+    char tmp[64], stand_in[4096];
+    pid_t started[WORKERS_MAX + 1];
+    int n_started;
+};
+
+static void stop(const char *why) {
+    fprintf(stderr, "pool: %s\n", why);
+    exit(1);
+}
+
+static void start(struct bench *b, char *const *argv) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const int null = open("/dev/null", O_WRONLY);
+        setpgid(0, 0);
+        if (null < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) _exit(126);
+        execvp(argv[0], argv);
+        _exit(127);
+    }
+    if (pid < 0) stop("fork failed");
+    b->started[b->n_started++] = pid;
+}
+
+static void end_all(struct bench *b) {
+    for (int i = 0; i < b->n_started; i++) {
+        kill(-b->started[i], SIGKILL);
+        waitpid(b->started[i], NULL, 0);
+    }
+    b->n_started = 0;
+}
+
+/* ---- rates --------------------------------------------------------------------------------------------------------*/
+
+/* Seconds for all jobs, from the first to the last verdict in the journal. */
+static double run_jobs(const struct bench *b, const struct judge *judge) {
+    struct err e;
+    struct journal *j;
+    char path[120];
+    struct judging_batch batch = {0};
+    const struct problem problem = {.key = "p", .name = "p", .code = "class Model: a problem of two lines\n    pass\n"};
+    char(*source)[2000] = xcalloc((size_t)b->jobs, sizeof *source);
+    struct verdict *v = xcalloc((size_t)b->jobs, sizeof *v);
+    snprintf(path, sizeof path, "%s/verdicts.jsonl", b->tmp);
+    if (journal_open(path, (struct verify_identity){.now = 1}, 0, NULL, &j, &e) != ST_OK) stop(e.msg);
+    struct judging *q = judging_create(j, judge, true, NULL);
+    for (int i = 0; i < b->jobs; i++) /* two kilobytes, as an answer has */
+        snprintf(source[i], sizeof source[i], "answer %d of %d\n%1900s", i, getpid(), "// and what it does");
+    const double from = clock_now_s();
+    for (int i = 0; i < b->jobs; i++) {
+        const struct journal_place at = {.group = i / 8, .sample = i % 8};
+        judging_add(q, &batch, &problem, source[i], &at, &v[i]);
+    }
+    if (judging_wait(q, &batch, &e) != ST_OK) stop(e.msg);
+    const double seconds = clock_now_s() - from;
+    int missing = 0;
+    for (int i = 0; i < b->jobs; i++) missing += outcome_class(v[i].outcome) == 'I';
+    if (missing > 0) stop("verdicts are missing");
+    judging_free(q);
+    journal_close(j);
+    free(source);
+    free(v);
+    return seconds;
+}
+
+static void rate(struct bench *b, const char *what, struct pool_options *o) {
+    const struct verify_options judged_by = {.trials = 5, .measure = true};
+    struct verify_pool *p;
+    struct err e;
+    o->program = b->stand_in;
+    if (verify_pool_open(o, &judged_by, NULL, &p, &e) != ST_OK) stop(e.msg);
+    const struct judge judge = judge_by_pool(p);
+    for (const double until = clock_now_s() + 60; judge.stream->width(judge.ctx) < b->workers && clock_now_s() < until;)
+        usleep(20000);
+    const int slots = judge.stream->width(judge.ctx);
+    const double seconds = run_jobs(b, &judge);
+    struct pool_stats s = verify_pool_stats(p);
+    printf("{\"bench\":\"pool\",\"transport\":\"%s\",\"jobs\":%d,\"slots\":%d,\"seconds\":%.2f,\"verdicts_per_s\":%.0f,"
+           "\"lost\":%lld,\"duplicates\":%lld}\n",
+           what, b->jobs, slots, seconds, b->jobs / seconds, (long long)s.lost, (long long)s.duplicates);
+    fflush(stdout);
+    free(s.host);
+    verify_pool_close(p);
+}
+
+static void bench_local(struct bench *b) {
+    char hosts[40];
+    snprintf(hosts, sizeof hosts, "local:%d", b->workers);
+    rate(b, "pipes", &(struct pool_options){.hosts = hosts});
+}
+
+static int free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&a, n) != 0 || getsockname(fd, (struct sockaddr *)&a, &n) != 0) stop("no port");
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static void bench_nats(struct bench *b) {
+    struct err e;
+    char conf[120], text[300], secret[120], url[60], nats[80], hosts[80], credentials[120], name[40];
+    char server[4096];
+    const int port = free_port();
+    if (!process_find("nats-server", server, sizeof server) &&
+        !process_find("/usr/sbin/nats-server", server, sizeof server))
+        stop("no nats-server (tools/setup nats installs it)");
+    snprintf(conf, sizeof conf, "%s/nats.conf", b->tmp);
+    snprintf(secret, sizeof secret, "%s/secret", b->tmp);
+    snprintf(url, sizeof url, "nats://127.0.0.1:%d", port);
+    snprintf(nats, sizeof nats, "--nats=%s", url);
+    snprintf(hosts, sizeof hosts, "nats:%s", url);
+    snprintf(credentials, sizeof credentials, "--credentials=%s", b->tmp);
+    snprintf(text, sizeof text, "listen: \"127.0.0.1:%d\"\nmax_payload: 4MB\njetstream { store_dir: \"%s/js\" }\n",
+             port, b->tmp);
+    if (fs_write_atomic(conf, text, strlen(text), &e) != ST_OK || secret_make_file(secret, &e) != ST_OK) stop(e.msg);
+    start(b, (char *[]){server, (char[]){"-c"}, conf, NULL});
+    usleep(500000);
+    for (int i = 0; i < b->workers; i++) {
+        snprintf(name, sizeof name, "--name=host%d", i);
+        start(b,
+              (char *[]){b->stand_in, (char[]){"verify-worker"}, nats, credentials, name, (char[]){"--slots=1"}, NULL});
+    }
+    rate(b, "nats", &(struct pool_options){.hosts = hosts, .credentials = b->tmp});
+    end_all(b);
+}
+
+/* ---- the real verifier --------------------------------------------------------------------------------------------*/
+
+struct pair_seconds {
+    double here, pool;
+};
+
+static double judge_answers(const struct judge *j, struct verify_item *items, int n, double *correct) {
+    struct err e;
+    const double from = clock_now_s();
+    if (j->batch(j->ctx, items, (size_t)n, NULL, &e) != ST_OK) stop(e.msg);
+    const double seconds = clock_now_s() - from;
+    for (int i = 0; i < n; i++) *correct += items[i].verdict.outcome == OUTCOME_CORRECT;
+    return seconds;
+}
+
+/* Different answers to eight problems of the generator, and as many others each time, so that nothing is in a cache. */
+static void make_answers(const struct generator *g, struct arena *arena, int round, int n, struct gen_item *made,
+                         struct verify_item *items) {
+    enum { PROBLEMS = 8 };
+    for (int k = 0; k < PROBLEMS; k++) generator_make(g, 77, (uint64_t)k, arena, &made[k]);
+    for (int i = 0; i < n; i++) {
+        const struct gen_item *it = &made[i % PROBLEMS];
+        const char *answer = NULL;
+        for (int s = 0; s < GEN_STYLES && !answer; s++) answer = it->answers[(i / PROBLEMS + s) % GEN_STYLES];
+        struct str text = STR_INIT;
+        str_addf(&text, "// %d %d\n%s", round, i, answer);
+        items[i] = (struct verify_item){.problem = &it->problem, .source = arena_strdup(arena, text.p)};
+        str_free(&text);
+    }
+}
+
+static void bench_verify(const struct bench *b) {
+    const struct verify_options o = {.measure = true, .seed = 1234};
+    const struct pool_options po = {.hosts = "local:1"};
+    struct judge_owner here, pool;
+    struct generator *g;
+    struct err e;
+    struct arena arena = ARENA_INIT;
+    struct gen_item made[8];
+    struct verify_item *items = xcalloc((size_t)b->answers, sizeof *items);
+    double ratio = 0, correct[2] = {0, 0};
+    if (generator_open(NULL, &g, &e) != ST_OK || judge_open(NULL, &o, NULL, &here, &e) != ST_OK ||
+        judge_open(&po, &o, NULL, &pool, &e) != ST_OK)
+        stop(e.msg);
+    for (int r = -1; r < b->pairs; r++) { /* the first pair warms both */
+        struct pair_seconds s;
+        arena_reset(&arena);
+        for (int side = 0; side < 2; side++) {
+            const bool in_pool = side == (r & 1);
+            make_answers(g, &arena, 2 * r + side + 2, b->answers, made, items);
+            const double t = judge_answers(in_pool ? &pool.judge : &here.judge, items, b->answers, &correct[in_pool]);
+            *(in_pool ? &s.pool : &s.here) = t;
+        }
+        if (r < 0) continue;
+        ratio += log(s.pool / s.here);
+        printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pair\":%d,\"answers\":%d,\"in_process_s\":%.2f,\"pool_"
+               "s\":%.2f,"
+               "\"ratio\":%.3f}\n",
+               r, b->answers, s.here, s.pool, s.pool / s.here);
+        fflush(stdout);
+    }
+    printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pairs\":%d,\"ratio\":%.3f,\"correct_in_process\":%.0f,"
+           "\"correct_pool\":%.0f}\n",
+           b->pairs, exp(ratio / b->pairs), correct[0], correct[1]);
+    judge_close(&pool);
+    judge_close(&here);
+    generator_close(g);
+    arena_free(&arena);
+    free(items);
+}
+
+static int number(int argc, char **argv, const char *flag, int otherwise) {
+    for (int i = 2; i + 1 < argc; i++)
+        if (strcmp(argv[i], flag) == 0) return (int)strtol(argv[i + 1], NULL, 10);
+    return otherwise;
+}
+
+int main(int argc, char **argv) {
+    struct bench b = {.jobs = number(argc, argv, "--jobs", 10000),
+                      .workers = number(argc, argv, "--workers", 64),
+                      .answers = number(argc, argv, "--answers", 32),
+                      .pairs = number(argc, argv, "--pairs", 4)};
+    struct err e;
+    signal(SIGPIPE, SIG_IGN);
+    log_set_level(LOG_WARN);
+    snprintf(b.tmp, sizeof b.tmp, "/tmp/kernelrl_pool_bench_XXXXXX");
+    if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.answers < 1 || b.pairs < 1 ||
+        !mkdtemp(b.tmp))
+        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--answers N] [--pairs N]");
+    if (!home_beside_program("test/pool/stand_in", b.stand_in, sizeof b.stand_in)) stop("no build/test/pool/stand_in");
+    if (strcmp(argv[1], "local") == 0)
+        bench_local(&b);
+    else if (strcmp(argv[1], "nats") == 0)
+        bench_nats(&b);
+    else if (strcmp(argv[1], "verify") == 0)
+        bench_verify(&b);
+    if (fs_remove(b.tmp, &e) != ST_OK) log_warn("%s", e.msg);
+    return 0;
+}
