@@ -1,6 +1,7 @@
 /* bench/pool: what a pool costs and carries (docs/farm.md).
  *     pool local [--jobs N] [--workers N]    verdicts a second through pipes, by workers that judge nothing
- *     pool nats  [--jobs N] [--workers N]    the same through a nats-server that it starts
+ *     pool nats  [--jobs N] [--workers N] [--slots N]    the same through a nats-server that it starts; a host has N
+ *                                            of the workers (8)
  *     pool verify [--answers N] [--pairs N]  the real verifier: seconds in this process, and through local:1, in turns
  * Verdicts go through the judging thread into a journal on the disk, as those of a run do. One JSON object a line. */
 #include <arpa/inet.h>
@@ -27,7 +28,7 @@
 enum { WORKERS_MAX = 256 };
 
 struct bench {
-    int jobs, workers, answers, pairs;
+    int jobs, workers, slots, answers, pairs;
     char tmp[64], stand_in[4096];
     pid_t started[WORKERS_MAX + 1];
     int n_started;
@@ -129,7 +130,7 @@ static int free_port(void) {
 
 static void bench_nats(struct bench *b) {
     struct err e;
-    char conf[120], text[300], secret[120], url[60], nats[80], hosts[80], credentials[120], name[40];
+    char conf[120], text[300], secret[120], url[60], nats[80], hosts[80], credentials[120], name[40], slots[40];
     char server[4096];
     const int port = free_port();
     if (!process_find("nats-server", server, sizeof server) &&
@@ -146,10 +147,10 @@ static void bench_nats(struct bench *b) {
     if (fs_write_atomic(conf, text, strlen(text), &e) != ST_OK || secret_make_file(secret, &e) != ST_OK) stop(e.msg);
     start(b, (char *[]){server, (char[]){"-c"}, conf, NULL});
     usleep(500000);
-    for (int i = 0; i < b->workers; i++) {
+    for (int i = 0, left = b->workers; left > 0; i++, left -= b->slots) {
         snprintf(name, sizeof name, "--name=host%d", i);
-        start(b,
-              (char *[]){b->stand_in, (char[]){"verify-worker"}, nats, credentials, name, (char[]){"--slots=1"}, NULL});
+        snprintf(slots, sizeof slots, "--slots=%d", left < b->slots ? left : b->slots);
+        start(b, (char *[]){b->stand_in, (char[]){"verify-worker"}, nats, credentials, name, slots, NULL});
     }
     rate(b, "nats", &(struct pool_options){.hosts = hosts, .credentials = b->tmp});
     end_all(b);
@@ -235,15 +236,16 @@ static int number(int argc, char **argv, const char *flag, int otherwise) {
 int main(int argc, char **argv) {
     struct bench b = {.jobs = number(argc, argv, "--jobs", 10000),
                       .workers = number(argc, argv, "--workers", 64),
+                      .slots = number(argc, argv, "--slots", 8),
                       .answers = number(argc, argv, "--answers", 32),
                       .pairs = number(argc, argv, "--pairs", 4)};
     struct err e;
     signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_WARN);
     snprintf(b.tmp, sizeof b.tmp, "/tmp/kernelrl_pool_bench_XXXXXX");
-    if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.answers < 1 || b.pairs < 1 ||
-        !mkdtemp(b.tmp))
-        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--answers N] [--pairs N]");
+    if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.slots < 1 || b.answers < 1 ||
+        b.pairs < 1 || !mkdtemp(b.tmp))
+        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N]");
     if (!home_beside_program("test/pool/stand_in", b.stand_in, sizeof b.stand_in)) stop("no build/test/pool/stand_in");
     if (strcmp(argv[1], "local") == 0)
         bench_local(&b);

@@ -23,7 +23,7 @@ struct judging_order { /* an answer in the queue */
 struct judging_flight {
     struct judging_order o; /* o.item is what the judge has */
     char place[80];
-    struct judging_flight *next;
+    struct judging_flight *next, *previous;
 };
 
 struct judging {
@@ -35,8 +35,8 @@ struct judging {
     pthread_mutex_t lock;   /* of everything below */
     pthread_mutex_t serial; /* whoever uses journal and judge */
     pthread_cond_t changed;
-    struct judging_order *queue; /* first come, first judged */
-    int n, cap;
+    struct judging_order *queue; /* [cap]; n of them wait, from `first` on: first come, first judged */
+    int first, n, cap;
     struct judging_flight *flights; /* with the judge, or collected and not handed on yet; in no order */
     int n_flights;
     double gather_s;
@@ -50,17 +50,35 @@ static void batch_failed(struct judging_batch *b, enum status st, const struct e
     b->err = *e;
 }
 
+/* The n oldest answers have left the queue. */
+static void leave_queue(struct judging *q, int n) {
+    q->n -= n;
+    q->first = q->n > 0 ? q->first + n : 0;
+}
+
+/* A place for one more. */
+static struct judging_order *enter_queue(struct judging *q) {
+    if (q->first + q->n == q->cap && q->first > q->cap / 2) {
+        memmove(q->queue, q->queue + q->first, (size_t)q->n * sizeof *q->queue);
+        q->first = 0;
+    } else if (q->first + q->n == q->cap) {
+        q->cap = q->cap ? 2 * q->cap : 64;
+        q->queue = xrealloc(q->queue, (size_t)q->cap * sizeof *q->queue);
+    }
+    return &q->queue[q->first + q->n++];
+}
+
 /* ---- a judge that takes batches -----------------------------------------------------------------------------------*/
 
 /* Judges the oldest answers of the queue, up to the first one of another batch. The lock is held, but not meanwhile. */
 static void judge_next(struct judging *q) {
-    struct judging_batch *b = q->queue[0].batch;
+    const struct judging_order *oldest = &q->queue[q->first];
+    struct judging_batch *b = oldest->batch;
     int n = 0;
-    while (n < q->n && q->queue[n].batch == b) n++;
+    while (n < q->n && oldest[n].batch == b) n++;
     struct judging_order *orders = xmalloc((size_t)n * sizeof *orders);
-    memcpy(orders, q->queue, (size_t)n * sizeof *orders);
-    q->n -= n;
-    memmove(q->queue, q->queue + n, (size_t)q->n * sizeof *orders);
+    memcpy(orders, oldest, (size_t)n * sizeof *orders);
+    leave_queue(q, n);
     const bool give_up = b->st != ST_OK; /* an earlier part of the batch failed */
     pthread_mutex_unlock(&q->lock);
 
@@ -110,9 +128,8 @@ static void gather(struct judging *q) {
 static const double group_s = 0.05, look_up_s = 0.2;
 
 static void land(struct judging *q, struct judging_flight *f) {
-    struct judging_flight **at = &q->flights;
-    while (*at != f) at = &(*at)->next;
-    *at = f->next;
+    if (f->next) f->next->previous = f->previous;
+    *(f->previous ? &f->previous->next : &q->flights) = f->next;
     q->n_flights--;
     f->o.batch->pending--;
     free(f);
@@ -133,13 +150,14 @@ static void deliver(struct judging *q, struct judging_flight *f, enum status st,
  * meanwhile. */
 static void stream_one(struct judging *q) {
     struct judging_flight *f = xcalloc(1, sizeof *f);
-    f->o = q->queue[0];
-    memmove(q->queue, q->queue + 1, (size_t)--q->n * sizeof *q->queue);
+    f->o = q->queue[q->first];
+    leave_queue(q, 1);
     const struct journal_place *at = &f->o.at;
     snprintf(f->place, sizeof f->place, "%lld/%s/%d/%d/%d", (long long)at->step, at->eval ? "eval" : "train", at->group,
              at->sample, at->turn);
     f->o.item.place = f->place;
     f->next = q->flights;
+    if (f->next) f->next->previous = f;
     q->flights = f;
     q->n_flights++;
     bool found = f->o.batch->st != ST_OK; /* an earlier part of the batch failed: nobody wants the rest */
@@ -218,7 +236,7 @@ static void stream_step(struct judging *q) {
     if (q->cancel && *q->cancel) {
         struct err e;
         const enum status st = FAIL(&e, ST_CANCELLED, "cancelled");
-        for (int i = 0; i < q->n; i++) batch_failed(q->queue[i].batch, st, &e);
+        for (int i = 0; i < q->n; i++) batch_failed(q->queue[q->first + i].batch, st, &e);
         withdraw(q, NULL, st, &e);
     }
     while (q->n > 0 && !q->closing) stream_one(q);
@@ -290,11 +308,7 @@ void judging_gather(struct judging *q, double seconds) {
 void judging_add(struct judging *q, struct judging_batch *b, const struct problem *problem, const char *source,
                  const struct journal_place *at, struct verdict *out) {
     pthread_mutex_lock(&q->lock);
-    if (q->n == q->cap) {
-        q->cap = q->cap ? 2 * q->cap : 64;
-        q->queue = xrealloc(q->queue, (size_t)q->cap * sizeof *q->queue);
-    }
-    q->queue[q->n++] =
+    *enter_queue(q) =
         (struct judging_order){.item = {.problem = problem, .source = source}, .at = *at, .out = out, .batch = b};
     b->pending++;
     if (q->n + q->n_flights > q->stats.longest) q->stats.longest = q->n + q->n_flights;
@@ -348,11 +362,12 @@ enum status judging_wait(struct judging *q, struct judging_batch *b, struct err 
 void judging_drop(struct judging *q, struct judging_batch *b) {
     pthread_mutex_lock(&q->lock);
     int kept = 0;
+    struct judging_order *queue = q->queue + q->first;
     for (int i = 0; i < q->n; i++) {
-        if (q->queue[i].batch == b)
+        if (queue[i].batch == b)
             b->pending--;
         else
-            q->queue[kept++] = q->queue[i];
+            queue[kept++] = queue[i];
     }
     q->n = kept;
     if (q->judge.stream) withdraw(q, b, ST_OK, NULL);

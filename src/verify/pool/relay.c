@@ -166,7 +166,7 @@ static void take_job(struct relay *r, const struct pool_message *m, const char *
     farm_cache_key(m->job.terms.settings_hash, m->job.terms.class, &answer, job->cache_key, sizeof job->cache_key);
     at = place_of(r, m->j);
     *at = job;
-    if (r->streams_made && r->consumers_made == r->n_classes) publish(r, job);
+    if (r->streams_made && r->consumers_made >= r->n_classes) publish(r, job);
 }
 
 /* Takes a job out of the queue, if it is there. */
