@@ -48,14 +48,12 @@ def run_json(*command):
 
 def load(server, *flags):
     """kernelrl bench serve against a server: its JSON."""
-    path = os.path.join(TMP, "load.json")
-    flags = ("--port", str(server.port), "--input-len", "128", "--output-len", "128", "--ignore-eos", *flags)
-    r = subprocess.run([KRL, "bench", "serve", *flags, "--save-result", path], capture_output=True, text=True)
-    assert os.path.exists(path), r.stderr[-500:]
-    out = json.load(open(path))
-    os.remove(path)
-    out["exit"], out["stderr"] = r.returncode, r.stderr
-    return out
+    usual = {"--input-len": "128", "--output-len": "128"}
+    usual = [w for k, v in usual.items() if k not in flags for w in (k, v)]
+    command = [KRL, "bench", "serve", "--port", str(server.port), *usual, "--ignore-eos", "--json", *flags]
+    r = subprocess.run(command, capture_output=True, text=True)
+    assert r.stdout, r.stderr[-500:]
+    return {**json.loads(r.stdout), "exit": r.returncode, "stderr": r.stderr}
 
 
 def percentile(v, p):
@@ -146,11 +144,10 @@ def two_hundred():
     n, from_ = 400, time.monotonic()
     total = failed = differ = 0
     while time.monotonic() - from_ < 60:
-        r = load(s, "--num-prompts", str(n), "--max-concurrency", "200", "--seed", str(total), "--verify")
+        r = load(s, "--num-prompts", str(n), "--max-concurrency", "200", "--seed", str(total), "--verify", "100")
         total += r["completed"]
         failed += r["failed"]
-        differ += r.get("different", 0)
-        assert r["exit"] == 0, r["stderr"][-300:]
+        differ += r["different_answers"]
     s.stop()
     return (
         f"{total} streams in {time.monotonic() - from_:.0f} s, {failed} failed, {differ} differ",

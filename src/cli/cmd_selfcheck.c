@@ -2,9 +2,12 @@
  * [--device NAME] [--dtype f32|bf16]: the engine against numbers of another implementation. DIR holds config.json,
  * model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final
  * norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME,
- * after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Every tensor in the file is either checked or reported as
- * unknown; one line each group with the largest error and its limit. The limits of bf16 say that nothing is wrong at
- * large: the expected numbers are float32's. */
+ * after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Without full_loss the base is one that is not trained,
+ * and without lora_logits_0 there is no adapter; what adapters become after a step (after.NAME) is optional, too. Every
+ * tensor in the file is either checked or reported as unknown; one line each group with the largest error and its
+ * limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are float32's. --measure FILE:
+ * what was measured goes to FILE as lines of JSON, and no limit is held against it. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +18,7 @@
 #include "bench/onpolicy.h"
 #include "cli/cli.h"
 #include "cli/selfcheck_ops.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "tensor/backend.h"
@@ -37,15 +41,31 @@ struct check {
     int64_t *len;
     int failed;
     bool bf16;
+    FILE *measured; /* NULL: limits are checked */
 };
 
 static double limit_of(const struct check *c, double f32, double bf16) { return c->bf16 ? bf16 : f32; }
 
 static void verdict(struct check *c, const char *what, double worst, double limit) {
-    const bool ok = worst <= limit; /* false for NaN */
-    printf("%-34s %12.3e  limit %8.1e  %s\n", what, worst, limit, ok ? "ok" : "FAIL");
+    const bool ok = c->measured ? isfinite(worst) : worst <= limit; /* false for NaN */
+    if (c->measured)
+        printf("%-34s %12.3e\n", what, worst);
+    else
+        printf("%-34s %12.3e  limit %8.1e  %s\n", what, worst, limit, ok ? "ok" : "FAIL");
     c->failed += !ok;
 }
+
+/* A line of the file: what was measured, and up to three numbers with their names. */
+static void measure(struct check *c, const char *what, const char *const name[3], const double value[3]) {
+    CLEANUP_STR struct str line = STR_INIT;
+    if (!c->measured) return;
+    js_begin(&line, NULL, '{');
+    js_put_str(&line, "what", what);
+    for (int i = 0; i < 3 && name[i]; i++) js_put_f64(&line, name[i], value[i]);
+    js_end(&line, '}');
+    fprintf(c->measured, "%s\n", line.p);
+}
+#define MEASURE(c, what, a, x, b, y, d, z) measure(c, what, (const char *const[3]){a, b, d}, (const double[3]){x, y, z})
 
 /* NaN sticks. */
 static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
@@ -131,6 +151,23 @@ static double max_abs_diff(const float *a, const float *b, int64_t n) {
     return worst;
 }
 
+static double sum_squares_diff(const float *a, const float *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sum;
+}
+
+/* Lengths, and the angle between. */
+static void measure_matrix(struct check *c, const char *what, const float *got, const float *want, int64_t n) {
+    double own = 0, expected = 0, product = 0;
+    for (int64_t i = 0; c->measured && i < n; i++) {
+        own += (double)got[i] * (double)got[i];
+        expected += (double)want[i] * (double)want[i];
+        product += (double)got[i] * (double)want[i];
+    }
+    MEASURE(c, what, "norm", sqrt(own), "expected_norm", sqrt(expected), "cosine", product / sqrt(own * expected));
+}
+
 /* |a-b| / |b|, Euclidean. */
 static double relative_diff(const float *a, const float *b, int64_t n) {
     double d = 0, s = 0;
@@ -143,7 +180,7 @@ static double relative_diff(const float *a, const float *b, int64_t n) {
 
 static enum status check_logits(struct check *c, struct model *m, const char *what, struct err *e) {
     const int64_t V = model_cfg(m)->V;
-    double worst = 0;
+    double worst = 0, sum = 0, n = 0;
     for (int i = 0; i < c->n_seq; i++) {
         const struct segment seg = {.start = 0, .len = c->len[i], .prefix = -1};
         const struct train_batch b = {.ids = c->ids[i], .T = c->len[i], .seg = &seg, .n_seg = 1};
@@ -151,7 +188,10 @@ static enum status check_logits(struct check *c, struct model *m, const char *wh
         TRY(read_floats(c, indexed(c, what, i), c->len[i] * V, &want, e));
         TRY(model_logits(m, &b, got, e));
         worst = worse(worst, max_abs_diff(got, want, c->len[i] * V));
+        sum += sum_squares_diff(got, want, c->len[i] * V);
+        n += (double)(c->len[i] * V);
     }
+    MEASURE(c, what, "max", worst, "rms", sqrt(sum / n), NULL, 0);
     verdict(c, what, worst, limit_of(c, 2e-4, 0.06));
     return ST_OK;
 }
@@ -177,7 +217,7 @@ static enum status check_hidden(struct check *c, struct model *m, struct err *e)
 /* Greedy continuation through the KV cache; counts tokens that differ. */
 static enum status check_greedy(struct check *c, struct model *m, struct err *e) {
     const int64_t V = model_cfg(m)->V;
-    int64_t wrong = 0;
+    int64_t wrong = 0, tokens = 0;
     int seen = 0;
     for (int i = 0; i < c->n_seq; i++) {
         const struct st_tensor *t = find(c, indexed(c, "greedy", i));
@@ -202,11 +242,13 @@ static enum status check_greedy(struct check *c, struct model *m, struct err *e)
             for (int32_t v = 1; v < V; v++)
                 if (logits[v] > logits[best]) best = v;
             wrong += best != want[j];
+            tokens++;
             ids = &want[j]; /* go on along the expected text, so that one slip does not hide the rest */
             n = 1;
         }
         kv_free(kv);
     }
+    if (seen) MEASURE(c, "greedy", "differ", (double)wrong, "tokens", (double)tokens, NULL, 0);
     if (seen) verdict(c, "greedy tokens that differ", (double)wrong, limit_of(c, 0, 4));
     return ST_OK;
 }
@@ -219,6 +261,7 @@ static enum status check_grads(struct check *c, const struct model *m, const str
         TRY(read_floats(c, arena_printf(&c->arena, "%s.%s", prefix, p[i].name), p[i].n, &want[i], e));
         float *got = arena_array(&c->arena, float, p[i].n);
         model_grad_get(m, &p[i], got);
+        measure_matrix(c, arena_printf(&c->arena, "%s.%s", prefix, p[i].name), got, want[i], p[i].n);
         const double d = relative_diff(got, want[i], p[i].n);
         if (!(d <= worst)) where = p[i].name;
         worst = worse(worst, d);
@@ -283,6 +326,7 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     verdict(c, "lora_logp", worst, limit_of(c, 1e-4, 0.01));
     float *want_loss;
     TRY(read_floats(c, "loss", 1, &want_loss, e));
+    MEASURE(c, "loss", "value", loss, "expected", (double)*want_loss, NULL, 0);
     verdict(c, "loss", fabs(loss - (double)*want_loss) / fabs((double)*want_loss), limit_of(c, 1e-4, 0.01));
     TRY(model_backward(m, &b, g, e));
 
@@ -290,6 +334,7 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     const struct param *p = model_params(m, &n);
     float **want_g = arena_array(&c->arena, float *, n), **after = arena_array(&c->arena, float *, n);
     TRY(check_grads(c, m, p, n, "grad", want_g, e));
+    if (!st_find(&c->f, arena_printf(&c->arena, "after.%s", p[0].name))) return ST_OK;
     for (int i = 0; i < n; i++)
         TRY(read_floats(c, arena_printf(&c->arena, "after.%s", p[i].name), p[i].n, &after[i], e));
     TRY(after_one_step(c, m, p, n, after, want_g, "after, own gradients", limit_of(c, 1e-5, 2.5 * LR), e));
@@ -308,6 +353,7 @@ static enum status check_full(struct check *c, struct model *m, struct err *e) {
         g[i] = (float)(-1.0 / (double)b.N);
     }
     TRY(read_floats(c, "full_loss", 1, &want, e));
+    MEASURE(c, "full_loss", "value", loss, "expected", (double)*want, NULL, 0);
     verdict(c, "full_loss", fabs(loss - (double)*want) / fabs((double)*want), limit_of(c, 1e-4, 0.01));
     TRY(model_backward(m, &b, g, e));
     int n;
@@ -323,13 +369,14 @@ static enum status run_golden(struct check *c, struct err *e) {
     c->used = arena_array(&c->arena, bool, c->f.count);
     TRY(load_sequences(c, e));
     struct model *m;
-    const struct model_options exact = {.dtype = c->bf16 ? "bf16" : "f32"};
+    const bool trained = st_find(&c->f, "full_loss") != NULL, adapter = st_find(&c->f, "lora_logits_0") != NULL;
+    const struct model_options exact = {.dtype = c->bf16 ? "bf16" : "f32", .frozen = !trained};
     TRY(model_load(c->dir, &exact, c->be, &m, e));
     enum status st = check_logits(c, m, "logits", e);
     if (st == ST_OK) st = check_hidden(c, m, e);
     if (st == ST_OK) st = check_greedy(c, m, e);
-    if (st == ST_OK) st = check_full(c, m, e);
-    if (st == ST_OK) st = check_lora(c, m, e);
+    if (st == ST_OK && trained) st = check_full(c, m, e);
+    if (st == ST_OK && adapter) st = check_lora(c, m, e);
     model_free(m);
     TRY(st);
     for (size_t i = 0; i < c->f.count; i++)
@@ -341,7 +388,7 @@ static enum status run_golden(struct check *c, struct err *e) {
 }
 
 struct golden_args {
-    const char *device;
+    const char *device, *measure;
     bool bf16;
 };
 
@@ -350,6 +397,8 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),
     FLAG_CHOICE(A, bf16, "dtype", "TYPE", "f32|bf16", "f32", "Matrices are held and multiplied in it."),
+    FLAG_TEXT(A, measure, "measure", "FILE", NULL,
+              "Differences are written to FILE, as lines of JSON; no limit is held against them."),
 };
 
 static const struct args_sub subs[] = {
@@ -394,7 +443,10 @@ int cmd_selfcheck(int argc, char **argv) {
     struct err e = {0};
     struct pool *pool = pool_create(0);
     enum status st = backend_open(a.device, pool, &c.be, &e);
+    if (st == ST_OK && a.measure && !(c.measured = fopen(a.measure, "w")))
+        st = FAIL(&e, ST_IO, "%s: %s", a.measure, strerror(errno));
     if (st == ST_OK) st = run_golden(&c, &e);
+    if (c.measured && fclose(c.measured) != 0 && st == ST_OK) st = FAIL(&e, ST_IO, "%s: cannot be written", a.measure);
     st_close(&c.f);
     arena_free(&c.arena);
     if (c.be) c.be->close(c.be);

@@ -244,6 +244,13 @@ static enum status open_log(const char *name, int *fd, struct err *e) {
     return *fd >= 0 ? ST_OK : FAIL(e, ST_IO, "--access-log: %s cannot be written", name);
 }
 
+/* The host as it stands in an address: [::1]. */
+static const char *shown_host(const struct serve_command_options *o) {
+    static char text[300];
+    snprintf(text, sizeof text, strchr(o->host, ':') ? "[%s]" : "%s", o->host);
+    return text;
+}
+
 static enum status run_loop(struct serve *s, struct http_server *http, const struct serve_command_options *o,
                             struct err *e) {
     bool ready = false;
@@ -251,7 +258,7 @@ static enum status run_loop(struct serve *s, struct http_server *http, const str
         TRY(http_step(http, 250, e));
         if (ready || !serve_ready(s)) continue;
         ready = true;
-        log_info("%s is ready at http://%s:%d/v1", o->model, o->host, http_port(http));
+        log_info("%s is ready at http://%s:%d/v1", o->model, shown_host(o), http_port(http));
         notify("READY=1");
     }
     notify("STOPPING=1");
@@ -288,7 +295,7 @@ static enum status serve_with(struct serve *s, const struct serve_command_option
     TRY(open_log(o->access_log, &h.log_fd, e));
     enum status st = http_server_open(&h, &stop.http, e);
     if (st == ST_OK) {
-        log_info("listening at http://%s:%d", o->host, http_port(stop.http));
+        log_info("listening at http://%s:%d", shown_host(o), http_port(stop.http));
         st = http_watch_fd(stop.http, stop.fd, on_signal, &stop, e);
         if (st == ST_OK) st = serve_attach(s, stop.http, e);
         if (st == ST_OK) st = run_loop(s, stop.http, o, e);

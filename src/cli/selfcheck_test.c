@@ -72,6 +72,36 @@ static void test_golden(void **state) {
     }
 }
 
+/* What was measured, a line each, and no limit: another weight is a larger number and no failure. */
+static void test_measure(void **state) {
+    (void)state;
+    const char *data = getenv("KERNELRL_TESTDATA");
+    if (!data || !*data) {
+        printf("skipped: KERNELRL_TESTDATA is not set\n");
+        skip();
+    }
+    char tmp[] = "/tmp/kernelrl-measure-XXXXXX";
+    assert_non_null(mkdtemp(tmp));
+    CLEANUP_STR struct str dir = STR_INIT, file = STR_INIT;
+    CLEANUP_FREE char *lines = NULL;
+    str_addf(&dir, "%s/golden/llama3", data);
+    str_addf(&file, "%s/lines", tmp);
+    char *argv[] = {(char *)"selfcheck", (char *)"golden", dir.p, (char *)"--measure", file.p, NULL};
+    assert_int_equal(cmd_selfcheck(5, argv), 0);
+    assert_int_equal(fs_read(file.p, 1 << 20, &lines, NULL, &err), ST_OK);
+    static const char *const what[] = {"{\"what\":\"logits\",\"max\":",
+                                       "{\"what\":\"greedy\",\"differ\":0,\"tokens\":40}",
+                                       "\"what\":\"loss\",\"value\":",
+                                       "\"what\":\"full_loss\",\"value\":",
+                                       "\"fullgrad.model.norm.weight\",\"norm\":",
+                                       "lora_B.weight\",\"norm\":"};
+    for (size_t i = 0; i < ARRAY_LEN(what); i++)
+        if (!strstr(lines, what[i])) fail_msg("no %s in %s", what[i], lines);
+    argv[4] = tmp; /* a folder */
+    assert_int_equal(cmd_selfcheck(5, argv), 1);
+    assert_int_equal(fs_remove(tmp, &err), ST_OK);
+}
+
 static int onpolicy(const char *dir, const char *key, const char *value, const char *tokens) {
     char *argv[] = {(char *)"selfcheck",
                     (char *)"onpolicy",
@@ -150,8 +180,8 @@ static void test_usage(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_usage),
-                                       cmocka_unit_test(test_onpolicy), cmocka_unit_test(test_onpolicy_usage),
-                                       cmocka_unit_test(test_bits_compare)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),         cmocka_unit_test(test_measure),
+                                       cmocka_unit_test(test_usage),          cmocka_unit_test(test_onpolicy),
+                                       cmocka_unit_test(test_onpolicy_usage), cmocka_unit_test(test_bits_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,10 +49,6 @@ enum guard_answer guard_key(const struct guard *g, const char *authorization, co
 
 /* ---- names and pages ----------------------------------------------------------------------------------------------*/
 
-bool guard_is_loopback(const char *address) {
-    return str_has_prefix(address, "127.") || strcmp(address, "::1") == 0 || strcmp(address, "localhost") == 0;
-}
-
 /* The length of the name in "name:port", "[address]:port". */
 static size_t name_length(const char *host) {
     if (*host == '[') {
@@ -152,6 +148,11 @@ bool guard_request_id(const char *id) {
     const size_t n = strlen(id);
     if (n < 1 || n > 128) return false;
     return strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:/+=~") == n;
+}
+
+bool guard_header_names(const char *names) {
+    const size_t n = strlen(names);
+    return n < 1000 && strspn(names, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_, ") == n;
 }
 
 void guard_free(struct guard *g) {

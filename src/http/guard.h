@@ -36,9 +36,8 @@ bool guard_target(const char *target);
 char *guard_path(const char *target);
 /* Whether a request id of the client's can be used: 1..128 letters, digits, and -_.:/+=~ */
 bool guard_request_id(const char *id);
-/* Whether an address is one of loopback: "127.0.0.1", "::1". */
-bool guard_is_loopback(const char *address);
-
+/* Whether a list of header names can stand in a reply: letters, digits, "-", "_", "," and blanks. */
+bool guard_header_names(const char *names);
 void guard_free(struct guard *g);
 
 #endif

@@ -514,6 +514,25 @@ static void test_every_split(void **state) {
     close_server();
 }
 
+/* A client that is reset at any byte of its request leaves nothing behind. */
+static void test_every_reset(void **state) {
+    (void)state;
+    static const char request[] =
+        "POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhelloGET /wait HTTP/1.1\r\n" H "\r\n";
+    CLEANUP_STR struct str out = STR_INIT;
+    open_server((struct http_options){0});
+    for (size_t cut = 0; cut < sizeof request; cut++) {
+        const int fd = join();
+        say(fd, request, cut);
+        close(fd);
+        turn(2);
+    }
+    ask("GET /metrics HTTP/1.1\r\n" H "\r\n", &out, NULL);
+    assert_true(has(&out, "kernelrl_http_connections 1\n") && has(&out, "kernelrl_http_exchanges 1\n") &&
+                has(&out, "kernelrl_http_body_bytes 0\n"));
+    close_server();
+}
+
 /* ---- who may ask --------------------------------------------------------------------------------------------------*/
 
 static void test_access(void **state) {
@@ -557,6 +576,10 @@ static void test_pages_of_others(void **state) {
         "Access-Control-Request-Headers: authorization\r\n\r\n",
         &out, NULL);
     assert_true(status_of(&out) == 204 && has(&out, "access-control-allow-headers: authorization"));
+    ask("OPTIONS /json HTTP/1.1\r\n" H "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
+        "Access-Control-Request-Headers: a\tb\r\n\r\n",
+        &out, NULL);
+    assert_true(status_of(&out) == 204 && has(&out, "access-control-allow-headers: authorization, content-type"));
     ask("OPTIONS /json HTTP/1.1\r\n" H "Origin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\n\r\n",
         &out, NULL);
     assert_true(status_of(&out) == 405 && !has(&out, "access-control"));
@@ -863,6 +886,7 @@ int main(void) {
         cmocka_unit_test(test_body_limits),
         cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_every_split),
+        cmocka_unit_test(test_every_reset),
         cmocka_unit_test(test_access),
         cmocka_unit_test(test_pages_of_others),
         cmocka_unit_test(test_names),

@@ -28,10 +28,10 @@ static void set_option(int fd, int level, int option, int value) {
 /* A peer that vanished without a word is found within a minute. */
 static void watch_peer(int fd) {
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60000);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 50000);
 }
 
 static void conn_open(struct http_server *s, struct MHD_Connection *mhd, void **context) {

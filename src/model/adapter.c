@@ -207,11 +207,7 @@ static int64_t packed_bytes(const struct weight *w) {
 }
 
 static void pack(struct model *m, struct adapter *ad, struct weight *const *w, int n) {
-    if (n > 0 && m->be->weights_pack && w[0]->dt == DT_BF16) {
-        m->be->weights_pack(m->be, w, n);
-    } else {
-        for (int i = 0; i < n; i++) m->be->weight_pack(m->be, w[i]);
-    }
+    fused_weights_pack(m->be, w, n);
     for (int i = 0; i < n; i++) ad->bytes += packed_bytes(w[i]);
 }
 

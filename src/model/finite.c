@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/internal.h"
+#include "model/layer.h"
 
 /* Index of the first NaN or infinity among n numbers of the device, -1 without one. Copies them in pieces. */
 static int64_t first_bad(struct model *m, const void *x, enum dtype dt, int64_t n, float *value) {
@@ -50,6 +50,23 @@ static bool bad_weight(struct model *m, int adapter, char *buf, size_t bytes) {
 }
 
 /* In the order in which the forward pass made them. */
+static bool bad_in_layer(struct model *m, int i, char *buf, size_t bytes) {
+    static const char *const input[LAYER_BLOCKS] = {"its input", "the sum with attention"};
+    const struct layer_block *const *b = layer_blocks(&m->cfg, i);
+    const struct layer_acts *a = &m->ts.layer[i];
+    const int64_t T = m->ts.T;
+    char layer[40];
+    snprintf(layer, sizeof layer, "activations of layer %d, ", i);
+    for (int k = 0; k < LAYER_BLOCKS; k++) {
+        struct kept_array list[KEPT_MAX];
+        if (say(m, a->x[k], T * m->cfg.D, buf, bytes, layer, input[k])) return true;
+        const int n = b[k]->kept(m, a, list);
+        for (int j = 0; j < n; j++)
+            if (say_of(m, list[j].x, list[j].dt, T * list[j].cols, buf, bytes, layer, list[j].name)) return true;
+    }
+    return false;
+}
+
 static bool bad_activation(struct model *m, char *buf, size_t bytes) {
     const struct train_space *w = &m->ts;
     const struct model_config *c = &m->cfg;
@@ -57,21 +74,7 @@ static bool bad_activation(struct model *m, char *buf, size_t bytes) {
     if (T <= 0) return false;
     for (int i = 0; i < c->L; i++) {
         model_layer_recall(m, i);
-        const struct layer_acts *a = &w->layer[i];
-        const struct {
-            const void *x;
-            enum dtype dt;
-            int64_t cols;
-            const char *name;
-        } parts[] = {{a->x_in, DT_F32, c->D, "its input"},
-                     {a->qkv, DT_F32, qkv_cols(c), "queries, keys and values"},
-                     {a->o, m->act, (int64_t)c->H * c->K, "attention"},
-                     {a->x_mid, DT_F32, c->D, "the sum with attention"},
-                     {a->gu, m->act, 2 * (int64_t)c->F, "gate and up projection"}};
-        char layer[40];
-        snprintf(layer, sizeof layer, "activations of layer %d, ", i);
-        for (size_t k = 0; k < ARRAY_LEN(parts); k++)
-            if (say_of(m, parts[k].x, parts[k].dt, T * parts[k].cols, buf, bytes, layer, parts[k].name)) return true;
+        if (bad_in_layer(m, i, buf, bytes)) return true;
     }
     return say(m, w->x_last, T * c->D, buf, bytes, "activations of the last layer, ", "its output") ||
            say_of(m, w->hn, m->act, T * c->D, buf, bytes, "activations of ", "the final norm");

@@ -1,9 +1,9 @@
-/* The forward pass. model_layer_forward is the one layer of sampling and training; the two differ only in where its
- * buffers live and where attention finds the keys. */
+/* The forward pass of a batch. layer_forward (layer.h) is the one layer of sampling and training; the two differ only
+ * in where its buffers live and where attention finds the keys. */
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/internal.h"
+#include "model/layer.h"
 
 /* cos and sin of a position times a frequency. The product is rounded to f32 first, as the Hugging Face code that
  * trained these models does. */
@@ -28,78 +28,6 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     m->sin_t = m->rope + size;
     m->n_pos = n;
     return ST_OK;
-}
-
-/* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
-static void *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
-    return a->xa[input] ? a->xa[input] : p->xa;
-}
-
-/* y = z + x W^T; sampling keeps no z: there it is y. */
-static void add_product(struct model *m, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
-    struct backend *be = m->be;
-    if (y.data != z.data && be->linear_add && m->act == DT_BF16) {
-        be->linear_add(be, y, x, w, z);
-        return;
-    }
-    if (y.data != z.data) be->axpby(be, y, 1.0f, z, 0);
-    be->linear(be, y, x, w, NULL, true);
-}
-
-void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out) {
-    struct backend *be = m->be;
-    const struct layer *l = &m->layer[i];
-    const struct model_config *c = &m->cfg;
-    const int64_t T = p->T, D = c->D, F = c->F, K = c->K, HK = c->H * K, GK = c->G * K;
-    const struct attn_shape shape = {c->H, c->G, K, p->kv, p->kv_stride};
-    const struct rope_args rope = {c->H, c->G, K, p->pos, m->cos_t, m->sin_t, l->qn, l->kn, c->rms_eps};
-    struct tensor x_in = tensor_full(a->x_in, T, D), x_mid = tensor_full(a->x_mid, T, D), h = act_full(m, p->h, T, D);
-    struct tensor qkv = tensor_full(a->qkv, T, HK + 2 * GK), qk = act_full(m, p->qk, T, qk_cols(m));
-    struct tensor q = tensor_cols(qk, 0, HK), k = tensor_cols(qk, HK, GK);
-    struct tensor v = tensor_cols(m->act == DT_F32 ? qkv : qk, HK + GK, GK);
-    struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
-
-    be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
-    lora_begin(m, &p->lora, i, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
-    be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, &p->lora, i, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
-    if (p->kv && be->rope_kv && m->act == DT_BF16) {
-        be->rope_kv(be, qk, qkv, &rope, p->seq, p->n_seq, shape);
-    } else {
-        be->rope(be, qk, qkv, &rope);
-        if (p->kv) be->kv_write(be, k, v, p->seq, p->n_seq, shape);
-    }
-    be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
-
-    lora_begin(m, &p->lora, i, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
-    add_product(m, x_mid, o, &l->wo, x_in);
-    lora_forward(m, &p->lora, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
-
-    const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
-    be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
-    if (x_out && !again && be->linear_swiglu && m->act == DT_BF16 && lora_none(&p->lora, i, LORA_OF_H2)) {
-        be->linear_swiglu(be, act, gu, h, &l->wgu);
-    } else {
-        lora_begin(m, &p->lora, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
-        be->linear(be, gu, h, &l->wgu, NULL, false);
-        if (x_out && lora_alone(m, &p->lora, T, i, LORA_OF_H2) && be->lora_swiglu) {
-            const struct lora *lora = &p->lora.run[0].adapter->layer[i];
-            struct lora_site_args site[LORA_SITES_MAX];
-            int groups;
-            const struct lora_group *g = lora_groups(lora, LORA_OF_H2, &groups);
-            const int n = lora_sites(m, lora, g, LORA_OF_H2, gu, site);
-            be->lora_swiglu(be, act, gu, lora_xa(m, lora, g, LORA_OF_H2, xa_of(p, a, LORA_OF_H2), T), site, n, again);
-        } else {
-            lora_forward(m, &p->lora, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
-            if (!x_out) return;
-            be->swiglu(be, act, gu);
-        }
-    }
-
-    struct tensor out = tensor_full(x_out, T, D);
-    lora_begin(m, &p->lora, i, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
-    add_product(m, out, act, &l->wd, x_mid);
-    lora_forward(m, &p->lora, i, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
 }
 
 void model_head_forward(struct model *m, const struct lora_runs *l, struct tensor lg, struct tensor hn, void *xa) {
@@ -173,27 +101,22 @@ static enum status check_batch(const struct model *m, const struct train_batch *
 static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, int n_shared) {
     const struct model_config *c = &m->cfg;
     struct train_space *w = &m->ts;
-    const int64_t D = c->D, F = c->F, HK = (int64_t)c->H * c->K, Q = qkv_cols(c);
+    const int64_t D = c->D;
     for (int i = 0; i < c->L; i++) {
         if (i > 0 && i < n_shared)
             w->layer[i] = w->layer[0];
         else
-            w->layer[i] = (struct layer_acts){.qkv = carve(s, T * Q),
-                                              .o = carve_act(m, s, T * HK),
-                                              .stats = carve(s, T * c->H * 2),
-                                              .x_mid = carve(s, T * D),
-                                              .gu = carve_act(m, s, T * 2 * F)};
+            layer_keep(m, s, i, T, NULL, &w->layer[i]);
         const struct lora *keep = w->backward && !w->full ? &w->of->layer[i] : NULL;
         for (int g = 0; keep && g < LORA_OF_HN; g++) /* the last one is not recomputed with its layer: never shared */
             if (keep->groups[g] > 0 && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
                 w->layer[i].xa[g] = carve_act(m, s, lora_xa_elements(keep, (enum lora_input)g, T));
-        w->layer[i].x_in = carve(s, T * D);
+        w->layer[i].x[0] = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
     w->hn = carve_act(m, s, T * D);
     w->p.h = carve_act(m, s, T * D);
-    w->p.qk = carve_act(m, s, T * qk_cols(m));
-    w->p.a = carve_act(m, s, T * F);
+    layer_scratch(m, s, T, &w->p);
     /* An adapter's head sees chunks of wanted rows, of which there may be more than rows. */
     w->p.xa = carve_act(m, s, xa_room(m, m->n_heads > 0 ? i64_max(T, i64_min(N, w->chunk)) : T));
     w->hc = carve_act(m, s, w->chunk * D);
@@ -212,10 +135,7 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     if (R > 0 && in16) w->head_xs = carve_act(m, s, run * R);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
-    w->d_o = carve_act(m, s, T * HK);
-    w->da = carve_act(m, s, T * F);
-    w->dgu = carve_act(m, s, T * 2 * F);
-    w->dqkv = carve_act(m, s, T * Q);
+    layer_scratch_back(m, s, T, w);
 }
 
 static int64_t floats_for(struct model *m, int64_t T, int64_t N, int n_shared) {
@@ -371,7 +291,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
 void model_layer_recall(struct model *m, int i) {
     struct train_space *w = &m->ts;
     if (i >= w->n_shared || i == w->held) return;
-    model_layer_forward(m, i, &w->p, &w->layer[i], NULL);
+    layer_forward(m, i, &w->p, &w->layer[i], NULL);
     w->held = i;
 }
 
@@ -385,9 +305,8 @@ static enum status run_layers(struct model *m, const struct train_batch *b, stru
     const int64_t D = m->cfg.D;
     const int L = m->cfg.L;
     if (be->pass_begin) be->pass_begin(be, 0);
-    be->embed(be, tensor_full(w->layer[0].x_in, b->T, D), model_table(m), b->ids);
-    for (int i = 0; i < L; i++)
-        model_layer_forward(m, i, &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x_in : w->x_last);
+    be->embed(be, tensor_full(w->layer[0].x[0], b->T, D), model_table(m), b->ids);
+    for (int i = 0; i < L; i++) layer_forward(m, i, &w->p, &w->layer[i], i + 1 < L ? w->layer[i + 1].x[0] : w->x_last);
     be->rmsnorm(be, act_full(m, w->hn, b->T, D), tensor_full(w->x_last, b->T, D), m->final_norm, m->cfg.rms_eps);
     if (be->pass_end) be->pass_end(be);
     return ST_OK;

@@ -10,7 +10,7 @@
 #include "model/arch.h"
 #include "model/model.h"
 #include "model/rest.h"
-#include "tensor/backend.h"
+#include "tensor/fused.h"
 
 /* A site of LoRA is a module: a value of enum arch_module below this. */
 enum { LORA_SITES = N_LORA_SITES };
@@ -67,18 +67,29 @@ struct lora_runs {
     int n;
 };
 
-/* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
-struct layer {
-    struct weight wqkv, wo, wgu, wd;
-    float *bqkv;                /* [(H+2G)K] or NULL */
-    float *ln1, *ln2, *qn, *kn; /* qn, kn [K] or NULL */
+/* The weights of a layer, by kind of block (layer.h). Fused matrices: q, k, v rows one under the other; gate over up. A
+ * Hugging Face tensor is a run of rows of one. */
+struct attention_weights {
+    struct weight wqkv, wo;
+    float *ln, *bqkv, *qn, *kn; /* [D]; [(H+2G)K], or NULL; [K] each, or NULL */
 };
+struct ffn_weights {
+    struct weight wgu, wd;
+    float *ln; /* [D] */
+};
+struct layer {
+    struct attention_weights attention;
+    struct ffn_weights ffn;
+};
+/* So many blocks make a layer. */
+enum { LAYER_BLOCKS = 2 };
 
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
-    float *x_in, *qkv, *stats, *x_mid;
-    void *o, *gu;         /* of type model.act, as h, qk and a below */
-    void *xa[LORA_OF_HN]; /* scale * x A^T as lora_xa says, of activations' type; NULL: not kept */
+    float *x[LAYER_BLOCKS]; /* what each block reads, [T,D] */
+    float *qkv, *stats;     /* attention's, with o; stats NULL: no backward pass will follow */
+    void *o, *gu;           /* of type model.act, as h, qk and a below; gu is the feed-forward part's */
+    void *xa[LORA_OF_HN];   /* scale * x A^T as lora_xa says, of activations' type; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -154,10 +165,18 @@ struct step_space {
     int now, n_begun;
 };
 
-/* Where a base matrix that has no float32 values lives: rows [row, row + dim[0]) of a weight; NULL for the others. */
-struct matrix_place {
-    struct weight *in;
+/* Where a tensor of the base lives: rows [row, row + dim[0]) of a matrix, or numbers [row, row + n) of a vector. */
+struct param_place {
+    struct weight *in; /* NULL: it is of a vector */
+    float **vector;
     int64_t row;
+};
+/* A matrix or a vector of the base, as declare.h lists them. */
+struct stored {
+    struct weight *matrix; /* NULL: it is a vector */
+    float **vector;
+    int64_t n;       /* elements */
+    bool multiplied; /* true: products read the matrix, so it is packed */
 };
 
 struct model {
@@ -178,8 +197,10 @@ struct model {
     struct weight embed, head; /* [V,D]; embed is unused when tied: see model_table */
     struct layer *layer;
     bool base_packed;
+    struct stored *stored; /* [n_stored], in the order of the slab */
+    int n_stored;
     struct param *param;
-    struct matrix_place *place; /* [n_param] */
+    struct param_place *place; /* [n_param] */
     int n_param;
 
     struct adapter **adapter; /* [n_adapters] by index; NULL: there is none */
@@ -200,8 +221,6 @@ struct model {
 /* config.c */
 enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
-/* Layer i. x_out NULL: up to the gate and up projection, which is all that backward needs. */
-void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out);
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
@@ -238,7 +257,7 @@ void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora
                 void *xa);
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
                   struct tensor x, void *xa);
-/* Whether one adapter, which has one group at this input, serves all T rows, and the backend has ops for it. */
+/* Whether one adapter, which has one group at this input, serves all T rows, and its first half went first. */
 bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input);
 /* Whether no row has anything at this input. */
 bool lora_none(const struct lora_runs *l, int layer, enum lora_input input);

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "model/blocks.h"
-#include "model/internal.h"
+#include "model/layer.h"
 
 struct kv_seq {
     int64_t len;      /* tokens */
@@ -247,21 +247,14 @@ static enum status check_step(const struct model *m, struct kv_cache *kv, int co
 
 /* Room for a wave of T rows that ends up to n_last sequences. */
 static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_last) {
-    const struct model_config *c = &m->cfg;
     struct step_space *w = &m->ss;
-    const int64_t D = c->D, HK = (int64_t)c->H * c->K;
-    float *x = carve(s, T * D);
-    /* The residual stream is added to where it lies. */
-    w->acts = (struct layer_acts){.x_in = x,
-                                  .qkv = carve(s, T * qkv_cols(c)),
-                                  .o = carve_act(m, s, T * HK),
-                                  .x_mid = x,
-                                  .gu = carve_act(m, s, T * 2 * c->F)};
+    const int64_t D = m->cfg.D;
+    float *const x = carve(s, T * D);
+    layer_keep(m, s, 0, T, x, &w->acts); /* all layers use the same buffers */
     w->rows = carve(s, n_last * D);
-    w->logits = carve(s, n_last * c->V);
+    w->logits = carve(s, n_last * m->cfg.V);
     w->p.h = carve_act(m, s, i64_max(T, n_last) * D);
-    w->p.qk = carve_act(m, s, T * qk_cols(m));
-    w->p.a = carve_act(m, s, T * c->F);
+    layer_scratch(m, s, T, &w->p);
     w->p.xa = carve_act(m, s, xa_room(m, T));
 }
 
@@ -295,16 +288,16 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
     struct tensor logits = tensor_full(w->logits, n_last, V);
     do {
         if (be->pass_begin) be->pass_begin(be, key);
-        be->embed(be, tensor_full(w->acts.x_in, T, D), model_table(m), w->ids);
+        be->embed(be, tensor_full(w->acts.x[0], T, D), model_table(m), w->ids);
         for (int l = 0; l < m->cfg.L; l++) {
             w->p.kv = layer_of(kv, l);
-            model_layer_forward(m, l, &w->p, &w->acts, w->acts.x_in);
+            layer_forward(m, l, &w->p, &w->acts, w->acts.x[0]);
         }
         if (n_last > 0) {
-            struct tensor rows = tensor_full(w->acts.x_in, T, D), hn = act_full(m, w->p.h, n_last, D);
+            struct tensor rows = tensor_full(w->acts.x[0], T, D), hn = act_full(m, w->p.h, n_last, D);
             if (n_last < T) { /* otherwise each row ends a sequence */
                 rows = tensor_full(w->rows, n_last, D);
-                be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
+                be->gather_rows(be, rows, tensor_full(w->acts.x[0], T, D), w->last_row);
             }
             be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
             model_head_forward(m, &w->p.head, logits, hn, w->p.xa);

@@ -1,14 +1,18 @@
 /* What LoRA does in a pass, forward and backward. Adapters themselves are in adapter.c, their files in peft.c. */
-#include "model/internal.h"
+#include "model/layer.h"
 
 const int lora_first[LORA_INPUTS + 1] = {MODULE_Q, MODULE_O, MODULE_GATE, MODULE_DOWN, MODULE_HEAD, LORA_SITES};
 
 void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
-    const int64_t HK = (int64_t)c->H * c->K, GK = (int64_t)c->G * c->K;
-    const int64_t ins[LORA_SITES] = {c->D, c->D, c->D, HK, c->D, c->D, c->F, c->D};
-    const int64_t outs[LORA_SITES] = {HK, GK, GK, c->D, c->F, c->F, c->D, c->V};
-    *in = ins[site];
-    *out = outs[site];
+    int n;
+    const struct layer_block *const *b = layer_kinds(c, &n);
+    for (int k = 0; k < n; k++)
+        if (site >= (int)b[k]->first_site && site < (int)b[k]->end_site) {
+            b[k]->site_dims(c, (enum arch_module)site, in, out);
+            return;
+        }
+    *in = c->D; /* the head's */
+    *out = c->V;
 }
 
 /* ---- whose rows ---------------------------------------------------------------------------------------------------*/
@@ -32,8 +36,8 @@ struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, 
     return out;
 }
 
-/* Whether the backend has ops for it. */
-static bool lora_fused(const struct model *m) { return m->be->lora_down && m->act == DT_BF16; }
+/* Whether the first half goes in front of the base's product. */
+static bool lora_splits(const struct model *m) { return fused_lora_splits(m->be, m->act); }
 
 /* ---- groups -------------------------------------------------------------------------------------------------------*/
 
@@ -76,7 +80,7 @@ int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g
 }
 
 bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input) {
-    return l->n == 1 && l->run[0].n == T && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_fused(m);
+    return l->n == 1 && l->run[0].n == T && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_splits(m);
 }
 
 bool lora_none(const struct lora_runs *l, int layer, enum lora_input input) {
@@ -87,32 +91,17 @@ bool lora_none(const struct lora_runs *l, int layer, enum lora_input input) {
 
 /* ---- forward ------------------------------------------------------------------------------------------------------*/
 
-/* t = scale x A^T */
-static void group_down(struct model *m, const struct lora_group *g, struct tensor x, struct tensor t) {
-    if (lora_fused(m)) {
-        m->be->lora_down(m->be, x, &g->a, t, g->scale);
-        return;
-    }
-    m->be->linear(m->be, t, x, &g->a, NULL, false);
-    m->be->axpby(m->be, t, g->scale, t, 0);
-}
-
 /* y += t B^T of each site */
 static void group_up(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
                      struct tensor y, struct tensor t) {
     struct lora_site_args site[LORA_SITES_MAX];
     const int n = lora_sites(m, l, g, input, y, site);
-    if (lora_fused(m)) {
-        m->be->lora_up(m->be, t, site, n);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        m->be->linear(m->be, site[i].y, tensor_cols(t, i * g->rank, g->rank), site[i].b, NULL, true);
+    fused_lora_up(m->be, t, site, n);
 }
 
 /* Whether lora_begin has gone down already. */
 static bool goes_first(const struct model *m, const struct lora_runs *l, int layer, enum lora_input input) {
-    return l->n == 1 && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_fused(m);
+    return l->n == 1 && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_splits(m);
 }
 
 /* The backend knows one xa at a time (tensor/backend.h): with several adapters or groups each goes both ways before the
@@ -124,7 +113,7 @@ void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora
     const struct lora *of = &r->adapter->layer[layer];
     int n;
     const struct lora_group *g = lora_groups(of, input, &n);
-    group_down(m, g, tensor_rows(x, r->row, r->n), lora_xa(m, of, g, input, xa, r->n));
+    fused_lora_down(m->be, lora_xa(m, of, g, input, xa, r->n), tensor_rows(x, r->row, r->n), &g->a, g->scale);
 }
 
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
@@ -136,7 +125,8 @@ void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lo
         const struct lora_group *g = lora_groups(of, input, &n);
         for (int k = 0; k < n; k++) {
             struct tensor t = lora_xa(m, of, &g[k], input, xa, r->n);
-            if (!goes_first(m, l, layer, input)) group_down(m, &g[k], tensor_rows(x, r->row, r->n), t);
+            if (!goes_first(m, l, layer, input))
+                fused_lora_down(m->be, t, tensor_rows(x, r->row, r->n), &g[k].a, g[k].scale);
             group_up(m, of, &g[k], input, tensor_rows(y, r->row, r->n), t);
         }
     }
@@ -155,7 +145,6 @@ static void group_backward(struct model *m, const struct lora *l, const struct l
                            struct tensor dy, void *xa, void *dt) {
     struct backend *be = m->be;
     struct lora_site_args site[LORA_SITES_MAX];
-    const bool at_once = be->lora_dt && m->act == DT_BF16;
     const int n = lora_sites(m, l, g, input, dy, site);
     struct tensor x = lora_xa(m, l, g, input, xa, dy.rows), t = lora_xa(m, l, g, input, dt, dy.rows);
     for (int i = 0; i < n; i++) {
@@ -163,12 +152,8 @@ static void group_backward(struct model *m, const struct lora *l, const struct l
         const int64_t col = i * g->rank;
         /* dB = dy^T (scale x A^T) */
         if (xa && db) be->linear_dw(be, db, site[i].y, tensor_cols(x, col, g->rank), m->act);
-        if (dt && at_once)
-            be->lora_dt(be, tensor_cols(t, col, g->rank), site[i].y, site[i].b, g->scale);
-        else if (dt)
-            be->linear_dx(be, tensor_cols(t, col, g->rank), site[i].y, site[i].b, false);
+        if (dt) fused_lora_dt(be, tensor_cols(t, col, g->rank), site[i].y, site[i].b, g->scale);
     }
-    if (dt && !at_once) be->axpby(be, t, g->scale, t, 0);
 }
 
 void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt) {

@@ -1,5 +1,6 @@
 /* Weights: one slab of float32, views into it under their Hugging Face names, packed copies made by the backend. */
-#include "model/internal.h"
+#include "model/declare.h"
+#include "model/layer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,97 +13,27 @@
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
-/* Walks all base parameters in checkpoint order. On the counting pass (base NULL) only sizes matter; on the second the
- * views are set and the list is filled. */
-struct layout {
-    struct model *m;
-    struct carve slab;
-    int n;
-};
-
-static void add_param(struct layout *y, const char *name, float *w, int nd, int64_t d0, int64_t d1) {
-    if (y->m->param)
-        y->m->param[y->n] =
-            (struct param){.name = name, .w = w, .n = d0 * (nd == 2 ? d1 : 1), .nd = nd, .dim = {d0, d1}};
-    y->n++;
-}
-
-/* A weight of the base. Its float32 values are carved out of the slab unless bf16 is all there will be. */
-static struct weight base_weight(struct layout *y, int64_t N, int64_t K) {
-    return (struct weight){.w = y->m->bf16_only ? NULL : carve(&y->slab, N * K), .N = N, .K = K, .dt = y->m->dt};
-}
-
-/* `rows` rows of w from `row` on, under a name of their own. */
-static void add_rows(struct layout *y, const char *name, struct weight *w, int64_t row, int64_t rows) {
-    if (y->m->place && !w->w) y->m->place[y->n] = (struct matrix_place){w, row};
-    add_param(y, name, w->w ? w->w + row * w->K : NULL, 2, rows, w->K);
-}
-
-/* The name of a module's tensor; NULL on the counting pass. */
-static const char *name_of(const struct layout *y, enum arch_module at, int layer, const char *what) {
-    struct model *m = y->m;
-    if (!m->param) return NULL;
-    CLEANUP_STR struct str s = STR_INIT;
-    arch_tensor(m->cfg.arch, at, layer, what, &s);
-    return arena_strdup(&m->names, s.p);
-}
-
-static void lay_out(struct layout *y) {
-    struct model *m = y->m;
+/* Every weight of the model, in the order of checkpoints. */
+static void declare_all(struct model *m) {
     const struct model_config *c = &m->cfg;
-    const int64_t D = c->D, F = c->F, K = c->K, HK = (int64_t)c->H * K, GK = (int64_t)c->G * K, Q = qkv_cols(c);
-    struct carve *s = &y->slab;
+    struct declared d = {.m = m};
     struct weight *table = c->tied ? &m->head : &m->embed;
-    *table = base_weight(y, c->V, D);
-    m->table_name = name_of(y, MODULE_EMBED, 0, "weight");
-    m->head_name = name_of(y, MODULE_HEAD, 0, "weight");
-    add_rows(y, m->table_name, table, 0, c->V);
-    for (int i = 0; i < c->L; i++) {
-        struct layer *l = &m->layer[i];
-        l->ln1 = carve(s, D);
-        l->wqkv = base_weight(y, Q, D);
-        l->bqkv = c->arch->qkv_bias ? carve(s, Q) : NULL;
-        l->qn = c->arch->qk_norm ? carve(s, K) : NULL;
-        l->kn = c->arch->qk_norm ? carve(s, K) : NULL;
-        l->wo = base_weight(y, D, HK);
-        l->ln2 = carve(s, D);
-        l->wgu = base_weight(y, 2 * F, D);
-        l->wd = base_weight(y, D, F);
-        static const enum arch_module part[] = {MODULE_Q, MODULE_K, MODULE_V};
-        const int64_t rows[] = {HK, GK, GK}, first[] = {0, HK, HK + GK};
-        add_param(y, name_of(y, MODULE_LN1, i, "weight"), l->ln1, 1, D, 0);
-        for (int j = 0; j < 3; j++) {
-            add_rows(y, name_of(y, part[j], i, "weight"), &l->wqkv, first[j], rows[j]);
-            if (!c->arch->qkv_bias) continue;
-            add_param(y, name_of(y, part[j], i, "bias"), l->bqkv ? l->bqkv + first[j] : NULL, 1, rows[j], 0);
-        }
-        if (c->arch->qk_norm) {
-            add_param(y, name_of(y, MODULE_Q_NORM, i, "weight"), l->qn, 1, K, 0);
-            add_param(y, name_of(y, MODULE_K_NORM, i, "weight"), l->kn, 1, K, 0);
-        }
-        add_rows(y, name_of(y, MODULE_O, i, "weight"), &l->wo, 0, D);
-        add_param(y, name_of(y, MODULE_LN2, i, "weight"), l->ln2, 1, D, 0);
-        add_rows(y, name_of(y, MODULE_GATE, i, "weight"), &l->wgu, 0, F);
-        add_rows(y, name_of(y, MODULE_UP, i, "weight"), &l->wgu, F, F);
-        add_rows(y, name_of(y, MODULE_DOWN, i, "weight"), &l->wd, 0, D);
-    }
-    m->final_norm = carve(s, D);
-    add_param(y, name_of(y, MODULE_FINAL_NORM, 0, "weight"), m->final_norm, 1, D, 0);
-    if (!c->tied) {
-        m->head = base_weight(y, c->V, D);
-        add_rows(y, m->head_name, &m->head, 0, c->V);
-    }
-}
-
-static int64_t matrix_elements(const struct model_config *c) {
-    const int64_t D = c->D, HK = (int64_t)c->H * c->K;
-    return (c->tied ? 1 : 2) * c->V * D + c->L * (qkv_cols(c) * D + D * HK + 3 * D * (int64_t)c->F);
+    m->table_name = declared_name(m, MODULE_EMBED);
+    m->head_name = declared_name(m, MODULE_HEAD);
+    declare_matrix(&d, table, c->V, c->D, c->tied);
+    declare_rows(&d, MODULE_EMBED, 0, table, 0, c->V);
+    for (int i = 0; i < c->L; i++) layer_declare(&d, i);
+    declare_vector(&d, &m->final_norm, c->D);
+    declare_part(&d, MODULE_FINAL_NORM, 0, "weight", &m->final_norm, 0, c->D);
+    if (c->tied) return;
+    declare_matrix(&d, &m->head, c->V, c->D, true);
+    declare_rows(&d, MODULE_HEAD, 0, &m->head, 0, c->V);
 }
 
 static enum status choose_dtype(struct model *m, const struct model_options *opt, const char *where, struct err *e) {
     const char *want = opt && opt->dtype ? opt->dtype : "auto";
     if (strcmp(want, "auto") == 0)
-        m->dt = m->be->bf16 && matrix_elements(&m->cfg) >= MODEL_AUTO_BF16 ? DT_BF16 : DT_F32;
+        m->dt = m->be->bf16 && declared_matrix_elements(m) >= MODEL_AUTO_BF16 ? DT_BF16 : DT_F32;
     else if (strcmp(want, "bf16") == 0)
         m->dt = DT_BF16;
     else if (strcmp(want, "f32") == 0)
@@ -120,7 +51,7 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
     m->empty = opt && opt->empty;
     m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
     if (!m->bf16_only) return ST_OK;
-    const int64_t bytes = 2 * matrix_elements(&m->cfg), have = m->be->mem_available(m->be);
+    const int64_t bytes = 2 * declared_matrix_elements(m), have = m->be->mem_available(m->be);
     if (bytes < have) return ST_OK;
     return FAIL(e, ST_MEMORY, "%s: the weights need %.2f GB, of which %.2f GB are free", where, (double)bytes * 1e-9,
                 (double)have * 1e-9);
@@ -135,20 +66,10 @@ static enum status model_new(json_t *config, const char *where, const struct mod
     m->ts.T = -1;
     enum status st;
     TRY_GOTO(config_parse(config, where, &m->cfg, e), fail);
-    TRY_GOTO(choose_dtype(m, opt, where, e), fail);
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
-    struct layout y = {.m = m};
-    lay_out(&y);
-    m->n_w = y.slab.used;
-    int64_t cap = 0;
-    TRY_GOTO(space_grow(m, &m->w, &cap, m->n_w, "the weights", e), fail);
-    be->mem_zero(be, m->w, (size_t)m->n_w * sizeof(float)); /* the gaps between tensors */
-    m->param = xcalloc((size_t)y.n, sizeof *m->param);
-    m->place = xcalloc((size_t)y.n, sizeof *m->place);
-    m->n_param = y.n;
-    y = (struct layout){.m = m, .slab.base = m->w};
-    lay_out(&y);
-    ASSERT(y.n == m->n_param && y.slab.used == m->n_w);
+    declare_all(m);
+    TRY_GOTO(choose_dtype(m, opt, where, e), fail);
+    TRY_GOTO(declared_lay_out(m, e), fail);
     *out = m;
     return ST_OK;
 fail:
@@ -169,12 +90,12 @@ static int64_t largest(const struct param *p, int n, bool all) {
 }
 
 /* NULL unless p is a base matrix held in bf16 alone. */
-static const struct matrix_place *place_of(const struct model *m, const struct param *p) {
+static const struct param_place *place_of(const struct model *m, const struct param *p) {
     return p->w ? NULL : &m->place[p - m->param];
 }
 
 /* Straight from the file's map when that holds bf16; the slab a foreign type needs is in *spare. */
-static enum status read_bf16(struct model *m, const struct matrix_place *at, const struct param *p,
+static enum status read_bf16(struct model *m, const struct param_place *at, const struct param *p,
                              const struct st_tensor *t, uint16_t **spare, struct err *e) {
     const uint16_t *src = (const uint16_t *)(const void *)t->data;
     if (t->dtype != ST_DTYPE_BF16 || !st_is_aligned(t)) {
@@ -302,7 +223,7 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
 
 /* A matrix held in bf16 alone of the same `period` random numbers over and over. */
 static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
-    const struct matrix_place *at = place_of(m, p);
+    const struct param_place *at = place_of(m, p);
     const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
     CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
     for (int64_t j = 0; j < n; j++)
@@ -324,7 +245,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     const bool empty = m->empty;
     CLEANUP_FREE float *host = empty ? NULL : xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
     for (int i = 0; empty && i < m->n_param; i++) {
-        const struct matrix_place *at = place_of(m, &m->param[i]);
+        const struct param_place *at = place_of(m, &m->param[i]);
         if (at) be->weight_put(be, at->in, at->row, m->param[i].dim[0], NULL);
     }
     const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
@@ -384,23 +305,13 @@ void model_free(struct model *m) {
     if (!m) return;
     struct backend *be = m->be;
     adapters_free(m);
-    for (int i = 0; m->layer && i < m->cfg.L; i++) {
-        struct layer *l = &m->layer[i];
-        be->weight_free(be, &l->wqkv);
-        be->weight_free(be, &l->wo);
-        be->weight_free(be, &l->wgu);
-        be->weight_free(be, &l->wd);
-    }
-    be->weight_free(be, &m->head);
-    be->weight_free(be, &m->embed);
+    declared_free(m);
     train_space_free(m);
     step_space_free(m);
     be->mem_free(be, m->w);
     be->mem_free(be, m->g);
     be->mem_free(be, m->rope);
     free(m->layer);
-    free(m->param);
-    free(m->place);
     free(m->name);
     json_decref(m->config);
     arena_free(&m->names);
@@ -429,7 +340,7 @@ const struct param *model_params(struct model *m, int *count) {
 }
 
 void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host) {
-    const struct matrix_place *at = place_of(m, p);
+    const struct param_place *at = place_of(m, p);
     const int64_t width = p->nd == 2 ? p->dim[1] : p->n, n = rows * width;
     if (at) {
         CLEANUP_FREE uint16_t *narrow = xmalloc((size_t)n * sizeof *narrow);
@@ -445,7 +356,7 @@ void model_param_get(const struct model *m, const struct param *p, float *w_host
 }
 
 void model_param_put(struct model *m, const struct param *p, const float *w_host) {
-    const struct matrix_place *at = place_of(m, p);
+    const struct param_place *at = place_of(m, p);
     if (at) {
         CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
         for (int64_t i = 0; i < p->n; i++) host[i] = st_f32_to_bf16(w_host[i]);
@@ -475,22 +386,12 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
 }
 
 void model_params_changed(struct model *m) {
-    struct backend *be = m->be;
     struct adapter *own = adapter_of(m, ADAPTER_OWN);
     m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
     const bool base = !m->bf16_only && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
-    for (int i = 0; i < m->cfg.L; i++) {
-        struct layer *l = &m->layer[i];
-        if (base) {
-            be->weight_pack(be, &l->wqkv);
-            be->weight_pack(be, &l->wo);
-            be->weight_pack(be, &l->wgu);
-            be->weight_pack(be, &l->wd);
-        }
-    }
+    if (base) declared_pack(m);
     if (own && !own->resting) adapter_pack(m, own);
-    if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;
 }
 

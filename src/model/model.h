@@ -1,5 +1,5 @@
 /* model: dense decoders (arch.h lists them) in Hugging Face layout. Owns configuration, weight binding, the forward and
- * backward passes, LoRA and the KV cache. May include tensor and io. Start here, then forward.c.
+ * backward passes, LoRA and the KV cache. May include tensor and io. Start here, then layer.h.
  * One forward serves sampling and training: the same ops in the same order on the same weights. */
 #ifndef KERNELRL_MODEL_H
 #define KERNELRL_MODEL_H

@@ -127,7 +127,8 @@ struct backend {
                   const struct adamw_args *a);
     double (*sum_squares)(struct backend *be, const float *x, int64_t n);
 
-    /* The rest may be NULL: the caller then does with what is above. */
+    /* The rest may be NULL: the caller then does with what is above. What fused.h has a block for is called through it,
+     * and its generic form is there. */
 
     /* LoRA of up to LORA_SITES_MAX sites of one rank R at once, for weights of DT_BF16, in two halves, so that the
      * first may run beside the base's product with the same x: xa = scale x A^T in bfloat16, [T, n*R] end to end; and,

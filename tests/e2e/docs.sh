@@ -1,29 +1,41 @@
 #!/usr/bin/env bash
-# The documents' commands do what they say: every ```sh block is run, unless the line in front of it is a comment
-# "<!-- not run: WHY -->"; every ```c block that includes headers of ours compiles; links lead somewhere. So does what is
-# made from the tables: help, manual page, completion.
+# The documents' commands do what they say: every ```sh and ```python block is run, unless the line in front of it is a
+# comment "<!-- not run: WHY -->", or "<!-- needs: MODULE -->" and Python (KERNELRL_PYTHON) lacks the module; every ```c block
+# that includes headers of ours compiles; links lead somewhere. So does what is made from the tables: help, manual page,
+# completion.
 . "$(dirname "$0")/tap.bash"
 docs=(docs/quickstart.md docs/training.md docs/evaluation.md docs/coming-from-kernel-rl.md docs/writing-a-reward.md
-    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md)
+    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md docs/serving.md)
+python=$(command -v "${KERNELRL_PYTHON:-python3}")
+# docs/serving.md starts a server in one block and ends it in the last one; the port is any that is free.
+trap 'kill "$(cat "$tmp/kernelrl-serve.pid" 2>/dev/null)" 2>/dev/null; rm -rf "$tmp"' EXIT
 python3 - "$tmp" "${docs[@]}" <<'PY'
-import os, re, sys
+import os, re, socket, sys
 tmp = sys.argv[1]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
 n = 0
 for path in sys.argv[2:]:
     lines = open(path).read().split("\n")
     i = 0
     while i < len(lines):
-        m = re.match(r"( *)```(sh|c)$", lines[i])
+        m = re.match(r"( *)```(sh|c|python)$", lines[i])
         if not m:
             i += 1
             continue
         end = next(k for k in range(i + 1, len(lines)) if lines[k] == m.group(1) + "```")
         text = "\n".join(l[len(m.group(1)):] for l in lines[i + 1:end]) + "\n"
         text = text.replace("/tmp/kernelrl-", tmp + "/kernelrl-")
+        if path == "docs/serving.md":
+            text = re.sub(r"(?<=:)8000|(?<=--port )8000", port, text)
         if "<!-- not run: " not in lines[i - 1]:
             n += 1
             open("%s/%03d.%s" % (tmp, n, m.group(2)), "w").write(text)
             open("%s/%03d.name" % (tmp, n), "w").write("%s:%d" % (path, i + 1))
+            needs = re.match("<!-- needs: (.*) -->", lines[i - 1])
+            if needs:
+                open("%s/%03d.needs" % (tmp, n), "w").write(needs.group(1))
         i = end + 1
     for link in re.findall(r"\]\(([^)#:]+)\)", "\n".join(lines)):
         if not os.path.exists(os.path.join(os.path.dirname(path), link)):
@@ -54,14 +66,20 @@ PY
 cp /dev/null "$tmp/out"
 check "there are commands to run" test -s "$tmp/001.name"
 if [ "$KRL" != build/kernelrl ]; then echo "# the documents say build/kernelrl, which is another program than $KRL"; fi
-for block in "$tmp"/[0-9]*.sh; do
-    name=$(cat "${block%.sh}.name")
-    if grep -q 'models/tiny' "$block" && [ ! -f models/tiny/model.safetensors ]; then
+export no_proxy=127.0.0.1
+for block in "$tmp"/[0-9]*.sh "$tmp"/[0-9]*.python; do printf '%s\n' "$block"; done | sort >"$tmp/blocks"
+while read -r block <&3; do
+    name=$(cat "${block%.*}.name")
+    if [ -f "${block%.*}.needs" ] && ! "$python" -c "import $(cat "${block%.*}.needs")" 2>/dev/null; then
+        skip "$name" "Python has no $(cat "${block%.*}.needs")"
+    elif [ ! -f models/tiny/model.safetensors ] && { [[ $name == docs/serving.md* ]] || grep -q 'models/tiny' "$block"; }; then
         skip "$name" "models/tiny has no model.safetensors; make embedded-model builds it"
+    elif [ "${block##*.}" = python ]; then
+        check "$name" "$python" "$block"
     else
-        check "$name" bash -eu "$block"
+        check "$name" env PATH="${python%/*}:$PATH" bash -eu "$block"
     fi
-done
+done 3<"$tmp/blocks"
 for block in "$tmp"/[0-9]*.c; do
     check "$(cat "${block%.c}.name") compiles" gcc -std=gnu11 -D_GNU_SOURCE -Isrc -Wall -Wextra -Werror -Wstrict-prototypes \
         -fsyntax-only "$block"

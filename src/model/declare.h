@@ -1,0 +1,35 @@
+/* declare: the weights of the base, listed once. Blocks declare their matrices and vectors, and the tensors of a
+ * checkpoint that are parts of them. All else walks the list: how many elements there are, where they lie in the slab,
+ * what is packed, freed, read and written. Not for other rooms. */
+#ifndef KERNELRL_MODEL_DECLARE_H
+#define KERNELRL_MODEL_DECLARE_H
+
+#include "model/internal.h"
+
+/* A list under way. */
+struct declared {
+    struct model *m;
+    int cap_stored, cap_param;
+};
+
+/* A matrix [N,K] or a vector of n numbers. Memory is laid out in the order of these calls, and the place is filled by
+ * declared_lay_out; it must not move. A matrix that no product reads (multiplied false) is not packed. */
+void declare_matrix(struct declared *d, struct weight *w, int64_t N, int64_t K, bool multiplied);
+void declare_vector(struct declared *d, float **v, int64_t n);
+/* A tensor of a checkpoint: the weight of a module of a layer is the rows [row, row + rows) of w; or the tensor `what`
+ * ("weight", "bias") is the numbers [first, first + n) of v. Checkpoints are written in the order of these calls. */
+void declare_rows(struct declared *d, enum arch_module at, int layer, struct weight *w, int64_t row, int64_t rows);
+void declare_part(struct declared *d, enum arch_module at, int layer, const char *what, float **v, int64_t first,
+                  int64_t n);
+/* The name of a module's weight, which lives with the model. */
+const char *declared_name(struct model *m, enum arch_module at);
+
+/* Elements of all matrices. */
+int64_t declared_matrix_elements(const struct model *m);
+/* Takes the slab, once the type of the matrices is chosen, and fills in all places. */
+enum status declared_lay_out(struct model *m, struct err *e) MUST_USE;
+/* Makes the packed copies that products read. */
+void declared_pack(struct model *m);
+void declared_free(struct model *m);
+
+#endif
